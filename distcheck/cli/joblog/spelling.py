@@ -66,7 +66,13 @@ def told(
     twice: bool = False,
     fallback: bool = False,
 ) -> Spelling:
-    """Return a spelling; `rules` are separated by spaces, patterns are searched without regard to case."""
+    """Return a spelling; `rules` are separated by spaces, patterns are searched without regard to case.
+
+    Raises:
+        ValueError: the pattern has alternatives outside of groups, or no constant part: every line would have it.
+    """
+    if not anchor(pattern):
+        raise ValueError(f"no constant part: {pattern}")
     return Spelling(
         re.compile(pattern, re.IGNORECASE),
         anchor(pattern),

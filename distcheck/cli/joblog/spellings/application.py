@@ -114,7 +114,7 @@ SPELLINGS = (
     _app(
         r"terminate called after throwing an instance of .?c10::DistBackendError",
         source=_WATCHDOG,
-        weight=CONSEQUENCE,
+        weight=HINT,  # the next line tells more
         says="A collective failed or timed out, and torch's watchdog ended the process.",
     ),
     _app(r"failed to pass monitoredBarrier", source=_DISTRIBUTED, weight=CONSEQUENCE, says=_LATE),

@@ -21,8 +21,14 @@ _AT_START = r"initialization error|_lazy_init|_cuda_init|is_available|CUDA initi
 """Where CUDA starts: later, an unknown error is a fault of the GPU or of a program."""
 
 SPELLINGS = (
+    # of another process's GPU, which this one does not see
     _gpu(
-        r"invalid device ordinal",
+        r"transport/p2p\.cc.*Cuda failure.*invalid device ordinal",
+        "slurm-gpus-per-task-hides-gpus k8s-pod-host-confusion host-ptrace-pidns",
+        source="https://github.com/NVIDIA/nccl/issues/1948",
+    ),
+    _gpu(
+        r"^(?!.*nvidia-container-cli).*invalid device ordinal",
         "env-local-rank-out-of-range gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus",
         source=_RUNTIME,
     ),
@@ -70,7 +76,7 @@ SPELLINGS = (
     _gpu(r"CUDA driver is a stub library", "sw-compat-libcuda", source=_RUNTIME),
     _gpu(
         r"API call is not supported in the installed CUDA driver",
-        "sw-compat-libcuda sw-driver-too-old",
+        "sw-driver-too-old sw-compat-libcuda",
         source=_RUNTIME,
     ),
     _gpu(

@@ -29,7 +29,7 @@ _CUDNN_BROKEN = "cuDNN did not start: its version does not fit, or the GPU's mem
 
 _NUMBERS = (
     ("10|101", "env-local-rank-out-of-range gpu-fewer-than-needed"),
-    ("35|222", "sw-driver-too-old"),
+    ("35|36|222", "sw-driver-too-old"),
     ("38|100", "gpu-none-visible gpu-cuda-init-failed"),
     ("46", "gpu-exclusive-mode gpu-prohibited-mode"),
     ("48|209", "sw-arch-unsupported"),
@@ -77,10 +77,10 @@ SPELLINGS = (
     _gpu(r"cudaErrorNoDevice", "gpu-none-visible gpu-cuda-init-failed"),
     _gpu(r"cudaErrorInitializationError", "gpu-cuda-init-failed"),
     _gpu(
-        r"cudaError(?:SystemDriverMismatch|CompatNotSupportedOnDevice|StubLibrary|CallRequiresNewerDriver)",
+        r"cudaError(?:SystemDriverMismatch|CompatNotSupportedOnDevice|StubLibrary)",
         "sw-compat-libcuda",
     ),
-    _gpu(r"cudaErrorUnsupportedPtxVersion", "sw-driver-too-old"),
+    _gpu(r"cudaError(?:UnsupportedPtxVersion|CallRequiresNewerDriver)", "sw-driver-too-old"),
     _gpu(r"cudaErrorNvlinkUncorrectable", "gpu-nvlink-errors gpu-nvlink-down"),
     _gpu(r"an illegal instruction was encountered", weight=LIKELY, says=_KERNEL),
     _gpu(r"hardware stack error", weight=LIKELY, says=_KERNEL),
@@ -96,10 +96,12 @@ SPELLINGS = (
         source="https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
         says="The container did not start. The rest of the message tells which part of its set-up failed.",
     ),
-    _gpu(r"hipErrorInvalidDevice", "env-local-rank-out-of-range gpu-fewer-than-needed gpu-none-visible", source=_HIP),
-    _gpu(r"hipErrorNoDevice", "gpu-none-visible", source=_HIP),
-    _gpu(r"hipErrorOutOfMemory", about="application", source=_HIP, says="The GPU ran out of memory."),
-    _gpu(r"hipErrorNoBinaryForGpu", "sw-arch-unsupported", source=_HIP),
+    _gpu(
+        r"hip_?Error_?InvalidDevice", "env-local-rank-out-of-range gpu-fewer-than-needed gpu-none-visible", source=_HIP
+    ),
+    _gpu(r"hip_?Error_?NoDevice", "gpu-none-visible", source=_HIP),
+    _gpu(r"hip_?Error_?OutOfMemory", about="application", source=_HIP, says="The GPU ran out of memory."),
+    _gpu(r"hip_?Error_?NoBinaryForGpu", "sw-arch-unsupported", source=_HIP),
     _gpu(r"Unable to find code object for all current devices", "sw-arch-unsupported", source=_HIP),
     # libraries
     _gpu(r"libcuda\.so\.\d: cannot open shared object file", "gpu-none-visible gpu-cuda-init-failed", weight=LIKELY),

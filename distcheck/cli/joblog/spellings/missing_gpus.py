@@ -37,6 +37,8 @@ SPELLINGS = (
     _gpu(r"Can't initialize NVML", "gpu-nvml-init-failed gpu-none-visible", source=_TORCH),
     _gpu(r"NVML Shared Library Not Found", "gpu-nvml-init-failed gpu-none-visible", source=_SMI),
     _gpu(r"Unable to open /dev/kfd", "gpu-none-visible", source=_ROCMINFO),
+    _gpu(r"hsa_init failed", "gpu-none-visible gpu-cuda-init-failed", source=_ROCMINFO),
+    _gpu(r"Could not initialize Tensile host: No devices found", "gpu-none-visible", source=_ROCMINFO),
     _gpu(r"open /dev/kfd: ", "gpu-none-visible", source=_ROCMINFO),
     _gpu(r"ROCk module is NOT loaded", "gpu-none-visible gpu-cuda-init-failed", source=_ROCMINFO),
     _gpu(

@@ -105,6 +105,19 @@ SPELLINGS = (
         weight=LIKELY,
         source=_SOCKET,
     ),
+    # a connection that NCCL started without waiting for it fails at the first transfer
+    _net(
+        r"Call to (?:recv|send)\S* .*failed : Connection refused",
+        "net-nccl-auto-wrong-iface net-firewall-ephemeral",
+        weight=LIKELY,
+        source=_SOCKET,
+    ),
+    _net(
+        r"Call to (?:recv|send)\S* .*failed : (?:Connection timed out|No route to host)",
+        "net-firewall-ephemeral net-nccl-auto-wrong-iface",
+        weight=LIKELY,
+        source=_SOCKET,
+    ),
     _net(
         r"exceeded (?:error )?(?:retry|retries)",
         "net-firewall-ephemeral net-nccl-auto-wrong-iface",
@@ -152,7 +165,7 @@ SPELLINGS = (
     _start(r"set_mempolicy", "nccl-cumem-host-docker", weight=LIKELY, source=_ENVIRONMENT),
     _start(r"MNNVL .*not (?:working|supported) on this system", "gpu-mnnvl-imex", source=_INIT),
     _start(
-        r"Cuda failure \d* ?'?operation not permitted",
+        r"Cuda failure \d* ?'?operation not permitted(?! when| on an)",
         "gpu-mnnvl-imex nccl-cumem-host-docker",
         weight=LIKELY,
         source=_ENVIRONMENT,

@@ -95,6 +95,7 @@ SPELLINGS = (
     _net(r"NET/IB : Unable to open device", "ib-device-not-openable", source=_IB),
     _net(r"Failed to open libibverbs", "ib-no-device-in-container", weight=HINT, source=_IB),
     _net(r"does not support the kernel ABI of", "ib-no-device-in-container", source=_CORE),
+    _net(r"version `IBVERBS_PRIVATE_\d+' not found", "ib-no-device-in-container", source=_CORE),
     _net(r"no userspace device-specific driver found", "ib-no-device-in-container", weight=HINT, source=_CORE),
     _net(r"No IB devices found", "ib-no-device-in-container ib-port-down", weight=LIKELY, source=_CORE),
     _net(r"libibverbs: Warning: RLIMIT_MEMLOCK", "ib-fork-or-memlock", weight=LIKELY, source=_CORE),
@@ -190,7 +191,7 @@ SPELLINGS = (
         near=r"NCCL_IB_HCA set",
     ),
     _net(
-        r"NET/IB : No device found", "ib-hca-no-match ib-no-device-in-container ib-port-down", weight=HINT, source=_IB
+        r"NET/IB : No device found", "ib-no-device-in-container ib-hca-no-match ib-port-down", weight=HINT, source=_IB
     ),
     _net(r"Error: network AWS Libfabric not found", "nccl-efa-plugin-missing nccl-net-plugin-missing", source=_PLUGIN),
     _net(r"Error: network \S+.* not found", "nccl-net-name-invalid nccl-net-plugin-missing", source=_PLUGIN),

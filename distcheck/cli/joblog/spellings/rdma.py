@@ -83,10 +83,12 @@ SPELLINGS = (
         r"neither nv_peer_mem,? or nvidia_peermem detected",
         "gdr-module-missing",
         source=_NVSHMEM,
-        near=r"transport map failed|Unable to initialize any transports|is not accessible",
+        near=r"transport map failed|Unable to initialize any transports|is not accessible|init failed for",
     ),
     _net(r"neither nv_peer_mem,? or nvidia_peermem detected", "gdr-module-missing", source=_NVSHMEM, weight=HINT),
     _net(r"cannot allocate mlx5dv_devx_uar", source=_NVSHMEM, says=_DEVX),
+    _net(r"nvshmem\S*:\d+: (?:NULL value|non-zero status)", source=_NVSHMEM, weight=SYMPTOM, says=_DEVX),
+    _net(r"is not enumerated as an mlx5 device", source=_NVSHMEM, weight=HINT, says=_DEVX),
     _net(r"init failed for (?:remote )?transport: (?:IB|UCX|LIBFABRIC)", source=_NVSHMEM, weight=SYMPTOM, says=_DEVX),
     _net(r"Unable to initialize any transports", source=_NVSHMEM, weight=SYMPTOM, says=_DEVX),
     _net(

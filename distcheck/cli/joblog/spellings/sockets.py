@@ -117,7 +117,7 @@ SPELLINGS = (
         says="A data loader's worker, or its rank, had ended. The cause is in the lines before.",
     ),
     _net(
-        r"Broken pipe",
+        r"^(?!.*(?:NCCL WARN|Call to (?:recv|send) )).*Broken pipe",
         about="application",
         weight=CONSEQUENCE,
         source=_ERRNO,

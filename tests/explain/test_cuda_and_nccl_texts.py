@@ -1,0 +1,108 @@
+"""Texts of CUDA's errors and NCCL's rarer warnings, in the forms of several programs."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from explain.measure import matcher
+
+from distcheck.cli.joblog.answer import Answer, answer
+from distcheck.cli.joblog.reading import whole_lines
+from distcheck.cli.joblog.spelling import told
+
+FORMS = (
+    "RuntimeError: CUDA error: {}",
+    "node1:12:34 [0] misc/strongstream.cc:60 NCCL WARN Cuda failure 800 '{}'",
+    "node1: Test CUDA failure common.cu:892 '{}'",
+    "RuntimeError: Triton Error [CUDA]: {}",
+)
+WARN = "node1:12:34 [0] init.cc:1085 NCCL WARN "
+
+
+def found(text: str) -> Answer:
+    seen = matcher().search(whole_lines(io.BytesIO(text.encode())), "job.log")
+    return answer(sorted(seen, key=lambda sighting: sighting.line))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("text", "rules", "about"),
+    [
+        ("initialization error", ("gpu-cuda-init-failed",), "GPU"),
+        ("API call is not supported in the installed CUDA driver", ("sw-driver-too-old", "sw-compat-libcuda"), "GPU"),
+        ("MPS client terminated", ("gpu-mps-active",), "GPU"),
+        ("a PTX JIT compilation failed", ("sw-arch-unsupported", "sw-driver-too-old"), "GPU"),
+        ("PTX JIT compiler library not found", (), "GPU"),
+        ("operation not supported", (), "GPU"),
+        ("named symbol not found", (), "GPU"),
+        ("operation not permitted when stream is capturing", (), "application"),
+        ("too many resources requested for launch", (), "application"),
+        ("context is destroyed", (), "application"),
+    ],
+)
+def test_the_text_of_a_cuda_error_means_the_same_in_every_program(
+    form: str, text: str, rules: tuple[str, ...], about: str
+) -> None:
+    answered = found(form.format(text))
+    assert (tuple(cause.rule for cause in answered.causes), answered.about) == (rules, about)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'", "slurm-gpus-per-task-hides-gpus"),
+        (f"{WARN}Error : ring 0 does not loop back to start (14 != 0)", "nccl-hostid-split"),
+        (
+            f"{WARN}NCCL version mismatch with remote peer 10.0.0.1<1> (local: 22703, remote 22605)",
+            "sw-nccl-version-differs",
+        ),
+        (f"{WARN}NCCL library is too old. This application was compiled with NCCL version 2.29", "sw-nccl-shadowed"),
+        (
+            "/lib/libibverbs.so.1: version `IBVERBS_PRIVATE_22' not found (required by x.so)",
+            "ib-no-device-in-container",
+        ),
+        ("NCCL INFO NET/IB : No device found.", "ib-no-device-in-container"),
+        (f"{WARN}Call to recv from node2<56843> failed : Connection refused", "net-nccl-auto-wrong-iface"),
+        (
+            "ibrc.cpp:1851: neither nv_peer_mem, or nvidia_peermem detected\ninit failed for transport: IBGDA\n",
+            "gdr-module-missing",
+        ),
+        ("failed call to hipInit: HIP_ERROR_NoDevice", "gpu-none-visible"),
+        ("nvidia-container-cli: initialization error: cuda error: invalid device ordinal", "gpu-nvml-init-failed"),
+        (f"{WARN}CUDA some PFN functions not found in the library", "sw-driver-too-old"),
+    ],
+)
+def test_a_rarer_warning_of_nccl_names_its_rule(text: str, rule: str) -> None:
+    assert found(text).causes[0].rule == rule
+
+
+@pytest.mark.parametrize(
+    ("text", "about"),
+    [
+        (f"{WARN}Net : Socket creation failed : Address family not supported by protocol", "network"),
+        (f"{WARN}NET/IB : mlx5_0:1 Got async event : local catastrophic error", "network"),
+        (f"{WARN}TOPO/NET : Could not force merge NICs mlx5_0,mlx5_9", "start-up"),
+        (f"{WARN}Mismatched collective detected, please check your collective calls", "application"),
+        (f"{WARN}comm 0x55d5 has already been destroyed", "application"),
+        (f"{WARN}Call to recv from 10.0.0.1<9> failed : Broken pipe", "network"),
+        (
+            "terminate called after throwing an instance of 'c10::DistBackendError'\nncclRemoteError: A call failed",
+            "network",
+        ),
+        ("src/nvshmem/ibgda.cpp:2234: NULL value Unable to create ah.", "network"),
+    ],
+)
+def test_a_rarer_warning_that_no_rule_explains_has_its_class(text: str, about: str) -> None:
+    answered = found(text)
+    assert (answered.causes, answered.about) == ((), about)
+
+
+def test_too_many_open_files_is_told_from_a_missing_interface() -> None:
+    assert found(f"{WARN}Socket creation failed : Too many open files").causes[0].rule == "host-nofile"
+
+
+@pytest.mark.parametrize("pattern", [r"(?:a|b)", r"\d+(?:x|y)*", r"a|b"])
+def test_a_pattern_that_every_line_may_match_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"constant part|need a group"):
+        told(pattern, about="GPU", source="https://example.com")
