@@ -163,7 +163,7 @@ class Options(Checking, frozen=True, kw_only=True):
     ] = ""
     all_ranks: AllRanks = False
     legend: Annotated[bool, _output("Explain the columns.")] = False
-    timings: Annotated[bool, _output("Show how long the run and its steps took.")] = False
+    timings: Annotated[bool, _output("Show how long each stage of the run took, and what it waited for.")] = False
 
 
 class Looking(Options, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from distcheck.facts.nccl import Ras
 from distcheck.facts.network import PeerTrial
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import _LARGEST_WORLD
-from distcheck.facts.rank import ProcessFacts, RankFacts
+from distcheck.facts.rank import ProcessFacts, RankFacts, Stage
 from distcheck.facts.repeated import Repeated
 
 Look = Literal[
@@ -198,6 +198,18 @@ class Asked(Facts, frozen=True):
         return not {"collectives", "isolation"}.isdisjoint(self.looks)
 
 
+class Wait(Facts, frozen=True):
+    """The process that the leader heard last in a stage."""
+
+    stage: Stage
+    process: str
+    """Its uid; the leader's own if all others were done before."""
+    seconds: Seconds
+    """How long after the last but one it was done."""
+    silent: bool = False
+    """Whether the leader gave up waiting for it."""
+
+
 class Job(Facts, frozen=True, dict=True, gc=True):
     """The merged facts of all nodes and ranks: what rules judge and ``--save`` writes."""
 
@@ -224,6 +236,8 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     """Nodes of the allocation that are left out because they are bad and the others suffice."""
     repeated: Repeated | None = None
     """A failed case, repeated with one setting changed at a time; None: nothing was repeated."""
+    waits: tuple[Wait, ...] = ()
+    """For whom the stages after the roll call waited; empty in older files."""
     history: History | Missing | None = None
     """What earlier runs found on these nodes; None without --history."""
 

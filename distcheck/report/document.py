@@ -13,6 +13,7 @@ from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.network import Attempt
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import ProcessFacts, RankFacts, Stage
+from distcheck.report.critical_path import critical_path
 from distcheck.report.devices import device_rows
 from distcheck.report.gpus import RankGpu, gpus_of
 from distcheck.report.groups import group_rows
@@ -58,6 +59,7 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         mesh=_mesh_row(job),
         groups=tuple(group_rows(job)),
         training=tuple(training_rows(job)),
+        critical_path=critical_path(job),
     )  # fmt: skip
 
 

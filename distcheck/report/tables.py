@@ -17,7 +17,7 @@ from distcheck.report.harmless import harmless
 from distcheck.report.measured import figure, largest, shared_groups, slowest, uncertain
 from distcheck.report.rank_rows import FoldedRanks, rank_rows
 from distcheck.report.schema.comparison import Comparison
-from distcheck.report.schema.document import Document, RankRow
+from distcheck.report.schema.document import Document, PathStep, RankRow
 from distcheck.report.schema.figures import Bandwidth
 from distcheck.report.schema.history import NodeHistory
 from distcheck.report.schema.mesh import DimensionRow, Range
@@ -118,6 +118,27 @@ def dimensions(report: Document) -> Grid:
         Column("NVLink domains per group", lambda row: _range(row.domains), "number", any(row.domains for row in rows)),
     )
     return _table(columns, rows)
+
+
+def critical_path(report: Document) -> Grid:
+    """Return the table of the run's stages and their sum; no rows without stages."""
+    columns = (
+        Column("stage", lambda step: step.stage),
+        Column("seconds", lambda step: f"{step.seconds:.2f}", "number"),
+        Column("waited for", _process),
+        Column("because", lambda step: step.why or None),
+    )
+    table, steps = _table(columns, report.critical_path), report.critical_path
+    total = ("total", f"{sum(step.seconds for step in steps):.2f}", "", "")
+    return table._replace(rows=(*table.rows, *([total] if steps else [])))
+
+
+def _process(step: PathStep) -> str | None:
+    """Return the process that a stage waited for: node3 (ranks 4-5)."""
+    if not step.nodes:
+        return None
+    numbers = f" (rank{'s' * (len(step.ranks) > 1)} {fold(step.ranks, _GROUP_PIECES)})" if step.ranks else ""
+    return step.nodes[0] + numbers
 
 
 def _range(numbers: Range | None) -> str | None:

@@ -56,7 +56,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     if not options.quiet:
         parts += [list(_gaps(diagnosis, options))]
     if options.timings:
-        parts += [list(_timings(job))]
+        parts += [list(_timings(job, report, options))]
     if options.legend:
         from distcheck.report.legend import LEGEND
 
@@ -219,9 +219,13 @@ def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:
             yield from _wrapped(options, ", ".join(map(harmless, gap.rules)), 4, 4)
 
 
-def _timings(job: Job) -> Iterator[str]:
+def _timings(job: Job, report: Document, options: Detail) -> Iterator[str]:
     yield "timings"
     yield f"  whole run: {job.seconds:.2f} s"
+    stages = tables.critical_path(report)
+    if stages.rows:
+        yield "  critical path: what each stage waited for longest"
+        yield from (f"    {line}" for line in _drawn(stages, options))
     resolved = [p.master_resolution for p in job.processes if isinstance(p.master_resolution, Resolution)]
     if resolved:
         slow = max(resolved, key=lambda r: r.seconds)

@@ -198,6 +198,8 @@ async def _call_last(run: Session, server: Server, attempt: RunAttempt | None) -
     server.say_to_all(LastCall(), [uid for uid in asked if uid not in keepers])
     patience = max(1.0, min(_LAST_CALL_SECONDS, run.remaining(0.5)))
     heard = await server.hear_all(Here, patience, asked)
+    done = {uid: server.followers[uid].heard_at for uid in heard}
+    run.record.note_done("done", {run.uid: since} | done, set(asked) - heard.keys())
     silent = f"no answer within {patience:.0f} s to the last call before the verdict"
     run.record.note_silent(server, set(asked) - heard.keys(), silent)
 

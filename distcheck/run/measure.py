@@ -217,7 +217,10 @@ async def _measure(
             run.server.say_to_all(Abort("time limit reached"), followers)
         most = _ABORTED_REPORT_SECONDS if pace.stands_still else _RUN_REPORT_SECONDS
         patience = min(most, max(1.0, run.remaining(REPORT_RESERVE_SECONDS - 1)))
+        done = {run.uid: time.monotonic()}
         reports |= await run.server.hear_all(RunReport, patience, followers)
+        done |= {uid: run.server.followers[uid].heard_at for uid in followers if uid in reports}
+        run.record.note_done("collectives", done, [uid for uid in followers if uid not in reports])
         _note_unheard(run, run.server, [uid for uid in followers if uid not in reports], patience)
     return reports
 

@@ -134,10 +134,16 @@ async def hold(run: Session, server: Server) -> None:
         f"peers: {len(doors)} processes test the ports between them, {patience:.0f} s at most",
         lambda: waiting.followers("peers", "", [*here.values()], since, why="testing ports", until=since + patience),
     )
-    mine, heard = await asyncio.gather(
-        take_part(run, Roster(nonce, choice.get(run.uid, ()), seconds), seconds, [f.address for f in here.values()]),
-        server.hear_all(PeerReport, patience, here),
-    )
+    done_at: dict[str, float] = {}
+
+    async def take_own_part() -> PeerReport:
+        roster = Roster(nonce, choice.get(run.uid, ()), seconds)
+        report = await take_part(run, roster, seconds, [f.address for f in here.values()])
+        done_at[run.uid] = time.monotonic()
+        return report
+
+    mine, heard = await asyncio.gather(take_own_part(), server.hear_all(PeerReport, patience, here))
+    run.record.note_done("peers", done_at | {uid: here[uid].heard_at for uid in heard}, here.keys() - heard.keys())
     trials = [*mine.trials, *(t for uid, told in heard.items() for t in told.trials if t.source == uid)]
     run.record.peers = await _send_again(run, server, nonce, tuple(t for t in trials if t.target in doors))
     run.record.note_reverse({run.uid: mine.reverse} | {uid: told.reverse for uid, told in heard.items()})

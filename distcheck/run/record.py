@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +15,7 @@ from distcheck.facts.gpu import GpuLoads
 from distcheck.facts.history import History
 from distcheck.facts.infiniband import Counters, Infiniband, grown
 from distcheck.facts.isolation import Isolation
-from distcheck.facts.job import Collectives, Job, Look
+from distcheck.facts.job import Collectives, Job, Look, Wait
 from distcheck.facts.merge import combine, with_loads
 from distcheck.facts.network import Attempt, Bind, PeerTrial, Resolution, ReverseLookup
 from distcheck.facts.node import NodeFacts
@@ -44,6 +44,7 @@ class Record:
         self.collectives: Collectives | Missing | None = None
         self.isolation: Isolation | Missing | None = None
         self.repeated: Repeated | None = None
+        self.waits: tuple[Wait, ...] = ()
         self.history: History | Missing | None = None
         self.node: NodeFacts | None = None
         self.process: ProcessFacts | None = None
@@ -195,6 +196,16 @@ class Record:
         """Note the processes' reverse look-ups."""
         self._change({uid: {"reverse": found} for uid, found in reverse.items()})
 
+    def note_done(self, stage: Stage, done_at: Mapping[str, float], silent: Collection[str] = ()) -> None:
+        """Note for whom a stage waited: when each process was done with it (time.monotonic()), and who never was."""
+        moments = dict(done_at) | dict.fromkeys(silent, time.monotonic())
+        if len(moments) > 1:
+            last = max(moments, key=moments.__getitem__)
+            others = (at for uid, at in moments.items() if uid != last and uid not in silent)
+            before = max(others, default=moments[last])
+            seconds = round(max(0.0, moments[last] - before), 3)
+            self.waits = (*self.waits, Wait(stage, last, seconds, silent=last in silent))
+
     def _change(self, changes: Mapping[str, dict[str, Any]]) -> None:
         """Replace fields of processes, by uid."""
         for uid, fields in changes.items():
@@ -245,6 +256,7 @@ class Record:
             collectives=self.collectives,
             isolation=self.isolation,
             repeated=self.repeated,
+            waits=self.waits,
             skipped=dict(self.skipped),
             history=self.history,
         )

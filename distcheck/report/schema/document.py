@@ -73,6 +73,18 @@ class RankRow(Part, frozen=True):
     """Its group in each dimension of --mesh; None without one that fits."""
 
 
+class PathStep(Part, frozen=True):
+    """One stage of the run on the leader's clock."""
+
+    stage: str
+    """A stage as in `ranks`; launch: the start of the probes and the way home of their facts."""
+    seconds: float
+    ranks: tuple[int, ...]
+    """The ranks of the process that the stage waited for; empty if all were done together."""
+    nodes: tuple[str, ...]
+    why: str
+
+
 class Exclude(Part, frozen=True):
     """The nodes that a scheduler should exclude."""
 
@@ -103,6 +115,8 @@ class Document(Part, frozen=True):
     groups: tuple[GroupRow, ...] = ()
     training: tuple[TrainingRow, ...] = ()
     """Empty without --step."""
+    critical_path: tuple[PathStep, ...] = ()
+    """The stages in order; their seconds add up to `seconds`."""
     comparison: Comparison | None = None
     """None without `report --baseline`."""
 
