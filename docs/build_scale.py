@@ -69,6 +69,16 @@ LINES = (
         20,
         "`--join-timeout`",
     ),
+    Line("`--hosts`: logins by ssh, 0.3 s each", "outside_seconds_per_host", _per_node, "s", 60, "`--timeout`"),
+    Line(
+        "`--hosts`: open files of the starting machine",
+        "outside_files_per_host",
+        _per_node,
+        "files",
+        _OPEN_FILES,
+        "hard limit of open files",
+    ),
+    Line("`--hosts`: CPU of the starting machine", "outside_cpu_seconds_per_host", _per_node, "s", 60, "`--timeout`"),
     Line("judging and rendering, CPU", "judge_seconds_per_rank", _per_rank, "s", 60, "`--timeout`"),
     Line(
         "memory of the facts on the leader",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -169,32 +169,37 @@ def merge(jobs: Sequence[Job]) -> Job:
                 f"the files are from different launches: {whole.asked.command} of {whole.world_size} ranks and "
                 f"{other.asked.command} of {other.world_size}; report on one launch at a time"
             )
-        whole = _merge_two(whole, other)
-    return whole
+    facts = [(job.nodes, job.processes, job.ranks) for job in ordered[1:]]
+    known = {p.uid for p in whole.processes}
+    # A job without further facts only ended a little later.
+    seconds = (job.seconds for job in ordered[1:] if not known.issuperset(p.uid for p in job.processes))
+    return msgspec.structs.replace(join(whole, facts), seconds=max([whole.seconds, *seconds]))
 
 
-def _merge_two(whole: Job, other: Job) -> Job:
-    joined = join(whole, other.nodes, other.processes, other.ranks)
-    if joined is whole:  # the other has no more facts and only ended a little later
+def join(whole: Job, others: Iterable[tuple[Sequence[NodeFacts], Sequence[ProcessFacts], Sequence[RankFacts]]]) -> Job:
+    """Return a job with the processes of others that it lacks, with their ranks and nodes.
+
+    Of a process in several of the others, the first one counts.
+    """
+    nodes = {n.key: n for n in whole.nodes}
+    pairs = [(nodes[p.node], p) for p in whole.processes]
+    uids, more = {p.uid for p in whole.processes}, list[RankFacts]()
+    for its_nodes, its_processes, its_ranks in others:
+        here = {n.key: n for n in its_nodes}
+        new = {p.uid: p for p in its_processes if p.uid not in uids and p.node in here}
+        if new:
+            uids.update(new)
+            nodes |= here
+            pairs += [(here[p.node], p) for p in new.values()]
+            more += [r for r in its_ranks if r.process in new]
+    if len(pairs) == len(whole.processes):
         return whole
-    return msgspec.structs.replace(joined, seconds=max(whole.seconds, other.seconds))
-
-
-def join(whole: Job, nodes: Sequence[NodeFacts], processes: Sequence[ProcessFacts], ranks: Sequence[RankFacts]) -> Job:
-    """Return a job with the new processes added, with their ranks and their given nodes."""
-    known, keys = {p.uid for p in whole.processes}, {n.key for n in nodes}
-    new = tuple(p for p in processes if p.uid not in known and p.node in keys)
-    if not new:
-        return whole
-    uids = {p.uid for p in new}
-    known_nodes, new_nodes = {n.key: n for n in whole.nodes}, {n.key: n for n in nodes}
-    pairs = [(known_nodes[p.node], p) for p in whole.processes] + [(new_nodes[p.node], p) for p in new]
-    joined, everybody = combine(pairs)
+    combined, processes = combine(pairs)
     return msgspec.structs.replace(
         whole,
-        processes=everybody,
-        ranks=tuple(sorted(whole.ranks + tuple(r for r in ranks if r.process in uids), key=_order)),
-        nodes=tuple((known_nodes | new_nodes | joined).values()),
+        processes=processes,
+        ranks=tuple(sorted((*whole.ranks, *more), key=_order)),
+        nodes=tuple((nodes | combined).values()),
     )
 
 

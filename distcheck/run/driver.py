@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import signal
 from types import FrameType
 from typing import Any
 
 from distcheck.facts.rank import Role
+from distcheck.probe import open_files
 from distcheck.run import collect, follower, measure
 from distcheck.run.attempts import ending_with_agent
 from distcheck.run.context import Session
@@ -153,9 +153,7 @@ async def _close(run: Session) -> None:
         await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
     if run.connection is not None:
         run.connection.writer.close()
-    if run.file_limit is not None:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, run.file_limit)
+    open_files.restore_limit(run.file_limit)
 
 
 def _without_strangers(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import resource
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Resolution
 from distcheck.facts.rank import Role
-from distcheck.probe import network
+from distcheck.probe import network, open_files
 from distcheck.rollcall import client, identity, resolution
 from distcheck.rollcall.client import Attendance
 from distcheck.rollcall.connection import is_loopback
@@ -172,16 +170,10 @@ def _server(run: Session) -> Server:
 
 
 def _raise_file_limit(run: Session, followers: int) -> int:
-    """Raise the open-file limit for this many followers; return the limit in force."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = 1 << 20 if hard == resource.RLIM_INFINITY else hard
-    wanted = min(most, 4 * followers + _FILES_BESIDE_FOLLOWERS)
-    if soft in {resource.RLIM_INFINITY, hard} or soft >= wanted:
-        return most if soft == resource.RLIM_INFINITY else soft
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        run.file_limit = run.file_limit or (soft, hard)
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    """Raise the limit of open files for this many followers; return the limit in force."""
+    limit, before = open_files.raise_limit(4 * followers + _FILES_BESIDE_FOLLOWERS)
+    run.file_limit = run.file_limit or before
+    return limit
 
 
 async def _join_as_follower(run: Session, ways: Doors, addresses: tuple[str, ...]) -> Role:

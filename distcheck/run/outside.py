@@ -17,8 +17,8 @@ from distcheck.facts.quantities import count
 from distcheck.launch.remote import engine, mpi, slurm, ssh
 from distcheck.launch.remote.assignment import Assignment
 from distcheck.launch.remote.collector import Homecoming
-from distcheck.launch.remote.engine import Command, Wish
-from distcheck.launch.remote.spec import Outside
+from distcheck.launch.remote.engine import Wish
+from distcheck.launch.remote.spec import Command, Outside
 from distcheck.probe.environment import redacted
 from distcheck.rollcall.seal import make_token
 from distcheck.rules.diagnose import judge
@@ -135,8 +135,15 @@ class _Start:
     def _assignment(self, launch: Outside) -> Assignment:
         request = self.request
         left = self.deadline - time.monotonic() - _START_UP_SECONDS
+        # The first probes wait for those that start last.
+        starting = engine.last_start_seconds(len(launch.hosts)) if launch.engine == "ssh" else 0.0
         looks = tuple(look for look in request.asked.looks if look != "launch")
-        asked = msgspec.structs.replace(request.asked, looks=looks, timeout_seconds=max(1.0, left))
+        asked = msgspec.structs.replace(
+            request.asked,
+            looks=looks,
+            timeout_seconds=max(1.0, left),
+            join_timeout_seconds=request.asked.join_timeout_seconds + starting,
+        )
         return Assignment(
             asked=asked,
             ranks_by_task=launch.ranks_by_host if launch.multiplies else (),

@@ -18,8 +18,7 @@ from distcheck import __version__
 from distcheck.facts.job import Job
 from distcheck.launch.remote import assignment as assignments
 from distcheck.launch.remote import frames
-from distcheck.launch.remote.assignment import Assignment
-from distcheck.launch.remote.engine import CLOSE
+from distcheck.launch.remote.assignment import CLOSE, Assignment
 from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Message
 
 STOP = signal.SIGUSR1

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.large import isolation_against_everybody_twice, starting_by_ssh
 from benchmarks.programs import (
     HERE,
     NotMeasuredError,
@@ -31,7 +32,6 @@ from benchmarks.ratio import (
     Pair,
     Row,
     alone,
-    at_least,
     at_most,
     beyond,
     compared,
@@ -206,38 +206,6 @@ def roll_call_against_a_tcp_store() -> list[Row]:
     return until_decided(once, rows, 3, 8)
 
 
-# --- who is bad
-
-
-def isolation_against_everybody_twice() -> list[Row]:
-    """How often exactly the bad nodes are named, on simulated clusters with faults of ten kinds, the same each time."""
-    found = json.loads(output_of_script("isolation_accuracy.py", "--json", "--trials", "60"))
-    trials = sum(r["trials"] for r in found)
-
-    def mean(figure: str) -> Pair:
-        ours, theirs = (sum(r[side][figure] * r["trials"] for r in found) / trials for side in ("ours", "theirs"))
-        return ours, theirs
-
-    name = f"the bad node out of 4 to 12,500, {trials} simulated clusters"
-    exact, blamed = mean("exact"), mean("innocent")
-    worst = min(found, key=lambda r: r["ours"]["exact"] - r["theirs"]["exact"])
-    least = worst["ours"]["exact"], worst["theirs"]["exact"]
-    few = [r for r in found if "29%" not in r["kind"] and "of any names" not in r["kind"]]
-    rounds = [max(r[side]["rounds"] for r in few) for side in ("ours", "theirs")]
-    return [
-        counted(f"{name}: exact verdicts / testing everybody twice", *exact, exact[0] / exact[1], at_least(1)),
-        counted(f"{name}: the same, least lead in one kind and size", *least, least[0] - least[1], at_least(0)),
-        counted(f"{name}: good nodes that are blamed, each time", *blamed, blamed[0], at_most(0.001)),
-        counted(
-            f"{name}: rounds of pairs up to 10 % bad, at most",
-            *rounds,
-            rounds[0],
-            at_most(4),
-            "rounds",
-        ),
-    ]
-
-
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     measure.__name__: measure
     for measure in (
@@ -250,6 +218,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
         figures_against_a_bare_loop,
         judging_and_rendering,
         roll_call_against_a_tcp_store,
+        starting_by_ssh,
         isolation_against_everybody_twice,
         unit_costs,
     )
@@ -288,6 +257,7 @@ COVERS: dict[str, tuple[str, ...]] = {
         "tests/benchmarks/judge_and_render.py",
     ),
     "roll_call_against_a_tcp_store": ("distcheck/rollcall/*.py", "tests/benchmarks/roll_call.py"),
+    "starting_by_ssh": ("distcheck/launch/remote/*.py", "distcheck/run/outside.py", "tests/benchmarks/outside.py"),
     "isolation_against_everybody_twice": (
         "distcheck/isolation/*.py",
         "tests/isolation/simulator.py",

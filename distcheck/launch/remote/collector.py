@@ -96,10 +96,12 @@ class Homecoming:
 
         That is so if some nodes ended without facts and all others have sent theirs.
         """
+        ended = {host for host, heard in self._nodes.items() if heard.codes}
+        if not ended:
+            return False
         known = {r.placement.rank for report in self._reports.values() for r in report.ranks}
-        here = [host for host, ranks in self._ranks.items() if ranks and known.issuperset(ranks)]
-        lost = [host for host, heard in self._nodes.items() if host not in here and heard.codes]
-        return bool(here) and bool(lost) and len(here) + len(lost) == len(self._nodes)
+        here = {host for host, ranks in self._ranks.items() if ranks and known.issuperset(ranks)}
+        return bool(here) and bool(ended - here) and len(here | ended) == len(self._nodes)
 
     def _host(self, key: str, text: str) -> str | None:
         """Return the node that a line came from: its command's, or that of its label's task."""
@@ -161,10 +163,9 @@ class Homecoming:
                 asked=asked,
                 skipped=dict.fromkeys((look for look in asked.looks if look not in {"launch", "environment"}), reason),
             )
-        for job in self._jobs:
-            whole = join(whole, job.nodes, job.processes, job.ranks)
-        for report in self._reports.values():
-            whole = join(whole, (report.node,), (report.process,), report.ranks)
+        facts = [(job.nodes, job.processes, job.ranks) for job in self._jobs]
+        facts += [((report.node,), (report.process,), report.ranks) for report in self._reports.values()]
+        whole = join(whole, facts)
         # A gate that failed adds the look for a bad node, which the request does not have.
         looks = asked.looks + tuple(look for look in whole.asked.looks if look not in asked.looks)
         asked = msgspec.structs.replace(asked, looks=looks)

@@ -1,4 +1,10 @@
-"""Runs the commands that start probes, through ClusterShell, and ends them."""
+"""Runs the commands that start probes, through ClusterShell, and ends them.
+
+Logins by ssh start in a window. A login that has not answered holds one of `PLACES` places, for `HOLD_SECONDS` at most.
+So no more than `PLACES` key exchanges compete for this machine's CPUs, whose slowness ssh would take for an unreachable
+node, and a node that hangs delays the others by less than its own timeout: of N nodes the last starts after
+N / PLACES * HOLD_SECONDS at the latest.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +14,31 @@ import os
 import shlex
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
+from ClusterShell.Event import EventHandler
+from ClusterShell.Task import task_self
+
+from distcheck.facts.errors import UsageError
+from distcheck.launch.remote.assignment import CLOSE
+from distcheck.launch.remote.spec import Command
+from distcheck.probe import open_files
 from distcheck.probe.ending import kill_group
 
+PLACES = 64
+"""Logins that begin at the same time."""
+HOLD_SECONDS = 0.5
 _LOOK_SECONDS = 0.1
 _END_SECONDS = 0.5
 """Between SIGTERM, on which srun and mpirun end their tasks, and SIGKILL."""
+_FILES_EACH = 3
+"""Pipes to and from a command."""
+_FILES_BESIDE = 64
 
 Wish = Literal["go on", "close", "stop", "end"]
 """What the commands should do: go on, stop waiting for missing processes, stop and report, or end now."""
-CLOSE = b"close\n"
-"""Sent to a probe's standard input over ssh: missing processes will not come."""
-
-
-class Command(NamedTuple):
-    """One command: a program of this machine, or a line for the shell of a node."""
-
-    key: str
-    """The node's name; the engine's for a program."""
-    argv: tuple[str, ...] = ()
-    """The program that starts all probes; empty when `line` goes to a node by ssh."""
-    line: str = ""
-    stdin: bytes = b""
-    """Written to the node's standard input, which then stays open until the probe must stop."""
 
 
 class Listener(Protocol):
@@ -43,6 +49,11 @@ class Listener(Protocol):
 
     def ended(self, key: str, code: int) -> None:
         """Record that a command has ended."""
+
+
+def last_start_seconds(commands: int) -> float:
+    """Return after how many seconds the last of so many commands starts at the latest."""
+    return max(0, -(-commands // PLACES) - 1) * HOLD_SECONDS
 
 
 def run(
@@ -60,64 +71,132 @@ def run(
     To stop, programs of this machine get SIGUSR1, which srun and mpirun forward to the probes; over ssh a probe's
     standard input is closed. `environment` is added to the programs' own. They run in their own sessions, so that
     Ctrl-C reaches only distcheck, which then asks the probes for their facts.
+
+    Raises:
+        UsageError: this machine does not allow as many open files as the commands need.
     """
-    from ClusterShell.Event import EventHandler
-    from ClusterShell.Task import task_self
-
     task = task_self()
-    workers: list[tuple[Command, Any]] = []
-    said: list[Wish] = ["go on"]
-
-    class Ears(EventHandler):  # type: ignore[misc]  # ClusterShell has no types
-        def __init__(self, key: str) -> None:
-            self.key = key
-
-        def ev_read(self, worker: Any, _node: str, sname: str, msg: bytes) -> None:
-            listener.line(self.key, msg, error=sname == worker.SNAME_STDERR)
-
-        def ev_hup(self, _worker: Any, _node: str, rc: int) -> None:
-            listener.ended(self.key, rc)
-
-    class Clock(EventHandler):  # type: ignore[misc]
-        abort_at = math.inf
-
-        def ev_timer(self, _timer: Any) -> None:
-            if time.monotonic() >= self.abort_at:
-                for _, worker in workers:
-                    _kill_group(worker)
-                task.abort()
-            wanted = wish()
-            if said[0] in {wanted, "end"}:
-                return
-            said[0] = wanted
-            for command, worker in workers:
-                if wanted == "close":
-                    if not command.argv:
-                        worker.write(CLOSE)
-                elif command.argv:
-                    _signal(worker, signal.SIGUSR1 if wanted == "stop" else signal.SIGTERM)
-                elif wanted == "stop":
-                    worker.set_write_eof()
-            if wanted == "end":
-                self.abort_at = time.monotonic() + _END_SECONDS
-
     for stream in ("stdout_msgtree", "stderr_msgtree"):
         task.set_default(stream, False)  # noqa: FBT003 its own API; lines are read as they come; a node may print forever
-    task.set_info("fanout", max(64, len(commands)))
+    task.set_info("fanout", max(PLACES, len(commands)))
     task.set_info("connect_timeout", max(1, round(connect_seconds)))
     task.set_info("ssh_path", "setsid ssh")
-    for command in commands:
-        ears = Ears(command.key)
+    with _files_for(len(commands)), _added(environment):
+        starts = _Starts(task, commands, listener)
+        starts.fill()
+        task.timer(_LOOK_SECONDS, handler=_Clock(starts, wish), interval=_LOOK_SECONDS, autoclose=True)
+        task.run()
+
+
+class _Starts:
+    """Starts the commands in order, as places become free, and keeps what runs."""
+
+    def __init__(self, task: Any, commands: Sequence[Command], listener: Listener) -> None:
+        self.task, self.listener = task, listener
+        self.waiting = deque(commands)
+        self.workers: list[tuple[Command, Any]] = []
+        self._held_until: dict[str, float] = {}
+
+    def fill(self) -> None:
+        """Give the free places to the commands that come next."""
+        now = time.monotonic()
+        for key in [key for key, until in self._held_until.items() if until <= now]:
+            del self._held_until[key]
+        while self.waiting and len(self._held_until) < PLACES:
+            command = self.waiting.popleft()
+            self._held_until[command.key] = now + HOLD_SECONDS
+            try:
+                self._start(command)
+            except OSError:  # ClusterShell then ends the others, whose ends must start no more
+                self.waiting.clear()
+                raise
+
+    def free(self, key: str) -> None:
+        """Pass on the place of a command that has answered or ended."""
+        if self._held_until.pop(key, None) is not None and self.waiting:
+            self.fill()
+
+    def _start(self, command: Command) -> None:
+        ears = _Ears(command.key, self)
         if command.argv:
-            worker = task.shell(f"exec setsid {shlex.join(command.argv)} </dev/null", handler=ears, stderr=True)
+            line = f"exec setsid {shlex.join(command.argv)} </dev/null"
+            worker = self.task.shell(line, handler=ears, stderr=True)
         else:
-            worker = task.shell(command.line, nodes=command.key, handler=ears, stderr=True, tree=False)
+            worker = self.task.shell(command.line, nodes=command.key, handler=ears, stderr=True, tree=False)
         if command.stdin:
             worker.write(command.stdin)
-        workers.append((command, worker))
-    task.timer(_LOOK_SECONDS, handler=Clock(), interval=_LOOK_SECONDS, autoclose=True)
-    with _added(environment):
-        task.run()
+        self.workers.append((command, worker))
+
+
+class _Ears(EventHandler):  # type: ignore[misc]  # ClusterShell has no types
+    """Passes on the output and the end of one command."""
+
+    def __init__(self, key: str, starts: _Starts) -> None:
+        self._key, self._starts = key, starts
+
+    def ev_read(self, worker: Any, _node: str, sname: str, msg: bytes) -> None:
+        error = sname == worker.SNAME_STDERR
+        self._starts.listener.line(self._key, msg, error=error)
+        if not error:  # ssh prints its own warnings before it has logged in
+            self._starts.free(self._key)
+
+    def ev_hup(self, _worker: Any, _node: str, rc: int) -> None:
+        self._starts.listener.ended(self._key, rc)
+        self._starts.free(self._key)
+
+
+class _Clock(EventHandler):  # type: ignore[misc]
+    """Asks ten times a second what the commands should do, and does it."""
+
+    def __init__(self, starts: _Starts, wish: Callable[[], Wish]) -> None:
+        self._starts, self._wish = starts, wish
+        self._done: Wish = "go on"
+        self._abort_at = math.inf
+
+    def ev_timer(self, _timer: Any) -> None:
+        starts = self._starts
+        if time.monotonic() >= self._abort_at:
+            for _, worker in starts.workers:
+                _kill_group(worker)
+            starts.task.abort()
+        starts.fill()
+        wanted = self._wish()
+        if self._done in {wanted, "end"}:
+            return
+        self._done = wanted
+        if wanted in {"stop", "end"}:
+            starts.waiting.clear()
+        for command, worker in starts.workers:
+            _tell(command, worker, wanted)
+        if wanted == "end":
+            self._abort_at = time.monotonic() + _END_SECONDS
+
+
+def _tell(command: Command, worker: Any, wanted: Wish) -> None:
+    """Make a running command do what is wanted."""
+    if wanted == "close":
+        if not command.argv:
+            worker.write(CLOSE)
+    elif command.argv:
+        _signal(worker, signal.SIGUSR1 if wanted == "stop" else signal.SIGTERM)
+    elif wanted == "stop":
+        worker.set_write_eof()
+
+
+@contextlib.contextmanager
+def _files_for(commands: int) -> Iterator[None]:
+    """Raise the limit of open files for this many commands, and restore it."""
+    wanted = _FILES_EACH * commands + _FILES_BESIDE
+    limit, before = open_files.raise_limit(wanted)
+    try:
+        if limit < wanted:
+            raise UsageError(
+                f"{commands} nodes need {wanted} open files on this machine, and its limit is {limit}: raise the hard "
+                "limit (ulimit -Hn), or start the probes with srun or mpirun (--launcher)"
+            )
+        yield
+    finally:
+        open_files.restore_limit(before)
 
 
 @contextlib.contextmanager

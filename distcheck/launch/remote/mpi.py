@@ -17,8 +17,7 @@ from functools import cache
 
 from distcheck.facts.errors import UsageError
 from distcheck.launch.remote.assignment import Assignment, encode
-from distcheck.launch.remote.engine import Command
-from distcheck.launch.remote.spec import Outside, Words, probe_argv
+from distcheck.launch.remote.spec import Command, Outside, Words, probe_argv
 
 WORDS = Words(
     of_task=re.compile(r"^\[(?:\d+,)?(\d+)\](?:<\w+>:)? ?(.*)"),

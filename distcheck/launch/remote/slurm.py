@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from distcheck.facts.errors import UsageError
 from distcheck.launch.remote.assignment import Assignment, encode
-from distcheck.launch.remote.engine import Command
-from distcheck.launch.remote.spec import Outside, Words, probe_argv
+from distcheck.launch.remote.spec import Command, Outside, Words, probe_argv
 from distcheck.selection.nodelist import tasks_per_node
 from distcheck.selection.placement import integer
 

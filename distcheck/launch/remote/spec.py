@@ -70,6 +70,18 @@ class Outside(NamedTuple):
         )
 
 
+class Command(NamedTuple):
+    """One command: a program of this machine, or a line for the shell of a node."""
+
+    key: str
+    """The node's name; the engine's for a program."""
+    argv: tuple[str, ...] = ()
+    """The program that starts all probes; empty when `line` goes to a node by ssh."""
+    line: str = ""
+    stdin: bytes = b""
+    """Written to the node's standard input, which then stays open until the probe must stop."""
+
+
 class Words(NamedTuple):
     """Patterns for an engine's lines: group 1 is the task or node, the last group the text."""
 

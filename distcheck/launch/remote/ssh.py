@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from distcheck.launch.remote.assignment import Assignment, encode
-from distcheck.launch.remote.engine import Command
-from distcheck.launch.remote.spec import Outside, Words, probe_argv
+from distcheck.launch.remote.spec import Command, Outside, Words, probe_argv
 
 WORDS = Words(of_task=re.compile(r"(?!)()()"), of_node=())
 CANNOT_LOG_IN = 255

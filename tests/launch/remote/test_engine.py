@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distcheck.launch.remote import engine
-from distcheck.launch.remote.engine import Command
+from distcheck.launch.remote.spec import Command
 
 _WAIT = "while :; do sleep 0.05; done"
 

@@ -1,0 +1,74 @@
+"""The rows of what is done once for each node of a large job, with simulated nodes."""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+from typing import Any
+
+from benchmarks.programs import output_of_script
+from benchmarks.ratio import Pair, Row, alone, at_least, at_most, counted
+
+HOSTS, FEWER_HOSTS = 1024, 128
+TIMES = 3
+
+
+def starting_by_ssh() -> list[Row]:
+    """What starting probes on many hosts costs the starting machine, one of which hangs."""
+    many, few = (
+        [_started(hosts, "--hangs" if hosts == HOSTS else "--healthy") for _ in range(TIMES)]
+        for hosts in (HOSTS, FEWER_HOSTS)
+    )
+
+    def each(figure: str) -> float:
+        """Return what one more host adds."""
+        large, small = (median(run[figure] for run in runs) for runs in (many, few))
+        return float(large - small) / (HOSTS - FEWER_HOSTS)
+
+    name = f"env --hosts of {HOSTS} hosts, a login takes 0.3 s, one hangs"
+    costs = {
+        "outside_seconds_per_host": each("last_login"),
+        "outside_cpu_seconds_per_host": each("cpu_seconds"),
+        "outside_files_per_host": each("files"),
+        "outside_bytes_per_host": each("mib") * (1 << 20),
+    }
+    return [
+        alone(f"{name}: until all others are logged in", [run["last_login"] for run in many], at_most(15), costs=costs),
+        alone(f"{name}: CPU of distcheck", [run["cpu_seconds"] for run in many], at_most(10)),
+        alone(f"{name}: peak memory", [run["mib"] for run in many], at_most(200), "MiB"),
+        counted(f"{name}: open files of a host", each("files"), None, each("files"), at_most(3)),
+    ]
+
+
+def _started(hosts: int, which: str) -> dict[str, Any]:
+    (run,) = json.loads(output_of_script("outside.py", "--json", which, str(hosts)))
+    return dict(run)
+
+
+def isolation_against_everybody_twice() -> list[Row]:
+    """How often exactly the bad nodes are named, on simulated clusters with faults of ten kinds, the same each time."""
+    found = json.loads(output_of_script("isolation_accuracy.py", "--json", "--trials", "60"))
+    trials = sum(r["trials"] for r in found)
+
+    def mean(figure: str) -> Pair:
+        ours, theirs = (sum(r[side][figure] * r["trials"] for r in found) / trials for side in ("ours", "theirs"))
+        return ours, theirs
+
+    name = f"the bad node out of 4 to 12,500, {trials} simulated clusters"
+    exact, blamed = mean("exact"), mean("innocent")
+    worst = min(found, key=lambda r: r["ours"]["exact"] - r["theirs"]["exact"])
+    least = worst["ours"]["exact"], worst["theirs"]["exact"]
+    few = [r for r in found if "29%" not in r["kind"] and "of any names" not in r["kind"]]
+    rounds = [max(r[side]["rounds"] for r in few) for side in ("ours", "theirs")]
+    return [
+        counted(f"{name}: exact verdicts / testing everybody twice", *exact, exact[0] / exact[1], at_least(1)),
+        counted(f"{name}: the same, least lead in one kind and size", *least, least[0] - least[1], at_least(0)),
+        counted(f"{name}: good nodes that are blamed, each time", *blamed, blamed[0], at_most(0.001)),
+        counted(
+            f"{name}: rounds of pairs up to 10 % bad, at most",
+            *rounds,
+            rounds[0],
+            at_most(4),
+            "rounds",
+        ),
+    ]
