@@ -13,6 +13,7 @@ from pathlib import Path
 import hatchling.build
 import pytest
 import yaml
+from markdown_it import MarkdownIt
 from packaging.metadata import Metadata
 
 import distcheck
@@ -131,7 +132,9 @@ def test_the_wheel_of_what_the_image_copies_has_everything(tmp_path, monkeypatch
         if source.is_dir():
             shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
             shutil.copy(source, tmp_path / name)
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
     monkeypatch.chdir(tmp_path)
     wheel = zipfile.ZipFile(hatchling.build.build_wheel(str(tmp_path)))
     inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
@@ -145,6 +148,28 @@ def test_the_wheel_of_what_the_image_copies_has_everything(tmp_path, monkeypatch
     assert "torch" not in {each.name for each in metadata.requires_dist if each.marker is None}
 
 
+@pytest.mark.parametrize("kind", ["sdist", "wheel"])
+def test_every_link_on_the_page_of_pypi_leads_to_a_file_of_the_released_version(tmp_path, monkeypatch, kind):
+    monkeypatch.setenv("GITHUB_REPOSITORY", "site/distcheck")
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://github.example")
+    monkeypatch.chdir(ROOT)
+    if kind == "wheel":
+        wheel = zipfile.ZipFile(tmp_path / hatchling.build.build_wheel(str(tmp_path)))
+        (name,) = [name for name in wheel.namelist() if name.endswith("dist-info/METADATA")]
+        text = wheel.read(name)
+    else:
+        with tarfile.open(tmp_path / hatchling.build.build_sdist(str(tmp_path))) as archive:
+            text = archive.extractfile(f"distcheck-{VERSION}/PKG-INFO").read()
+    page = MarkdownIt().parse(Metadata.from_email(text, validate=True).description)
+    links = [str(token.attrs["href"]) for part in page for token in part.children or () if token.type == "link_open"]
+    base = f"https://github.example/site/distcheck/blob/v{VERSION}/"
+    ours = [link.removeprefix(base).partition("#")[0] for link in links if link.startswith(base)]
+    assert "docs/install.md" in ours
+    assert not [path for path in ours if not (ROOT / path).is_file()]
+    assert not [link for link in links if not re.match(r"https?://|#", link)]
+    assert len(MarkdownIt().parse((ROOT / "README.md").read_text())) == len(page)
+
+
 def test_the_source_distribution_has_what_its_tests_need_and_no_caches(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     name = hatchling.build.build_sdist(str(tmp_path))
@@ -155,6 +180,7 @@ def test_the_source_distribution_has_what_its_tests_need_and_no_caches(tmp_path,
         "docs/Containerfile",
         ".dockerignore",
         ".github/workflows/release.yml",
+        ".ci/readme.py",
         *(f".ci/{name}" for name in SCRIPTS),
     } <= inside
     assert not [path for path in inside if re.search(r"__pycache__|\.venv|_cache|\.pyc$", path)]
