@@ -67,6 +67,10 @@ def run(request: Request, options: Options, *, to_stderr: bool) -> int:
     from distcheck.facts import saved
     from distcheck.run import entry
 
+    if request.asked.measures and not request.starts_ranks:
+        from distcheck.launch.local import program
+
+        program.drop()
     check_writable(options)
     outcome = entry.run(
         request, lambda job, diagnosis, code: publish(job, diagnosis, code, options, to_stderr=to_stderr)

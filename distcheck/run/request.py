@@ -54,7 +54,8 @@ class Request(NamedTuple):
     @property
     def starts_ranks(self) -> bool:
         """Whether this process starts ranks: those of --nproc, or its own rank to measure."""
-        return self.asked.started_here or (self.asked.measures and bool(self.own_ranks))
+        here = self.asked.started_here or (self.asked.measures and bool(self.own_ranks))
+        return here and self.outside is None
 
 
 class RunResult(NamedTuple):

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Sequence
 
 import msgspec
 
 from distcheck.collectives.plan import RankMessage, Task
+from distcheck.facts.placement import Placement
 from distcheck.rollcall import framing
 from distcheck.rollcall.wire import HEADER, ProtocolError, frame
 
@@ -39,6 +41,16 @@ class Exited(msgspec.Struct, frozen=True, tag_field="said"):
     """The round of the process: each round has its own processes."""
 
 
+class Spec(msgspec.Struct, frozen=True):
+    """What the fork server forks; a channel for each rank comes with it."""
+
+    placements: tuple[Placement, ...]
+    training: bool
+    """Whether the ranks will take training steps."""
+    inherit: bool
+    """True if this process already is the rank, so its environment stays unchanged."""
+
+
 class Again(msgspec.Struct, frozen=True):
     """Fork the ranks again for another round, with new channels, and kill the last round's."""
 
@@ -48,8 +60,11 @@ class Again(msgspec.Struct, frozen=True):
 Message = RankMessage | Born | Imported | Exited
 
 _messages: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_specs = msgspec.msgpack.Decoder(Spec)
 _wishes = msgspec.msgpack.Decoder(Again)
 _tasks = msgspec.msgpack.Decoder(Task)
+_MOST_AT_ONCE = 200
+"""Descriptors in one message; the kernel takes 253 (SCM_MAX_FD)."""
 
 
 class RankEnd:
@@ -69,10 +84,16 @@ class RankEnd:
         """Return the descriptor to wait on."""
         return self._socket.fileno()
 
-    def hear_again(self, most: int) -> tuple[Again, list[int]] | None:
+    def hear_spec(self) -> tuple[Spec, tuple[int, ...]] | None:
+        """Return what to fork and the channels; None if distcheck is gone."""
+        body = self._message()
+        spec = _specs.decode(body) if body else None
+        return None if spec is None else (spec, self._channels(len(spec.placements)))
+
+    def hear_again(self, ranks: int) -> tuple[Again, tuple[int, ...]] | None:
         """Return the request for another round and its channels; None if distcheck is gone."""
-        body, channels, _, _ = socket.recv_fds(self._socket, 4096, most)
-        return (_wishes.decode(body), list(channels)) if body else None
+        body = self._message()
+        return (_wishes.decode(body), self._channels(ranks)) if body else None
 
     def close(self) -> None:
         """Close this end."""
@@ -80,8 +101,23 @@ class RankEnd:
 
     def wait_for_task(self) -> Task | None:
         """Return the task when it comes; None if distcheck is gone."""
+        body = self._message()
+        return _tasks.decode(body) if body else None
+
+    def _message(self) -> bytes:
+        """Return a message's body, empty if distcheck is gone."""
         header = self._receive(HEADER.size)
-        return _tasks.decode(self._receive(HEADER.unpack(header)[1])) if header else None
+        return self._receive(HEADER.unpack(header)[1]) if header else b""
+
+    def _channels(self, number: int) -> tuple[int, ...]:
+        """Return descriptors that follow a message."""
+        found: list[int] = []
+        while len(found) < number:
+            byte, channels, _, _ = socket.recv_fds(self._socket, 1, _MOST_AT_ONCE)
+            if not byte:
+                break
+            found += channels
+        return tuple(found)
 
     def _receive(self, size: int) -> bytes:
         parts = b""
@@ -105,9 +141,11 @@ async def read(reader: asyncio.StreamReader) -> Message:
         raise EOFError from error
 
 
-def ask_again(control: socket.socket, number: int, channels: list[int]) -> None:
-    """Ask the fork server for another round; raises OSError if it is gone."""
-    socket.send_fds(control, [msgspec.msgpack.encode(Again(number))], channels)
+def ask(control: socket.socket, wish: Spec | Again, channels: Sequence[int]) -> None:
+    """Send the fork server a wish and the ranks' ends of their channels; raises OSError if it is gone."""
+    control.sendall(frame(msgspec.msgpack.encode(wish)))
+    for first in range(0, len(channels), _MOST_AT_ONCE):
+        socket.send_fds(control, [b"."], channels[first : first + _MOST_AT_ONCE])
 
 
 def encode_task(task: Task) -> bytes:

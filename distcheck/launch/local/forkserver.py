@@ -1,8 +1,9 @@
-"""The fork server of local ranks: ``python -m distcheck.launch.local.forkserver SPEC``.
+"""The fork server of local ranks: ``python -m distcheck.launch.local.forkserver PARENT CHANNEL [torch]``.
 
-Every rank is a real process. Each is forked once before torch is imported, to report its variables, because the import
-itself may fail. To measure, each is forked again after a single import of torch, before any CUDA or OpenMP use: 8 ranks
-are then ready in the time of one import.
+Every rank is a real process. Each is forked once without torch, to report its variables, because the import itself may
+fail. To measure, each is forked again after a single import of torch, before any CUDA or OpenMP use: 8 ranks are then
+ready in the time of one import. The import begins before it is known what to fork. So another process, forked before
+the import, waits for the `Spec` to fork the first ones; the same Spec then comes a second time, for the others.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ import gc
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
-import msgspec
-
-from distcheck.facts.placement import Placement
-from distcheck.launch.local.channel import Born, Exited, Imported, RankEnd
+from distcheck.launch.local.channel import Born, Exited, Imported, RankEnd, Spec
 from distcheck.probe import environment
 from distcheck.selection.placement import rank_environment
 
@@ -31,59 +31,66 @@ TELL_STACK = signal.SIGUSR2
 """Makes a process here write its Python stack, even while a call into C holds the interpreter."""
 
 
-class Spec(msgspec.Struct, frozen=True):
-    """What to fork: one channel's descriptor per rank, and one for the fork server itself."""
-
-    placements: tuple[Placement, ...]
-    channels: tuple[int, ...]
-    control: int
-    torch: bool
-    training: bool
-    """Whether the ranks will take training steps."""
-    inherit: bool
-    """True if this process already is the rank, so its environment stays unchanged."""
-    parent: int
-    """The pid of distcheck; everything here ends with it."""
-
-
 def main() -> None:
     """Fork the ranks, import torch, fork them again, and report how each one ends."""
-    spec = msgspec.json.decode(sys.argv[1], type=Spec)
-    _die_with(spec.parent)
+    _die_with(int(sys.argv[1]))
+    control = RankEnd(int(sys.argv[2]))
     os.dup2(2, 1)  # NCCL and other libraries write to stdout, which is for the report only
     _write_lines_at_once()
     faulthandler.enable(all_threads=False)
     faulthandler.register(TELL_STACK, all_threads=False)
-    control = RankEnd(spec.control)
-    children = [_fork(spec, i, _introduce, control) for i in range(len(spec.placements))]
-    for pid in children:
-        os.waitpid(pid, 0)
-    if spec.torch:
+    if sys.argv[3:] != ["torch"]:
+        _introduce_all(control)
+        return
+    introducer = _child(partial(_introduce_all, control))  # the import may kill this process, but not that one
+    start = time.monotonic()
+    gc.disable()  # the import makes objects that stay, and would look at all of them again and again
+    error = ""
+    try:
+        from distcheck.collectives import worker  # noqa: F401 imported before the fork, for all ranks
+    except BaseException as reason:  # noqa: BLE001 an import may raise anything, even SystemExit
+        error = f"{type(reason).__name__}: {reason}"
+    seconds = time.monotonic() - start
+    if os.waitpid(introducer, 0)[1] != 0:
+        sys.exit("the ranks could not be forked")
+    known = control.hear_spec()
+    if known is not None and known[0].training and not error:
         start = time.monotonic()
-        gc.disable()  # the import makes objects that stay, and would look at all of them again and again
-        try:
-            from distcheck.collectives import worker  # noqa: F401 imported before the fork, for all ranks
-
-            if spec.training:
-                with contextlib.suppress(Exception):  # the ranks' own import shows what is wrong
-                    from distcheck.collectives.training import steps  # noqa: F401 as above
-        except BaseException as error:  # noqa: BLE001 an import may raise anything, even SystemExit
-            control.tell(Imported(time.monotonic() - start, f"{type(error).__name__}: {error}"))
-            return
-        gc.freeze()  # the ranks then do not touch, and so do not copy, what was imported
-        gc.enable()
-        control.tell(Imported(time.monotonic() - start))
-        _hold_rounds(spec, control)
+        with contextlib.suppress(Exception):  # the ranks' own import shows what is wrong
+            from distcheck.collectives.training import steps  # noqa: F401 as above
+        seconds += time.monotonic() - start
+    gc.freeze()  # the ranks then do not touch, and so do not copy, what was imported
+    gc.enable()
+    if known is not None:
+        control.tell(Imported(seconds, error))
+    if known is not None and not error:
+        _hold_rounds(*known, control)
 
 
-def _hold_rounds(spec: Spec, control: RankEnd) -> None:
+def _introduce_all(control: RankEnd) -> None:
+    """Fork every rank, to report its variables, and wait until all have ended."""
+    known = control.hear_spec()
+    if known is None:
+        return
+    try:
+        for pid in _fork_all(*known, control, _introduce):
+            os.waitpid(pid, 0)
+    except OSError as error:  # too many processes, or no memory
+        sys.stderr.write(f"{error}\n")
+        for channel in known[1]:
+            with contextlib.suppress(OSError), socket.socket(fileno=channel) as end:
+                end.shutdown(socket.SHUT_RDWR)  # the Spec that is under way keeps the channel open
+        raise
+
+
+def _hold_rounds(spec: Spec, channels: tuple[int, ...], control: RankEnd) -> None:
     """Fork the ranks for each round that distcheck asks for; report how each process ends."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
-    number, channels = 0, spec.channels
-    running = _fork_all(spec, channels, control, number)
+    number = 0
+    running = {pid: (i, number) for i, pid in enumerate(_fork_all(spec, channels, control, _measure))}
     while True:
         ready, _, _ = select.select([woken, control.fileno()], [], [])
         if woken in ready:
@@ -96,15 +103,17 @@ def _hold_rounds(spec: Spec, control: RankEnd) -> None:
             # Kill without waiting: a process that hangs in the kernel ends when it can.
             for pid in running:
                 os.kill(pid, signal.SIGKILL)
-            again, fds = wish
-            number, channels = again.round, tuple(fds)
-            running |= _fork_all(spec, channels, control, number)
+            again, channels = wish
+            number = again.round
+            running |= {pid: (i, number) for i, pid in enumerate(_fork_all(spec, channels, control, _measure))}
 
 
-def _fork_all(spec: Spec, channels: tuple[int, ...], control: RankEnd, number: int) -> dict[int, tuple[int, int]]:
-    """Fork every rank and return each pid's rank and round; close the channels here."""
-    mine = msgspec.structs.replace(spec, channels=channels)
-    forked = {_fork(mine, i, _measure, control): (i, number) for i in range(len(channels))}
+def _fork_all(
+    spec: Spec, channels: tuple[int, ...], control: RankEnd, be: Callable[[RankEnd], None]
+) -> tuple[int, ...]:
+    """Fork every rank and return their pids in order; close the channels here."""
+    parent = os.getpid()
+    forked = tuple(_child(partial(_become, parent, spec, channels, i, control, be)) for i in range(len(channels)))
     for channel in channels:
         os.close(channel)
     return forked
@@ -118,30 +127,37 @@ def _reap(running: dict[int, tuple[int, int]], control: RankEnd) -> None:
             control.tell(Exited(index, os.waitstatus_to_exitcode(status), number))
 
 
-def _fork(spec: Spec, index: int, be: Callable[[RankEnd], None], control: RankEnd) -> int:
-    parent = os.getpid()
+def _child(be: Callable[[], None]) -> int:
+    """Fork a process that does this and ends; return its pid."""
     pid = os.fork()
     if pid:
         return pid
     code = 70
     try:
-        _die_with(parent)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        control.close()  # its end must close when this program ends, even if ranks live on
-        for other, fd in enumerate(spec.channels):
-            if other != index:
-                os.close(fd)
-        if not spec.inherit:
-            mine = rank_environment(os.environ, spec.placements[index])
-            os.environ.clear()
-            os.environ.update(mine)
-        # ps and top then show each process's rank; the kernel keeps 15 characters.
-        ctypes.CDLL(None).prctl(_PR_SET_NAME, f"distcheck r{spec.placements[index].rank}".encode())
-        be(RankEnd(spec.channels[index]))
+        be()
         code = 0
     finally:
         os._exit(code)
+
+
+def _become(
+    parent: int, spec: Spec, channels: tuple[int, ...], index: int, control: RankEnd, be: Callable[[RankEnd], None]
+) -> None:
+    """Be a rank."""
+    _die_with(parent)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    control.close()  # its end must close when this program ends, even if ranks live on
+    for other, fd in enumerate(channels):
+        if other != index:
+            os.close(fd)
+    if not spec.inherit:
+        mine = rank_environment(os.environ, spec.placements[index])
+        os.environ.clear()
+        os.environ.update(mine)
+    # ps and top then show each process's rank; the kernel keeps 15 characters.
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, f"distcheck r{spec.placements[index].rank}".encode())
+    be(RankEnd(channels[index]))
 
 
 def _introduce(channel: RankEnd) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import PurePath
 
 _KEPT_BYTES = 64 << 10
@@ -32,16 +32,11 @@ class Tail:
         self._answer: bytes | None = None
         """The answer read so far; None while none is expected."""
 
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[int]:
-        """Start to read; yield the descriptor to write to, for a program started in the body."""
-        self._ours, theirs = os.pipe()
-        os.set_blocking(self._ours, False)
-        asyncio.get_running_loop().add_reader(self._ours, self._read)
-        try:
-            yield theirs
-        finally:
-            os.close(theirs)
+    def listen(self, ours: int) -> None:
+        """Read from a pipe, which this closes in the end."""
+        self._ours = ours
+        os.set_blocking(ours, False)
+        asyncio.get_running_loop().add_reader(ours, self._read)
 
     def _read(self) -> None:
         if self._ours is None:

@@ -1,55 +1,106 @@
-"""The fork server as a process: start it, get its exit code."""
+"""The fork server as a process: start it, early if it will probably be needed, and get its exit code.
+
+The command line imports this before it parses anything, so nothing large is imported here.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
-import msgspec
-
-from distcheck.facts.placement import Placement
-from distcheck.launch.local.forkserver import Spec
+from distcheck.probe.ending import kill_group
 
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) and str(Path.cwd()) not in sys.path else ()
 """Keeps modules in the working directory from hiding the standard library's."""
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
+_GONE_SECONDS = 1.0
+_ELSEWHERE = ("--hosts", "--hostfile", "--launcher", "--help", "-h")
+"""Options with which this process probably starts no ranks."""
 
 
-def start(
-    placements: Sequence[Placement], channels: list[int], output: int, *, torch: bool, training: bool, inherit: bool
-) -> subprocess.Popen[bytes]:
-    """Start the fork server in its own session and return its process.
+class Program(NamedTuple):
+    """A fork server that waits for its `Spec`."""
 
-    `channels` are the descriptors of each rank's end and, last, of the fork server's own; it writes to `output`.
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    """Our end of its channel."""
+    output: int
+    """The descriptor from which to read its standard output and error."""
+
+
+def start(*, torch: bool) -> Program:
+    """Start the fork server in its own session; with `torch`, it imports torch while it waits for its Spec.
 
     Raises:
-        OSError: too many processes, or no memory.
+        OSError: too many files or processes, or no memory.
     """
-    spec = Spec(
-        placements=tuple(placements),
-        channels=tuple(channels[:-1]),
-        control=channels[-1],
-        torch=torch,
-        training=training,
-        inherit=inherit,
-        parent=os.getpid(),
-    )
-    return subprocess.Popen(
-        [sys.executable, *_SAFE_PATH, "-m", "distcheck.launch.local.forkserver", msgspec.json.encode(spec).decode()],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        pass_fds=channels,
-        start_new_session=True,
-    )
+    control, theirs = socket.socketpair()
+    with theirs:
+        output, written = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, *_SAFE_PATH, "-m", "distcheck.launch.local.forkserver"),
+                    *(str(os.getpid()), str(theirs.fileno()), *["torch"] * torch),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        except OSError:
+            control.close()
+            os.close(output)
+            raise
+        finally:
+            os.close(written)
+    return Program(process, control, output)
+
+
+_early: list[Program] = []
+"""The fork server that was started early, until it is taken or dropped."""
+
+
+def start_early(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
+    """Start the fork server if a command that measures, with these arguments, will probably start ranks here.
+
+    The import of torch takes longer than all else before the first figure, so it begins before anything is parsed.
+    """
+    own = takewhile(lambda word: word != "--", words)
+    allocated = "SLURM_JOB_ID" in environ and "SLURM_STEP_ID" not in environ
+    if allocated or "DISTCHECK_HOSTS" in environ or any(word.startswith(_ELSEWHERE) for word in own):
+        return
+    with suppress(OSError):  # the run will try again, and report it
+        _early.append(start(torch=True))
+
+
+def taken() -> Program | None:
+    """Return the fork server that was started early, once."""
+    return _early.pop() if _early else None
+
+
+def drop() -> None:
+    """End the fork server that was started early, if nothing has taken it."""
+    while early := taken():
+        kill_group(early.process.pid)
+        early.control.close()
+        os.close(early.output)
+        with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel; it ends when it can
+            early.process.wait(_GONE_SECONDS)
 
 
 async def exit_code(process: subprocess.Popen[bytes] | None) -> int | None:
     """Return the exit code without reaping the process, so that its pid still names its group."""
+    import asyncio
+
     for _ in range(50):
         if process is None:
             break

@@ -14,7 +14,7 @@ from typing import Any
 from distcheck.collectives.plan import Step, StoreOpen, Task, Timing
 from distcheck.facts.placement import Placement
 from distcheck.launch.local import channel, deaths, program, results, shm_cleanup, stacks
-from distcheck.launch.local.channel import Born, Exited, Imported
+from distcheck.launch.local.channel import Again, Born, Exited, Imported, Spec
 from distcheck.launch.local.output import Tail
 from distcheck.launch.local.rank import LocalRank, ending
 from distcheck.probe import memory
@@ -24,6 +24,8 @@ from distcheck.rollcall.protocol import RunReport
 
 _WATCH_SECONDS = 0.25
 _LAST_WORDS_SECONDS = 0.05
+_SPEC_SECONDS = 5.0
+"""Time for the fork server to take what it is to fork; it waits for that."""
 _LEAVE_SECONDS = 1.0
 """Time for ranks that have delivered everything to leave their process group by themselves."""
 _SHELLS_SIGNAL = 128
@@ -59,30 +61,31 @@ class LocalRanks:
     async def start(self) -> None:
         """Start the fork server."""
         pairs: list[tuple[socket.socket, socket.socket]] = []
+        spec = Spec(tuple(self.placements), training=self._training, inherit=self._inherit)
         try:
-            pairs += (socket.socketpair() for _ in range(len(self.ranks) + 1))
-            with self._words.opened() as theirs:
-                self._process = program.start(
-                    self.placements,
-                    [b.fileno() for _, b in pairs],
-                    theirs,
-                    torch=self._torch,
-                    training=self._training,
-                    inherit=self._inherit,
-                )
+            server = (program.taken() if self._torch else None) or program.start(torch=self._torch)
+            self._process, self._control = server.process, server.control
+            self._words.listen(server.output)
+            pairs += (socket.socketpair() for _ in self.ranks)
+            self._control.settimeout(_SPEC_SECONDS)
+            for _ in range(2 if self._torch else 1):
+                channel.ask(self._control, spec, [other.fileno() for _, other in pairs])
+            control = self._control.dup()
         except OSError as error:  # too many files or processes, or no memory
             for pair in pairs:
                 for end in pair:
                     end.close()
+            if self._control is not None:
+                self._control.close()
+                self._control = None
             self._ended_as(f"could not be started: {error}")
             for rank in self.ranks:
                 rank.born.set_result(None)
             return
-        self._control = pairs[-1][0].dup()
-        hearers: list[LocalRank | None] = [*self.ranks, None]
-        for hearer, (ours, other) in zip(hearers, pairs, strict=True):
+        for rank, (ours, other) in zip(self.ranks, pairs, strict=True):
             other.close()
-            await self._hear(hearer, ours)
+            await self._hear(rank, ours)
+        await self._hear(None, control)
 
     async def again(self) -> None:
         """Start another round: every rank gets a new process, and the last round's is killed.
@@ -102,7 +105,7 @@ class LocalRanks:
         pairs: list[tuple[socket.socket, socket.socket]] = []
         try:
             pairs += (socket.socketpair() for _ in self.ranks)
-            channel.ask_again(self._control, self._round, [other.fileno() for _, other in pairs])
+            channel.ask(self._control, Again(self._round), [other.fileno() for _, other in pairs])
         except OSError as error:
             for ours, _ in pairs:
                 ours.close()

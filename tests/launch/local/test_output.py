@@ -22,10 +22,12 @@ def heard():
     def run(program, body):
         async def main():
             words = Tail()
-            with words.opened() as theirs:
-                process = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
-                    [sys.executable, "-c", program], stdout=theirs, stderr=theirs
-                )
+            ours, theirs = os.pipe()
+            words.listen(ours)
+            process = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
+                [sys.executable, "-c", program], stdout=theirs, stderr=theirs
+            )
+            os.close(theirs)
             try:
                 return await body(words, process)
             finally:

@@ -1,0 +1,112 @@
+"""The fork server starts before the command line is parsed where it will be needed, and never stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from distcheck import __main__
+from distcheck.facts.placement import Placement
+from distcheck.launch.local import program
+from distcheck.launch.local.supervisor import LocalRanks
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Return the list of what was started or parsed, in order, in place of doing it."""
+    order = []
+    monkeypatch.setattr(program, "start", lambda *, torch: order.append(f"torch {torch}"))
+    monkeypatch.setattr(program, "_early", [])
+    monkeypatch.setattr("distcheck.cli.main.main", lambda: order.append("parsed"))
+    return order
+
+
+@pytest.mark.parametrize(
+    ("words", "order"),
+    [
+        ("bandwidth --nproc 8", ["torch True", "parsed"]),
+        ("gate --nproc 8 -- mpirun --hosts a train", ["torch True", "parsed"]),
+        ("isolate", ["torch True", "parsed"]),
+        ("gate --hosts a,b", ["parsed"]),
+        ("gate --hostfile=hosts", ["parsed"]),
+        ("bandwidth --launcher slurm", ["parsed"]),
+        ("gate --help", ["parsed"]),
+        ("env --nproc 8", ["parsed"]),
+        ("node", ["parsed"]),
+        ("", ["parsed"]),
+    ],
+)
+def test_torch_is_imported_while_the_command_line_is_parsed_if_ranks_will_measure_here(
+    started, monkeypatch, words, order
+):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setattr(sys, "argv", ["distcheck", *words.split()])
+    __main__.main()
+    assert started == order
+
+
+@pytest.mark.parametrize(("step", "starts"), [({}, 0), ({"SLURM_STEP_ID": "0"}, 1)])
+def test_an_allocation_starts_its_ranks_elsewhere_and_a_step_here(started, step, starts):
+    program.start_early(["--nproc", "2"], {"SLURM_JOB_ID": "1", **step})
+    assert len(started) == starts
+
+
+def test_a_fork_server_that_is_not_needed_is_ended_with_its_channel_and_output(monkeypatch):
+    server = program.start(torch=False)
+    monkeypatch.setattr(program, "_early", [server])
+    program.drop()
+    assert (server.process.returncode, server.control.fileno(), program.taken()) == (-9, -1, None)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(server.output)
+
+
+def test_a_fork_server_whose_channel_is_closed_ends_by_itself():
+    server = program.start(torch=False)
+    server.control.close()
+    assert server.process.wait(20) == 0
+    os.close(server.output)
+
+
+def test_the_ranks_come_from_the_fork_server_that_was_started_early(monkeypatch):
+    server = program.start(torch=False)  # it ends after the first ranks, where another one would import torch
+    monkeypatch.setattr(program, "_early", [server])
+    monkeypatch.setattr(program, "start", lambda **_: pytest.fail("a second fork server was started"))
+
+    async def born():
+        ranks = LocalRanks([Placement(rank=n, world_size=2, local_rank=n) for n in range(2)], torch=True, inherit=False)
+        try:
+            await ranks.start()
+            return ranks.group, [b and b.environment["RANK"] for b in await ranks.wait_born(20)]
+        finally:
+            await ranks.close()
+
+    assert asyncio.run(born()) == (server.process.pid, ["0", "1"])
+
+
+def test_a_usage_error_leaves_no_fork_server():
+    command = [sys.executable, "-m", "distcheck", "bandwidth", "--nproc", "x"]
+    ended = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert ended.wait(60) == 2
+    until = time.monotonic() + 10
+    while (left := servers_of(ended.pid)) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert left == []
+
+
+def servers_of(parent):
+    """Return the command lines of fork servers that this process started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(word.endswith(b"forkserver") for word in words) and str(parent).encode() in words:
+            found.append(words)
+    return found
