@@ -23,6 +23,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -137,6 +138,7 @@ def _files(covers: Sequence[str], root: Path) -> list[Path]:
     return sorted({path for paths in matches.values() for path in paths if "__pycache__" not in path.parts})
 
 
+@cache  # a file is covered by many tables
 def _code(source: bytes) -> bytes:
     tree = ast.parse(source)
     for node in ast.walk(tree):

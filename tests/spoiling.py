@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import sysconfig
+from functools import reduce
 from pathlib import Path
 
+SITE = f"{sysconfig.get_paths()['purelib']}/sitecustomize.py"
+"""Where Python finds it on a node that has a file system of its own."""
 _SITE = """
 import builtins, ctypes, mmap, os, signal, sys, time
 _real, _done = builtins.__import__, []
 def _spoil(dist):
-    owner, name = (dist.PrefixStore, "wait") if {leaving!r} else (dist, "all_reduce")
+    owner, name = (dist.PrefixStore, "wait") if {leaving!r} else (dist, {call!r})
     whole = getattr(owner, name)
     def spoiled(first, *args, **more):
         do = lambda: whole(first, *args, **more)
@@ -67,17 +71,20 @@ MEMORY = """
 """
 
 
-def site(ranks: tuple[int, ...] | None, body: str, *, leaving: bool = False, **values: object) -> str:
-    """Return a sitecustomize.py with which these ranks, or all that find it, run `body` before each all_reduce.
+def site(
+    ranks: tuple[int, ...] | None, body: str, *, leaving: bool = False, call: str = "all_reduce", **values: object
+) -> str:
+    """Return a sitecustomize.py with which these ranks, or all that find it, run `body` before each call of this kind.
 
     With `leaving` they run it once, when they have told everything and wait for the others to have done so.
 
-    `body` is that of a function of `whole`, which does the all_reduce, and of `tensor`; where it returns True it stands
-    for the all_reduce.
+    `body` is that of a function of `whole`, which does the call, and of `tensor`, its first argument; where it returns
+    True it stands for the call.
     """
     for name, value in values.items():
         body = body.replace(f"{{{name}}}", str(value))
-    return _SITE.replace("{ranks!r}", repr(ranks)).replace("{leaving!r}", repr(leaving)).replace("{body}", body)
+    chosen = {"{ranks!r}": repr(ranks), "{leaving!r}": repr(leaving), "{call!r}": repr(call), "{body}": body}
+    return reduce(lambda text, name: text.replace(name, chosen[name]), chosen, _SITE)
 
 
 def spoiled(

@@ -175,7 +175,9 @@ def is_named(way, words):
 @pytest.mark.parametrize("base", [3, 6, 9])
 def test_every_value_at_an_edge_is_taken_or_refused_with_the_name_of_its_field(base, tmp_path):
     raw, refused = as_json(BASES[base]), 0
-    for way, kind in places(raw):
+    # What a field admits is the same in every element of a list.
+    alike = {tuple(key if isinstance(key, str) else ... for key in way): (way, kind) for way, kind in places(raw)}
+    for way, kind in alike.values():
         for value in edges(kind):
             try:
                 msgspec.convert(replaced(raw, way, value), Job, str_keys=True)

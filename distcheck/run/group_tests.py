@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from distcheck.rollcall.server import Server
     from distcheck.run.context import Session
 
+OPERATIONS = ("all_reduce", "broadcast")
 _TIMES_THE_FIRST, _LEAST_SECONDS = 4.0, 8.0
 """A group hangs if it takes this many times as long again as the first one that passed, and at least this long."""
 _LONGEST_TRIAL_SECONDS = 60.0
@@ -42,12 +43,15 @@ class GroupTests:
         step: Round,
         seconds: float,
         *,
+        operations: tuple[str, ...] = OPERATIONS,
         plan: Plan | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         self.run, self.server, self.members, self.backend, self.step = run, server, members, backend, step
+        self.operations = operations
+        """What shows a bad node; the speed of the first one is judged."""
         self.plan = plan
-        """What to run; None: what shows a bad node."""
+        """What to run instead."""
         self.variables = dict(variables or {})
         """Environment variables to set in the rank processes."""
         self.until = asyncio.get_running_loop().time() + seconds
@@ -110,8 +114,8 @@ class GroupTests:
         silent = [uid for uid in members if uid not in reports]
         if silent:
             return self._without(number, group, silent)
-        measured = self.plan.operations[0] if self.plan else "all_reduce"
-        return result_of(number, group, self.members, reports, self.backend, measured)
+        measured = self.plan.operations if self.plan else self.operations
+        return result_of(number, group, self.members, reports, self.backend, measured[0])
 
     def _without(self, number: int, group: NodeGroup, silent: Sequence[str]) -> Result:
         """Record the processes that did not answer; their group counts as untested.
@@ -147,7 +151,7 @@ class GroupTests:
         rails = len(self.members.facing(group.nodes)) if self.backend == "nccl" else 0
         plan = self.plan or Plan(
             backend=self.backend,  # type: ignore[arg-type]  # one of the backends of --backend
-            operations=("all_reduce", "broadcast", "send_recv") if rails else ("all_reduce", "broadcast"),
+            operations=(*self.operations, "send_recv") if rails else self.operations,
             sizes_bytes=(_CPU_BYTES if on_cpu else _GPU_BYTES,),
             deadline_seconds=60.0,
             burst_seconds=_CPU_BURST_SECONDS if on_cpu else _GPU_BURST_SECONDS,

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Sides, Suspects
+from distcheck.facts.job import Collectives
 from distcheck.facts.members import Members
 from distcheck.isolation.schedule import next_round, so_far, take
 from distcheck.isolation.state import State, lose, settings_for, start
 from distcheck.isolation.verdict import Evidence, SearchVerdict
-from distcheck.run.group_tests import GroupTests
+from distcheck.rules.collectives.groups import slow_operations
+from distcheck.run.group_tests import OPERATIONS, GroupTests
 
 if TYPE_CHECKING:
+    from distcheck.facts.job import Job
     from distcheck.isolation.round import Round
     from distcheck.rollcall.server import Server
     from distcheck.run.context import Session
@@ -25,16 +28,21 @@ _RESERVE_SECONDS = 4.0
 _FIRST_ON_CPUS_SECONDS, _FIRST_ON_GPUS_SECONDS = 12.0, 30.0
 """Limit for the first group of a round to end, forks and connections included; CUDA restarts in each."""
 _MOST_TOLD = 8
+_IN_ANY_GROUP = {"send_recv": "all_to_all"}
 _LEAST_ROUND_SECONDS = 4.0
 """With less time left, no further round starts."""
 
 
 async def search(run: Session, server: Server | None, backend: str) -> Isolation:
-    """Test groups of nodes until the bad ones are known or the time is up; return the result."""
+    """Test groups of nodes until the bad ones are known or the time is up; return the result.
+
+    The groups also run what the job's mesh does, because a fault may show in one operation only.
+    """
     loop = asyncio.get_running_loop()
     began = loop.time()
     job = run.record.job()
     members = Members(job)
+    operations = searched_with(job)
     missing = {}
     if job.missing_ranks:
         missing = {f"ranks {', '.join(map(str, job.missing_ranks[:8]))}": "no process reported them"}
@@ -50,11 +58,21 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
         if left < _LEAST_ROUND_SECONDS:
             return _ended_early(_facts(so_far(state), state.nodes, took))
         run.say(_announced(step, state))
-        held = GroupTests(run, server, members, backend, step, min(first, left))
+        held = GroupTests(run, server, members, backend, step, min(first, left), operations=operations)
         state = lose(take(state, step, await held.hold()), held.lost)
         for trial in state.rounds[-1][1]:
             if trial.bad:
                 run.say(f"round {step.number}: {', '.join(trial.nodes)}: {trial.outcome}")
+
+
+def searched_with(job: Job) -> tuple[str, ...]:
+    """Return the operations of a search, the one whose speed is judged first."""
+    ran = job.collectives
+    if not isinstance(ran, Collectives):
+        return OPERATIONS
+    done = [figure.op for figure in ran.groups if not figure.lacks]
+    # What a pipeline sends needs two ranks; all_to_all makes the same transfers in a group of any size.
+    return tuple(dict.fromkeys(_IN_ANY_GROUP.get(op, op) for op in (*slow_operations(job), *OPERATIONS, *done)))
 
 
 async def _without_torch(run: Session, server: Server | None, members: Members) -> dict[str, str]:

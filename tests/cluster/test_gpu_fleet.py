@@ -46,7 +46,8 @@ def told(report):
     return [(f["rule"], f["severity"], f["ranks"], f["nodes"]) for f in report["findings"] if f["severity"] != "info"]
 
 
-@pytest.mark.parametrize("launcher", sampled(["ssh", "srun"], "ssh"))
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["ssh", "srun"])
 def test_four_healthy_nodes_are_silent(gpu, launcher):
     report = gpu(launcher=launcher)
     assert (report["verdict"], told(report)) == ("pass", []), report["findings"]

@@ -67,6 +67,7 @@ def test_a_port_that_is_down_on_one_node_is_named_with_its_rank(gpu):
     assert (report["verdict"], len(report["findings"])) == ("warn", 1)
 
 
+@pytest.mark.slow
 def test_a_list_with_one_adapter_names_all_ranks_far_from_it(gpu):
     found = finding(gpu(NCCL_IB_HCA="=mlx5_0"), "gpu-far-from-nic")
     assert found["ranks"] == [rank for rank in range(32) if rank % 8]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cluster.inside import finding, findings, limit, reports
+from spoiling import SITE, WRONG, site
 
 
 def gate(cluster, nproc, mesh, *words):
@@ -39,3 +40,12 @@ def test_sixteen_ranks_on_healthy_nodes_are_measured_in_time(cluster):
         ("tp", "all_gather", 4, 4, 0),
     ]
     assert ended.seconds < 40
+
+
+@pytest.mark.slow
+def test_a_fault_in_one_operation_of_the_groups_is_searched_with_that_operation(cluster):
+    cluster.write("node3", SITE, site(None, WRONG, call="all_to_all_single"))
+    ended, report = gate(cluster, "2", "dp=2,ep=4")
+    assert "all_to_all in ep" in finding(report, "collective-wrong-result")["message"]
+    assert finding(report, "isolation-bad-node")["nodes"] == ["node3"], report["findings"]
+    assert (ended.code, report["exclude"]["nodes"]) == (40, ["node3"])

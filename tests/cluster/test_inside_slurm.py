@@ -68,6 +68,7 @@ def test_one_task_on_each_node_with_nproc_is_healthy_and_torchrun_runs_after_it(
     assert findings(report, "info") == []
 
 
+@pytest.mark.slow
 def test_uneven_tasks_are_healthy(cluster):
     job = tasks(*LOOKED_AT)
     ended = cluster.run("node1", "srun", "--nodes=4", "--ntasks=8", *job, env=MASTER, timeout=PATIENCE)
@@ -81,6 +82,7 @@ def test_export_needs_nothing_but_srun(cluster):
     assert findings(report, "info") == []
 
 
+@pytest.mark.slow
 def test_ranks_given_by_hand_on_two_nodes_are_healthy(cluster):
     given = ["--world-size", "2", "--local-rank", "0", "--master-addr", "node1", "--master-port", "29511"]
     running = [

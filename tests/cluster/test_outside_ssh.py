@@ -65,6 +65,7 @@ def test_a_hostfile_says_how_many_ranks_each_host_has(cluster):
     assert_healthy(*look(cluster, "env", "--hostfile", "/tmp/hosts", hosts=""), blocks(3, 1))
 
 
+@pytest.mark.slow
 def test_another_port_of_ssh_and_other_networks_are_ssh_configs_and_the_hosts_matter(make_cluster):
     cluster = make_cluster(2, ssh_port=2222, networks=("192.168.77", "192.168.78"), slurm=False)
     assert_healthy(*look(cluster, "net", hosts="node[1-2]"), blocks(2, 2))

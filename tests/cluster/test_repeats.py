@@ -25,6 +25,7 @@ def test_the_interface_over_which_gloo_works_is_named(cluster):
     assert finding["fix"]["commands"][0] == "export GLOO_SOCKET_IFNAME=eth1"
 
 
+@pytest.mark.slow
 def test_the_interface_over_which_gloo_is_fast_is_named(cluster):
     limit(cluster, "node2", 50)
     words = ("--hosts", "node[1-2]", "--nproc", "1", "--backend", "gloo", "--op", "all_reduce", "--sizes", "2M:2M")

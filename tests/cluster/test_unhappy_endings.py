@@ -72,7 +72,8 @@ def test_only_a_node_lost_in_the_collectives_is_named_by_all(cluster, by_hand, f
     assert report["ranks"][2]["stage"] == "collectives"
 
 
-@pytest.mark.parametrize("fault", sampled(["freeze", "cut", "stop"], "cut"))
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["freeze", "cut", "stop"])
 def test_all_others_report_the_loss_of_rank_0s_node_and_end_alike(cluster, by_hand, fault):
     runs = by_hand()
     getattr(cluster, fault)("node1")
@@ -85,9 +86,8 @@ def test_all_others_report_the_loss_of_rank_0s_node_and_end_alike(cluster, by_ha
         assert end.seconds < TIMEOUT + BEYOND_SECONDS
 
 
-@pytest.mark.parametrize(
-    ("fault", "node"), sampled([("freeze", "node3"), ("cut", "node3"), ("freeze", "node1")], ("freeze", "node3"))
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "node"), [("freeze", "node3"), ("cut", "node3"), ("freeze", "node1")])
 def test_from_outside_a_node_lost_in_the_collectives_is_named_within_the_timeout(cluster, fault, node):
     words = ("bandwidth", *LONG, "--hosts", "node[1-3]", "--nproc", "1", "--timeout", str(TIMEOUT), "--format", "json")
     run = cluster.start("head", "distcheck", *words)
@@ -157,6 +157,7 @@ def test_only_the_node_with_a_full_tmp_is_named(cluster):
     assert "node3: /tmp has 0 B free of 4 MiB" in found["message"]
 
 
+@pytest.mark.slow
 def test_only_the_node_whose_small_dev_shm_kills_a_rank_is_named(cluster):
     shrink(cluster, "node3")
     for node in NODES:  # what data loaders and NCCL would take everywhere

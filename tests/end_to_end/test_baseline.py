@@ -64,6 +64,7 @@ def test_a_saved_run_is_held_to_another_one_later(distcheck, saved, tmp_path):
     assert distcheck("report", "now.json", "--baseline", "before.json").code == 20
 
 
+@pytest.mark.slow
 def test_other_ranks_are_reported_and_not_compared(distcheck, saved):
     quicker(saved, 1000)
     ended = distcheck(*RUN[:2], "3", *RUN[3:], "--baseline", "before.json")

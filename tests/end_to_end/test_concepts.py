@@ -62,11 +62,13 @@ def test_the_tests_know_every_command_and_every_script_of_the_page():
 def test_the_scripts_of_the_page_print_what_it_shows(start, port, tmp_path):
     groups = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
     groups += f"rank, world_size = dist.get_rank(), dist.get_world_size()\n{GROUPS}dist.destroy_process_group()\n"
-    lines = METHODS.replace("29501", str(port)).replace("/tmp/meeting", str(tmp_path / "meeting")).splitlines()
+    lines = METHODS.replace("29501", str(port ^ 1)).replace("/tmp/meeting", str(tmp_path / "meeting")).splitlines()
     assert [re.search('"(env|tcp|file)://', line)[1] for line in lines] == ["env", "tcp", "file"]
     methods = "import os, torch.distributed as dist\nrank, world_size = int(os.environ['RANK']), 2\n"
     for line in lines:
-        methods += f"{line}\nprint(dist.get_rank(), 'of', dist.get_world_size())\ndist.destroy_process_group()\n"
+        # Without the barrier a rank may leave while the other one still connects to it.
+        used = "print(dist.get_rank(), 'of', dist.get_world_size())\ndist.barrier()\ndist.destroy_process_group()\n"
+        methods += f"{line}\n{used}"
     jobs = tmp_path / "jobs.json"
     jobs.write_text(json.dumps([[SCRIPT, 4], [SCRIPT, 8], [groups, 8], [methods, 2]]))
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}

@@ -51,6 +51,7 @@ def test_a_rank_that_hangs_is_named_with_where_it_hangs(distcheck, tmp_path, bod
     assert ended.seconds < 24 + BEYOND_SECONDS
 
 
+@pytest.mark.slow
 def test_a_rank_that_prints_for_ever_neither_fills_the_disk_nor_outlives_the_timeout(start, tmp_path):
     env = spoiled(tmp_path, (1,), PRINT)
     # Whoever makes a file of more than 10 MiB is killed by SIGXFSZ.
@@ -137,7 +138,9 @@ def test_a_rank_that_never_starts_is_named_as_missing_and_the_roll_call_ends(by_
     runs = by_hand("env", [0, 2], 3, "--timeout", "30", "--join-timeout", "3", "--format", "json")
     ended = [run.wait(60) for run in runs]
     assert [e.code for e in ended] == [20, 20]
-    assert ended[0].report["missing_ranks"] == [1]
+    # Where rank 0 starts late, another rank stands in for it and reports.
+    (report,) = [e.report for e in ended if e.out]
+    assert report["missing_ranks"] == [1]
     assert all(e.seconds < 15 for e in ended)
 
 

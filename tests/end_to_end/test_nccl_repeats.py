@@ -20,7 +20,14 @@ LOOK = ("bandwidth", "--nproc", "2", "--iters", "3", "--timeout", "60", "--forma
             "all_reduce on {} fails with direct access between GPUs",
             "NCCL_P2P_DISABLE=1",
         ),
-        (SLOW, ("--min-busbw", "0.012"), "perf-below-min-busbw", "all_reduce on {} reaches 0.0", "NCCL_SHM_DISABLE=1"),
+        pytest.param(
+            SLOW,
+            ("--min-busbw", "0.012"),
+            "perf-below-min-busbw",
+            "all_reduce on {} reaches 0.0",
+            "NCCL_SHM_DISABLE=1",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["fails", "is slow"],
 )

@@ -127,6 +127,13 @@ def perf_group_slow(job: Job) -> Iterator[Outcome]:
     yield from _unmeasured(job, ran, ran.mesh)
 
 
+def slow_operations(job: Job) -> list[str]:
+    """Return the operations in which a group of the mesh is slow, the slowest first."""
+    ran = job.collectives
+    slow = _slow(job, ran) if isinstance(ran, Collectives) and ran.mesh is not None else ()
+    return [each.figure.op for each in sorted(slow, key=lambda each: each.share)]
+
+
 def _slow(job: Job, ran: Collectives) -> list[_Slow]:
     """Return the groups that are slow in an operation, compared with groups of the same shape."""
     from distcheck.isolation.figures import shares  # only needed with a mesh
