@@ -19,12 +19,12 @@ PAGE, COSTS = "docs/scale.md", "tests/benchmarks/costs.json"
 COMMAND = "python docs/build_scale.py"
 COVERS = (COSTS, "docs/build_scale.py")
 
-GPUS = (1_024, 10_240, 102_400)
+GPUS = (1_000, 10_000, 100_000)
 NODE = 8
 """GPUs, and so ranks, of a node."""
 _MOST_GPUS = 1 << 30
 _OPEN_FILES = 1 << 19
-"""A process's hard limit of open files under systemd, https://www.freedesktop.org/software/systemd/man/systemd.exec.html"""
+"""The hard limit of a process under systemd (https://0pointer.net/blog/file-descriptor-limits.html)."""
 
 
 class Line(NamedTuple):
@@ -36,9 +36,9 @@ class Line(NamedTuple):
     units: Callable[[float], float]
     """How many of these a job of so many GPUs takes."""
     unit: str
-    limit: float
+    limit: float = math.inf
     """In `unit`."""
-    reason: str
+    reason: str = ""
     """Where the limit comes from."""
 
 
@@ -62,12 +62,10 @@ LINES = (
         "hard limit of open files",
     ),
     Line(
-        "facts on the leader's network, at 1 Gbit/s",
+        "bytes on the leader's network",
         "roll_call_bytes_per_node",
-        lambda gpus: gpus / NODE / 125e6,
-        "s",
-        20,
-        "`--join-timeout`",
+        lambda gpus: gpus / NODE / (1 << 20),
+        "MiB",
     ),
     Line("`--hosts`: logins by ssh, 0.3 s each", "outside_seconds_per_host", _per_node, "s", 60, "`--timeout`"),
     Line(
@@ -86,7 +84,7 @@ LINES = (
         lambda gpus: gpus / (1 << 30),
         "GiB",
         16,
-        "a node that has little",
+        "assumed for one rank",
     ),
     Line(
         "memory for judging and rendering",
@@ -94,7 +92,7 @@ LINES = (
         lambda gpus: gpus / (1 << 30),
         "GiB",
         16,
-        "a node that has little",
+        "assumed for one rank",
     ),
     Line(
         "torch's store at rank 0: a connection of each rank",
@@ -113,27 +111,16 @@ LINES = (
         _OPEN_FILES,
         "hard limit of open files",
     ),
-    Line(
-        "`env` on a shared file system at 100,000 calls/s, one process per rank",
-        "path_calls_per_process",
-        lambda gpus: gpus / 1e5,
-        "s",
-        60,
-        "`--timeout`",
-    ),
-    Line(
-        "`import torch` there, which the job itself does",
-        "torch_path_calls_per_process",
-        lambda gpus: gpus / 1e5,
-        "s",
-        600,
-        "NCCL's timeout in torch",
-    ),
+    Line("file system calls of `env`, one process per rank", "path_calls_per_process", _per_rank, "calls"),
+    Line("file system calls of `import torch`, in the job itself", "torch_path_calls_per_process", _per_rank, "calls"),
+    Line("rounds to find the bad nodes, up to 10 % of them bad", "isolation_rounds", lambda _gpus: 1.0, "rounds"),
 )
 
 
 def reached(line: Line, cost: float) -> float:
     """Return the fewest GPUs, in whole nodes, at which a line exceeds its limit; infinite beyond a billion."""
+    if math.isinf(line.limit):
+        return math.inf
     low, high = 0, NODE
     while cost * line.units(high) <= line.limit:
         low, high = high, 2 * high
@@ -153,7 +140,7 @@ def page(kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
     costs = {name: value for of_one in kept.values() for name, value in of_one["costs"].items()}
     known = sorted((line for line in LINES if line.cost in costs), key=lambda line: reached(line, costs[line.cost]))
     lines: list[str] = []
-    if known:
+    if known and known[0].reason:
         first = known[0]
         where = f"from {_gpus(reached(first, costs[first.cost]))} GPUs on"
         lines += [
@@ -167,8 +154,8 @@ def page(kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for line in known:
         cost = costs[line.cost]
         values = " | ".join(_value(cost * line.units(gpus), line.unit) for gpus in GPUS)
-        limit = f"{_value(line.limit, line.unit)}: {line.reason}"
-        lines.append(f"| {line.what} | {values} | {limit} | {_gpus(reached(line, cost))} GPUs |")
+        limit = f"{_value(line.limit, line.unit)}: {line.reason} | {_gpus(reached(line, cost))} GPUs"
+        lines.append(f"| {line.what} | {values} | {limit if line.reason else '- | -'} |")
     if missing := sorted({line.what for line in LINES} - {line.what for line in known}):
         lines += ["", f"Not measured: {'; '.join(missing)}."]
     lines += ["", "| unit cost | measured | by | on |", "|---|---:|---|---|"]

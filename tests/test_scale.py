@@ -40,11 +40,20 @@ def test_what_never_reaches_its_limit_says_so():
 def test_the_first_limit_leads_and_every_figure_is_the_unit_cost_times_its_number():
     lines = build_scale.page(kept(seconds_per_node=0.001, seconds_per_rank=0.0001))
     assert lines[0] == "**The first limit:** roll call, from 160,008 GPUs on (20 s, `--join-timeout`)."
-    assert "| roll call | 0.128 s | 1.28 s | 12.8 s | 20 s: `--join-timeout` | 160,008 GPUs |" in lines
-    assert "| judging | 0.102 s | 1.02 s | 10.2 s | 60 s: `--timeout` | 600,008 GPUs |" in lines
+    assert "| roll call | 0.125 s | 1.25 s | 12.5 s | 20 s: `--join-timeout` | 160,008 GPUs |" in lines
+    assert "| judging | 0.1 s | 1 s | 10 s | 60 s: `--timeout` | 600,008 GPUs |" in lines
     assert "| seconds per node | 0.001 | `python run.py` | 2026-01-01, 2 cores |" in lines
     slow_judging = build_scale.page(kept(seconds_per_node=0.001, seconds_per_rank=0.01))
     assert slow_judging[0].startswith("**The first limit:** judging, from 6,008 GPUs on")
+
+
+def test_what_has_no_limit_comes_last_and_is_never_the_first_limit(monkeypatch):
+    rounds = Line("rounds", "rounds", lambda _gpus: 1.0, "rounds")
+    monkeypatch.setattr(build_scale, "LINES", (rounds, JUDGING))
+    lines = build_scale.page(kept(rounds=4, seconds_per_rank=0.001))
+    assert lines[0].startswith("**The first limit:** judging")
+    assert lines[5] == "| rounds | 4 rounds | 4 rounds | 4 rounds | - | - |"
+    assert not any("first limit" in line for line in build_scale.page(kept(rounds=4)))
 
 
 def test_what_was_not_measured_is_named_and_has_no_figure():
@@ -68,8 +77,8 @@ def test_a_benchmark_that_ran_again_replaces_its_own_costs_and_the_page(tmp_path
     assert costs["roll"]["costs"] == {"seconds_per_node": 0.2}
     assert costs["judge"]["command"] == "run.py --only judge"
     page = (tmp_path / build_scale.PAGE).read_text()
-    assert "| roll call | 25.6 s |" in page
-    assert "| judging | 1.02 s |" in page
+    assert "| roll call | 25 s |" in page
+    assert "| judging | 1 s |" in page
     assert measured.stale(tmp_path) == []
 
 

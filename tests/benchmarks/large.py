@@ -70,5 +70,6 @@ def isolation_against_everybody_twice() -> list[Row]:
             rounds[0],
             at_most(4),
             "rounds",
+            {"isolation_rounds": rounds[0]},
         ),
     ]
