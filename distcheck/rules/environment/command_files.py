@@ -11,6 +11,7 @@ from distcheck.facts.rank import Role, Script
 from distcheck.facts.storage import CommandFile, Packages, Storage
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.versions import installed_of, torch_of
 from distcheck.rules.wording import brief, found, grouped, listed, majority, named, once, unread
 
@@ -127,7 +128,7 @@ def sw_packages_differ(job: Job) -> Iterator[Outcome]:
     """
     nodes = [(node, p) for node in job.nodes if (p := _packages(node.storage)) is not None]
     groups = grouped(nodes, lambda item: item[1].sha256)
-    if len(groups) < 2 or _pythons(job) > 1 or len({torch_of(job, rank) for rank in job.ranks} - {""}) > 1:
+    if len(groups) < 2 or _pythons(job) > 1 or len(ranks_by(job, lambda r: torch_of(job, r) or None)) > 1:
         return
     usual = majority({key: [r for node, _ in group for r in job.ranks_on(node)] for key, group in groups.items()})
     ranks_of = {key: [r for node, _ in group for r in job.ranks_on(node)] for key, group in groups.items()}
@@ -155,7 +156,7 @@ def sw_packages_differ(job: Job) -> Iterator[Outcome]:
 
 def _pythons(job: Job) -> int:
     """Return how many minor versions of Python the ranks use."""
-    return len({installed_of(job, rank).python.rpartition(".")[0] for rank in job.ranks})
+    return len(ranks_by(job, lambda rank: installed_of(job, rank).python.rpartition(".")[0]))
 
 
 def _files(storage: Storage | Missing | None) -> tuple[CommandFile, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.cuda import CudaView
@@ -10,8 +11,9 @@ from distcheck.facts.libraries import Libraries
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.versions import nccl_of, torch_of, uses_nccl, version_of
-from distcheck.rules.wording import found, grouped, named
+from distcheck.rules.wording import found, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,8 +159,7 @@ def sw_torch_known_bad(job: Job) -> Iterator[Outcome]:
 
 
 def _known(job: Job, what: str, table: tuple[Known, ...], of: Callable[[Job, RankFacts], str]) -> Iterator[Finding]:
-    releases = grouped(job.ranks, lambda rank: of(job, rank))
-    for text, ranks in releases.items():
+    for text, ranks in ranks_by(job, partial(of, job)).items():
         version = version_of(text)
         for known in table:
             if version and known.first <= version < known.fixed and (concerned := known.meets(job, ranks)):

@@ -22,6 +22,7 @@ from distcheck.rules.job.addresses import (
     unresolved,
 )
 from distcheck.rules.job.astray import astray, contradicted, home_of_rank_0
+from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.remedies import export, master_commands
 from distcheck.rules.job.settings import chosen_by_agent
 from distcheck.rules.wording import brief, found, grouped, listed, named, odd_ones, spread
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 
 @rule("environment", scope="rank")
@@ -44,8 +46,9 @@ def env_master_addr_format(job: Job) -> Iterator[Outcome]:
     Fix: set the host only, for example ``export MASTER_ADDR=node01``.
     See: https://github.com/pytorch/ignite/issues/2048
     """
-    bad = [r for r in job.ranks if malformed(r.placement.master_addr or "")]
-    for address, ranks in grouped(bad, lambda r: r.placement.master_addr or "").items():
+    for address, ranks in ranks_by(job, lambda r: r.placement.master_addr).items():
+        if not malformed(address):
+            continue
         host = cleaned(address)
         command = f"export MASTER_ADDR={host}" if host else export(job, ranks[0], "MASTER_ADDR")
         if "[" in address and ":" not in address:
@@ -73,14 +76,13 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
     Fix: correct the name, use the IP address, or add the name to DNS or to /etc/hosts of the nodes named.
     See: https://github.com/pytorch/pytorch/issues/150532
     """
+
     # torchrun-fqdn-unreachable reports a name that torchrun's agent chose.
-    lost = [
-        (r.placement.master_addr, why, r)
-        for r in job.ranks
-        if (why := unresolved(job, r)) and not chosen_by_agent(job, r)
-    ]
-    for (address, why), several in grouped(lost, lambda item: item[:2]).items():
-        ranks = [item[2] for item in several]
+    def lost(rank: RankFacts) -> tuple[str | None, str] | None:
+        why = unresolved(job, rank)
+        return (rank.placement.master_addr, why) if why and not chosen_by_agent(job, rank) else None
+
+    for (address, why), ranks in ranks_by(job, lost).items():
         others = [r for r in job.ranks if r.placement.master_addr == address and resolved(job, r)]
         # A service resolves the name of a pod only once the pod runs, and pods start minutes apart.
         temporary = may_pass(why) or all("KUBERNETES_SERVICE_HOST" in r.environment for r in ranks)

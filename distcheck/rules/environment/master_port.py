@@ -8,12 +8,13 @@ from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import first_open_port, rank_zero
+from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.remedies import master_commands, other_port
 from distcheck.rules.job.settings import LARGEST_PORT, started_by_distcheck
 from distcheck.rules.wording import found, grouped, named, odd_ones, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
@@ -30,7 +31,7 @@ def env_master_port_differs(job: Job) -> Iterator[Outcome]:
     Fix: use one port, computed from a value that all nodes share:
     ``export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))``.
     """
-    ports = grouped((r for r in job.ranks if r.placement.master_port is not None), lambda r: r.placement.master_port)
+    ports = ranks_by(job, lambda r: r.placement.master_port)
     if len(ports) < 2:
         return
     odd = odd_ones(ports)
@@ -43,8 +44,8 @@ def env_master_port_differs(job: Job) -> Iterator[Outcome]:
     )
 
 
-def _port_fault(job: Job, ranks: list[RankFacts], problem: str) -> Iterator[Outcome]:
-    for port, several in grouped(ranks, lambda r: r.placement.master_port).items():
+def _port_fault(job: Job, ports: Mapping[int, list[RankFacts]], problem: str) -> Iterator[Outcome]:
+    for port, several in ports.items():
         yield found(
             job,
             several,
@@ -63,8 +64,8 @@ def env_master_port_range(job: Job) -> Iterator[Outcome]:
     Fix: set a port from 1024 to 32767, for example ``export MASTER_PORT=29500``.
     See: https://github.com/huggingface/accelerate/issues/647
     """
-    beyond = [r for r in job.ranks if r.placement.master_port is not None]
-    beyond = [r for r in beyond if not 0 <= (r.placement.master_port or 0) <= LARGEST_PORT]
+    ports = ranks_by(job, lambda r: r.placement.master_port)
+    beyond = {port: ranks for port, ranks in ports.items() if not 0 <= port <= LARGEST_PORT}
     yield from _port_fault(job, beyond, f"expected 1 to {LARGEST_PORT}")
 
 
@@ -78,7 +79,7 @@ def env_master_port_zero(job: Job) -> Iterator[Outcome]:
 
     Fix: set a fixed port, for example ``export MASTER_PORT=29500``.
     """
-    zero = [r for r in job.ranks if r.placement.master_port == 0 and (r.placement.world_size or 0) > 1]
+    zero = ranks_by(job, lambda r: 0 if r.placement.master_port == 0 and (r.placement.world_size or 0) > 1 else None)
     yield from _port_fault(job, zero, "so rank 0 listens on an ephemeral port that the other ranks do not know")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -9,11 +10,12 @@ from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import NO_TORCH, TorchBuild
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.versions import build_of, installed_of, nccl_of, torch_of, uses_nccl
 from distcheck.rules.wording import found, grouped, listed, majority, named, nodes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
@@ -27,11 +29,8 @@ def _release(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _apart(
-    job: Job, of: Callable[[Job, RankFacts], str], ranks: Iterable[RankFacts] | None = None
-) -> dict[str, list[RankFacts]]:
-    """Group ranks (None: all) by version, the most common first; empty if all known ones are equal."""
-    groups = grouped(job.ranks if ranks is None else ranks, lambda r: of(job, r))
+def _apart(groups: Mapping[str, list[RankFacts]]) -> dict[str, list[RankFacts]]:
+    """Return the ranks by version, the most common first; empty if all known ones are equal."""
     known = {version: ranks for version, ranks in groups.items() if version}
     return dict(sorted(known.items(), key=lambda item: -len(item[1]))) if len(known) > 1 else {}
 
@@ -96,10 +95,14 @@ def sw_torch_missing(job: Job) -> Iterator[Outcome]:
     """
     if not job.asked.measures:
         return
-    lacking = [r for r in job.ranks if isinstance(build := build_of(job, r), Missing) and build.reason == NO_TORCH]
-    others = {version.partition("+")[0] for rank in job.ranks if (version := torch_of(job, rank))}
+
+    def lacking(rank: RankFacts) -> str | None:
+        build = build_of(job, rank)
+        return _python(job, rank) if isinstance(build, Missing) and build.reason == NO_TORCH else None
+
+    others = {version.partition("+")[0] for version in ranks_by(job, partial(torch_of, job)) if version}
     version = f"=={others.pop()}" if len(others) == 1 else ""
-    for python, ranks in grouped(lacking, lambda rank: _python(job, rank)).items():
+    for python, ranks in ranks_by(job, lacking).items():
         yield found(
             job,
             ranks,
@@ -134,7 +137,7 @@ def sw_torch_version_differs(job: Job) -> Iterator[Outcome]:
     Fix: install the same version on all nodes, or use one shared environment or image.
     See: https://github.com/pytorch/pytorch/issues/174917
     """
-    groups = _apart(job, torch_of)
+    groups = _apart(ranks_by(job, partial(torch_of, job)))
     if groups:
         usual = majority(groups) or next(iter(groups))
         odd = [r for version, ranks in groups.items() if version != usual for r in ranks]
@@ -170,8 +173,11 @@ def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
     Fix: use the same environment on all nodes; ``unset LD_LIBRARY_PATH LD_PRELOAD`` where they load another NCCL.
     See: https://github.com/NVIDIA/nccl/issues/354
     """
-    for same_torch in grouped(job.ranks, lambda r: torch_of(job, r)).values() if uses_nccl(job) else ():
-        groups = _apart(job, _importable_nccl, same_torch)
+    if not uses_nccl(job):
+        return
+    versions = ranks_by(job, lambda r: (torch_of(job, r), _importable_nccl(job, r)))
+    for same_torch in grouped(versions.items(), lambda item: item[0][0]).values():
+        groups = _apart({nccl: ranks for (_, nccl), ranks in same_torch})
         if groups:
             yield _differs(
                 job,
@@ -198,7 +204,7 @@ def sw_python_differs(job: Job) -> Iterator[Outcome]:
 
     Fix: start all ranks with the Python of one environment.
     """
-    groups = _apart(job, lambda job, r: _release(installed_of(job, r).python))
+    groups = _apart(ranks_by(job, lambda r: _release(installed_of(job, r).python)))
     if groups:
         yield _differs(
             job,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.astray import astray
+from distcheck.rules.job.kinds import ranks_by, ranks_with
 from distcheck.rules.job.remedies import export, master_commands, meant
 from distcheck.rules.job.settings import (
     MPI_LAUNCHERS,
@@ -20,7 +22,7 @@ from distcheck.rules.job.settings import (
     unset,
 )
 from distcheck.rules.job.world import duplicates, in_blocks, out_of_range
-from distcheck.rules.wording import are, brief, by_name, found, grouped, listed, named, process_name, starter, table_of
+from distcheck.rules.wording import are, brief, by_name, found, listed, named, process_name, starter, table_of
 from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:
@@ -47,8 +49,12 @@ def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFa
     """
     if job.asked.command == "node":
         return {}
-    lacking = [r for r in job.ranks if unset(r) and not started_by_distcheck(job, r)]
-    return grouped(lacking, lambda r: (r.placement.launcher, unset(r)))
+
+    def lacking(rank: RankFacts) -> tuple[str, tuple[str, ...]] | None:
+        names = () if started_by_distcheck(job, rank) else unset(rank)
+        return (rank.placement.launcher, names) if names else None
+
+    return ranks_by(job, lacking)
 
 
 @rule("environment", scope="rank")
@@ -187,15 +193,10 @@ def env_empty_string(job: Job) -> Iterator[Outcome]:
 
     Fix: set the variable; ``${NAME:?}`` in a script stops at an empty expansion.
     """
-    empty = [
-        (name, r)
-        for r in job.ranks
-        if not started_by_distcheck(job, r)
-        for name in NEEDED
-        if r.environment.get(name) == ""
-    ]
-    for name, pairs in grouped(empty, lambda pair: pair[0]).items():
-        ranks = [r for _, r in pairs]
+    for name in NEEDED:
+        ranks = ranks_with(job, partial(_is_empty, job, name))
+        if not ranks:
+            continue
         # An option replaces the variable, so only scripts that read it are affected.
         instead = all(
             (name in {"RANK", "WORLD_SIZE"} and r.placement.by_options)
@@ -217,6 +218,10 @@ def env_empty_string(job: Job) -> Iterator[Outcome]:
         )
 
 
+def _is_empty(job: Job, name: str, rank: RankFacts) -> bool:
+    return rank.environment.get(name) == "" and not started_by_distcheck(job, rank)
+
+
 @rule("environment", scope="rank")
 def env_not_integer(job: Job) -> Iterator[Outcome]:
     """A variable that must be an integer is not an integer.
@@ -229,15 +234,8 @@ def env_not_integer(job: Job) -> Iterator[Outcome]:
 
     Fix: export the integer.
     """
-    wrong = [
-        (name, value, r)
-        for r in job.ranks
-        if not started_by_distcheck(job, r)
-        for name in NUMBERS
-        if (value := r.environment.get(name)) and integer(value) is None
-    ]
-    for (name, value), several in grouped(wrong, lambda item: item[:2]).items():
-        ranks = [item[2] for item in several]
+    wrong = ((name, *item) for name in NUMBERS for item in ranks_by(job, partial(_no_number, job, name)).items())
+    for name, value, ranks in wrong:
         text, command = meant(job, ranks[0], name, value)
         yield found(
             job,
@@ -246,6 +244,11 @@ def env_not_integer(job: Job) -> Iterator[Outcome]:
             Fix(text, (command,)),
             evidence={"variable": name, "value": value},
         )
+
+
+def _no_number(job: Job, name: str, rank: RankFacts) -> str | None:
+    value = "" if started_by_distcheck(job, rank) else rank.environment.get(name)
+    return value if value and integer(value) is None else None
 
 
 @rule("environment", severity="warning", scope="rank")

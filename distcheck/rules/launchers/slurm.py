@@ -9,6 +9,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.nodes import VARIABLE
 from distcheck.rules.job.agents import agent_per_node
+from distcheck.rules.job.kinds import ranks_by, ranks_with
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import allotted_nodes, started_without_srun
 from distcheck.rules.wording import by_name, found, grouped, listed, named, once, rank_name, table_of
@@ -27,13 +28,13 @@ _ONE_NODE = frozenset({"torchrun", "accelerate"})
 @once
 def _tasks(job: Job) -> list[list[RankFacts]]:
     """Return the ranks that are tasks of the user's srun, node by node."""
-    tasks = [r for r in job.ranks if not started_by_distcheck(job, r) and _is_task(r)]
+    tasks = ranks_with(job, lambda r: _is_task(job, r))
     return list(grouped(tasks, lambda r: job.node_of(r).key).values())
 
 
-def _is_task(rank: RankFacts) -> bool:
+def _is_task(job: Job, rank: RankFacts) -> bool:
     table = table_of(rank)
-    return table is not None and table.launcher == "slurm"
+    return table is not None and table.launcher == "slurm" and not started_by_distcheck(job, rank)
 
 
 @rule("environment")
@@ -126,13 +127,14 @@ def slurm_cpus_per_task_not_inherited(job: Job) -> Iterator[Outcome]:
     Fix: ``export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK`` in the batch script, or ``srun --cpus-per-task=...``.
     See: https://slurm.schedmd.com/srun.html#OPT_cpus-per-task
     """
-    bound = []
-    for r in (r for ranks in _tasks(job) for r in ranks):
-        requested, online = number(r, "SLURM_CPUS_PER_TASK"), job.node_of(r).cpus
-        if requested is not None and r.cpus is not None and online is not None and r.cpus < min(requested, online):
-            bound.append((r.cpus, requested, r))
-    for (cpus, requested), several in grouped(bound, lambda item: item[:2]).items():
-        ranks = [r for _, _, r in several]
+
+    def bound(rank: RankFacts) -> tuple[int, int] | None:
+        requested, cpus, online = number(rank, "SLURM_CPUS_PER_TASK"), rank.cpus, job.node_of(rank).cpus
+        if requested is None or cpus is None or online is None or cpus >= min(requested, online):
+            return None
+        return (cpus, requested) if _is_task(job, rank) else None
+
+    for (cpus, requested), ranks in ranks_by(job, bound).items():
         yield found(
             job,
             ranks,

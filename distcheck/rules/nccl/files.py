@@ -11,7 +11,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.nccl.settings import PREFIXES, alike, owner_of, redo, untrimmed, uses_nccl, weigh
 from distcheck.rules.wording import brief, found, grouped, listed, named
-from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, in_use, pair
+from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +27,8 @@ def _files(job: Job) -> dict[NcclFile, list[RankFacts]]:
     """Return the ranks by each configuration file that their NCCL reads."""
     there: dict[NcclFile, list[RankFacts]] = {}
     for group in alike(job) if uses_nccl(job) else ():
-        for rank in group.ranks:
-            for file in in_use(job.process_of(rank).nccl_files, group.nccl, rccl=group.rccl):
-                there.setdefault(file, []).append(rank)
+        for file in group.files:
+            there.setdefault(file, []).extend(group.ranks)
     return there
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from distcheck.facts.job import Collectives
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.node import TorchBuild
+from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.nccl.tables import tables
 from distcheck.rules.wording import brief, once
 from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, in_use, settings, strtoll, version
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from distcheck.facts.job import Job
+    from distcheck.facts.nccl import NcclFile
     from distcheck.facts.rank import RankFacts
     from distcheck.rules.finding import Owner, Severity
     from distcheck.selection.nccl_settings import Version
@@ -46,6 +48,8 @@ class Alike(NamedTuple):
     rccl: bool
     """Whether it is AMD's RCCL."""
     ranks: list[RankFacts]
+    files: list[NcclFile]
+    """The configuration files that they read, the first one with a name counts."""
 
     def value(self, name: str) -> str:
         """Return the value of a variable, '' if it is unset or empty."""
@@ -60,18 +64,18 @@ class Alike(NamedTuple):
 @once
 def alike(job: Job) -> tuple[Alike, ...]:
     """Return the ranks grouped by the settings that NCCL and torch find."""
-    groups: dict[Hashable, Alike] = {}
-    for rank in job.ranks:
-        process = job.process_of(rank)
-        own = {name: value for name, value in rank.environment.items() if name.startswith(PREFIXES)}
-        nccl, rccl = _library(job, rank)
-        key = (tuple(own.items()), process.nccl_files, nccl, rccl)
-        if key not in groups:
-            found = settings(own, in_use(process.nccl_files, nccl, rccl=rccl))
-            kept = {name: setting for name, setting in found.items() if name.startswith(PREFIXES)}
-            groups[key] = Alike(kept, nccl, rccl, [])
-        groups[key].ranks.append(rank)
-    return tuple(groups.values())
+
+    def read(rank: RankFacts) -> tuple[tuple[tuple[str, str], ...], tuple[NcclFile, ...], Version, bool]:
+        own = tuple(item for item in rank.environment.items() if item[0].startswith(PREFIXES))
+        return own, job.process_of(rank).nccl_files, *_library(job, rank)
+
+    groups = []
+    for (own, there, nccl, rccl), ranks in ranks_by(job, read).items():
+        files = in_use(there, nccl, rccl=rccl)
+        found = settings(dict(own), files)
+        kept = {name: setting for name, setting in found.items() if name.startswith(PREFIXES)}
+        groups.append(Alike(kept, nccl, rccl, ranks, files))
+    return tuple(groups)
 
 
 def _library(job: Job, rank: RankFacts) -> tuple[Version, bool]:

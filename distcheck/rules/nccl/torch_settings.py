@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.nccl.settings import Alike, each, redo, weigh
 from distcheck.rules.nccl.tables import tables
-from distcheck.rules.wording import found, grouped, listed, named, odd_ones, spread
+from distcheck.rules.wording import found, listed, named, odd_ones, spread
 from distcheck.selection.nccl_settings import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def torch_distributed_debug_detail(job: Job) -> Iterator[Outcome]:
     See: https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug
     """
     name = "TORCH_DISTRIBUTED_DEBUG"
-    values = grouped(job.ranks, lambda r: r.environment.get(name, "OFF").upper())
+    values = ranks_by(job, lambda r: r.environment.get(name, "OFF").upper())
     invalid = [value for value in values if value not in _LEVELS]
     if invalid:
         ranks = [r for value in invalid for r in values[value]]
@@ -130,7 +131,7 @@ def torch_distributed_debug_detail(job: Job) -> Iterator[Outcome]:
     elif "DETAIL" not in values:
         return
     elif len(values) > 1:
-        detail = grouped(job.ranks, lambda r: r.environment.get(name, "OFF").upper() == "DETAIL")
+        detail = ranks_by(job, lambda r: r.environment.get(name, "OFF").upper() == "DETAIL")
         ranks = odd_ones(detail)
         message = spread(job, name, values) + "; collectives hang if only some ranks check them"
     else:

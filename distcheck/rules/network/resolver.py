@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from distcheck.facts.job import Job
 from distcheck.facts.network import Resolution
+from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import own_addresses, rank_zero, resolved
 from distcheck.rules.job.astray import look_up, misled, right_addresses
+from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.settings import chosen_by_agent
 from distcheck.rules.wording import found, grouped, listed, named, nodes_of
 
@@ -103,11 +105,14 @@ def net_dns_unstable(job: Job) -> Iterator[Outcome]:
     """
     zero = rank_zero(job)
     own = own_addresses(job.node_of(zero)) if zero else frozenset[str]()
-    resolutions = [(r, job.process_of(r).master_resolution) for r in job.ranks]
-    answers = [(r, a) for r, a in resolutions if isinstance(a, Resolution) and not set(a.changing) <= own]
-    changing = grouped(answers, lambda pair: (pair[1].name, pair[1].changing))
-    for (name, addresses), several in changing.items():
-        ranks = [r for r, _ in several]
+
+    def changing(rank: RankFacts) -> tuple[str, tuple[str, ...]] | None:
+        answer = job.process_of(rank).master_resolution
+        if not isinstance(answer, Resolution) or set(answer.changing) <= own:
+            return None
+        return answer.name, answer.changing
+
+    for (name, addresses), ranks in ranks_by(job, changing).items():
         yield found(
             job,
             ranks,

@@ -1,0 +1,110 @@
+"""Ranks that are alike: what a rule asks of a rank's settings and software is asked once for all of them.
+
+The ranks of a large job differ in their numbers and hardly in anything else. A test that does not look at these numbers
+has the same result for all ranks of a kind, so `ranks_by` and `ranks_with` call it for the first one only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+
+from distcheck.facts.nccl import NcclLog
+from distcheck.facts.network import Resolution
+from distcheck.rules.wording import once
+from distcheck.selection.placement import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import ProcessFacts, RankFacts
+
+K = TypeVar("K", bound="Hashable")
+
+_NUMBERS = frozenset(
+    {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "SLURM_TASK_PID", "OMPI_COMM_WORLD_NODE_RANK"}
+    | {name for table in TABLES for name in (table.rank, table.local_rank, table.node_rank)}
+)
+"""Variables that number a rank or its node. Another one that differs between ranks makes more kinds, and no error."""
+_LONGEST = 9
+"""Digits; a longer number may be too large for torch."""
+
+
+class Kind(NamedTuple):
+    """Ranks that are alike."""
+
+    first: RankFacts
+    places: list[int]
+    """Their indices in the job's ranks."""
+
+
+@once
+def kinds(job: Job) -> tuple[Kind, ...]:
+    """Return the ranks in groups that are alike, by first rank.
+
+    Alike are ranks with the same placement, variables, CPUs and version of NCCL that ran, of processes with the same
+    software, files, look-up of MASTER_ADDR and ancestors, on nodes with the same torch, Python, CPUs and kind of GPU.
+    Of their numbers (RANK, SLURM_PROCID and so on) only whether they are set and numbers counts.
+    """
+    encode = msgspec.msgpack.Encoder().encode
+    nodes = {node.key: encode(_of_node(node)) for node in job.nodes}
+    processes = {p.uid: encode(_of_process(p)) + nodes[p.node] for p in job.processes}
+    found: dict[tuple[bytes, bytes], Kind] = {}
+    for place, rank in enumerate(job.ranks):
+        key = processes[rank.process], encode(_of_rank(rank))
+        if key not in found:
+            found[key] = Kind(rank, [])
+        found[key].places.append(place)
+    return tuple(found.values())
+
+
+def _of_rank(rank: RankFacts) -> tuple[object, ...]:
+    where, log = rank.placement, rank.run.nccl if rank.run else None
+    variables = [
+        (name, "0" if name in _NUMBERS and value.isdecimal() and len(value) <= _LONGEST else value)
+        for name, value in rank.environment.items()
+    ]
+    return (
+        variables, where.rank is None, where.local_rank is None, where.node_rank is None, where.world_size,
+        where.local_world_size, where.master_addr, where.master_port, where.launcher, where.by_options,
+        where.master_derived, rank.cpu_list, rank.cpus, log.version if isinstance(log, NcclLog) else "",
+    )  # fmt: skip
+
+
+def _of_process(process: ProcessFacts) -> tuple[object, ...]:
+    found = process.master_resolution
+    answer = (found.name, found.addresses, found.changing) if isinstance(found, Resolution) else found
+    return (
+        process.installed, process.libraries, process.nccl_files, process.named_paths, process.agent,
+        process.ancestors, process.etcd, process.memory_policy_error, answer,
+    )  # fmt: skip
+
+
+def _of_node(node: NodeFacts) -> tuple[object, ...]:
+    return node.torch, node.python, node.cpus, node.cpu_vendor, node.accelerator
+
+
+def ranks_by(job: Job, of: Callable[[RankFacts], K | None]) -> dict[K, list[RankFacts]]:
+    """Return the ranks grouped by `of`, in their order, without those of which it is None.
+
+    It is called once for each kind, so it may look at no fact but those that `kinds` names.
+    """
+    places: dict[K, list[list[int]]] = {}
+    for kind in kinds(job):
+        value = of(kind.first)
+        if value is not None:
+            places.setdefault(value, []).append(kind.places)
+    return {value: _merged(job, several) for value, several in places.items()}
+
+
+def ranks_with(job: Job, test: Callable[[RankFacts], object]) -> list[RankFacts]:
+    """Return the ranks for which `test` holds, in their order; it may look at what `kinds` names."""
+    return _merged(job, [kind.places for kind in kinds(job) if test(kind.first)])
+
+
+def _merged(job: Job, places: list[list[int]]) -> list[RankFacts]:
+    own = places[0] if len(places) == 1 else sorted(place for several in places for place in several)
+    return [job.ranks[place] for place in own]
