@@ -111,6 +111,9 @@ class ProcessFacts(Facts, frozen=True):
     """How this process lost the leader before the verdict; empty if it did not."""
     leader_rank: Rank = field(default=0, name="host_rank")
     """The leader's first rank: not 0 if a process stood in for rank 0's."""
+    most_followers: Count | None = None
+    """How many followers its limit of open files has room for, raised as far as needed and allowed; None if it opened
+    no roll call, and in older files."""
     locked_memory_bytes: Whole | None = None
     """How much memory it may lock (RLIMIT_MEMLOCK): -1 without a limit, or if CAP_IPC_LOCK lifts it; None in older
     files."""

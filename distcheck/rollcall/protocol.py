@@ -70,6 +70,8 @@ class Welcome(Word, frozen=True):
     """The leader's first rank: not 0 if it stands in for rank 0's process."""
     packages: Name = ""
     """The hash of the distributions installed on the leader's node; empty if unknown."""
+    inflates: bool = False
+    """Whether the leader accepts Deflated; one of an earlier version does not."""
 
 
 class NotYet(Word, frozen=True):
@@ -221,6 +223,12 @@ class Bye(Word, frozen=True):
     exit_code: int
 
 
+class Deflated(Word, frozen=True):
+    """A follower's large message, compressed by zlib: a node's report takes a sixth of its size."""
+
+    data: bytes
+
+
 FromFollower = Report | PeerReport | Ready | Trouble | RunReport | StoreAt | Here
 FromLeader = Roster | Start | Abort | StartTrial | Halt | LastCall | Bye
 
@@ -229,4 +237,5 @@ proof_decoder = msgspec.msgpack.Decoder(Proof)
 Answer = Challenge | Welcome | NotYet | Elsewhere | Refused
 answer_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 follower_decoder: msgspec.msgpack.Decoder[FromFollower] = msgspec.msgpack.Decoder(FromFollower)
+wrapped_decoder: msgspec.msgpack.Decoder[FromFollower | Deflated] = msgspec.msgpack.Decoder(FromFollower | Deflated)
 leader_decoder: msgspec.msgpack.Decoder[FromLeader] = msgspec.msgpack.Decoder(FromLeader)

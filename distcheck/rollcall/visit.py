@@ -15,7 +15,9 @@ from distcheck.rollcall.follower import Follower, is_of, with_clock
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import (
     Challenge,
+    Deflated,
     Elsewhere,
+    FromFollower,
     Hello,
     NotYet,
     Ready,
@@ -23,7 +25,6 @@ from distcheck.rollcall.protocol import (
     Report,
     Trouble,
     Welcome,
-    follower_decoder,
     hello_decoder,
 )
 from distcheck.rollcall.wire import HEADER, ProtocolError
@@ -186,7 +187,7 @@ class Visit(asyncio.Protocol):
 
     def _take_report(self, body: bytes) -> None:
         heard = time.time()
-        report = framing.decode(body, follower_decoder)
+        report = self._message(body)
         if not isinstance(report, Report) or not is_of(report, self._hello):
             raise ProtocolError("the report does not match the Hello")
         follower = Follower(self._hello, with_clock(report, self._welcomed, heard), self._transport, self._seals)
@@ -195,13 +196,25 @@ class Visit(asyncio.Protocol):
         self._await("message", None)
 
     def _take_message(self, body: bytes, follower: Follower) -> None:
-        word = framing.decode(body, follower_decoder)
+        word = self._message(body)
         if isinstance(word, Trouble):
             self._leader.hear_trouble(word.reason)
         elif isinstance(word, Ready):
             follower.ready.set()
         else:
             follower.take(word)
+
+    def _message(self, body: bytes) -> FromFollower:
+        """Return the message in a body, decompressed; its whole size counts."""
+        word = framing.decode(body, protocol.wrapped_decoder)
+        if not isinstance(word, Deflated):
+            return word
+        whole = framing.inflate(word.data)
+        more = max(0, len(whole) - len(body))
+        self._leader.expect(more)
+        if self._next == "report":
+            self._announced += more
+        return framing.decode(whole, protocol.follower_decoder)
 
 
 _LIMIT_BYTES: dict[Next, int] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -23,7 +24,8 @@ from distcheck.run.progress import StageView
 if TYPE_CHECKING:
     from distcheck.run.context import Session
 
-_FILES_BESIDE_FOLLOWERS = 512
+_FILES_BESIDE_FOLLOWERS, _FILES_KEPT_FREE = 512, 64
+_FEWEST_CONNECTIONS = 64
 _MATES_SECONDS = 3.0
 """How long the first process of a node that did not find rank 0 waits for the others."""
 
@@ -150,7 +152,8 @@ def _new_server(run: Session) -> Server:
     files = _raise_file_limit(run, run.request.placements[0].world_size or 0)
     server = _server(run)
     server.packages = storage.packages_of(run)
-    server.most_connections = max(64, files - _FILES_BESIDE_FOLLOWERS)
+    server.most_connections = max(_FEWEST_CONNECTIONS, files - _open_files() - _FILES_KEPT_FREE)
+    run.record.note(most_followers=server.most_connections)
     if run.complete:
         server.close_roll()
     return server
@@ -167,6 +170,11 @@ def _server(run: Session) -> Server:
         world_size=place.world_size or 0,
         secret=_secret(run),
     )
+
+
+def _open_files() -> int:
+    """Return how many files this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def _raise_file_limit(run: Session, followers: int) -> int:

@@ -61,6 +61,7 @@ class Record:
         role: Role | None = None,
         leader_lost: str | None = None,
         leader_rank: int | None = None,
+        most_followers: int | None = None,
     ) -> None:
         """Note this process's stage and how its roll call went; None leaves a field as it is."""
         if self.process is None:
@@ -73,6 +74,7 @@ class Record:
             "role": role,
             "leader_lost": leader_lost,
             "leader_rank": leader_rank,
+            "most_followers": most_followers,
         }
         changes = {name: value for name, value in changes.items() if value is not None}
         if stage is not None:

@@ -19,6 +19,7 @@ import select
 import socket
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ PER_NODE = 8
 JOB = "benchmark"
 LATE_SECONDS, PIECE_SECONDS, AGAIN_SECONDS = 2.0, 0.25, 0.5
 PIECES = 8
-MOST_SECONDS = 60
+MOST_SECONDS = 120
 replace = msgspec.structs.replace
 
 
@@ -124,7 +125,7 @@ class Follower:
             world_size=nodes * PER_NODE,
             seconds_left=MOST_SECONDS,
         )
-        self.hello, self.report = encode(hello), encode(report)
+        self.hello, self.report = encode(hello), encode(report, deflates=True)
         self.sock: socket.socket | None = None
         self.connected = False
         self.heard = b""
@@ -146,7 +147,6 @@ class Crowd:
         self.by_fd: dict[int, Follower] = {}
         self.due: list[tuple[float, int, Callable[[], None]]] = []
         """What happens later: when, a number that keeps the order, and what."""
-        self.left = 0
         now = time.monotonic()
         for follower in followers:
             if follower.kind != "missing":
@@ -191,7 +191,9 @@ class Crowd:
             data = b""
         if not data:
             self.poll.unregister(fd)
-            self.left += 1
+            if follower.report and follower.kind != "silent":  # not welcomed: try again, as a follower does
+                follower.connected, follower.heard = False, b""
+                self.connect(follower)
             return
         follower.heard += data
         while len(follower.heard) >= HEADER.size:
@@ -218,22 +220,21 @@ class Crowd:
         pieces = PIECES if follower.kind == "slow" else 1
         size = -(-len(frame) // pieces)
         for number in range(pieces):
-            self.send_at(
-                time.monotonic() + number * PIECE_SECONDS, follower, frame[number * size : (number + 1) * size]
-            )
+            piece = frame[number * size : (number + 1) * size]
+            self.send_at(time.monotonic() + number * PIECE_SECONDS, follower.sock, piece)
 
-    def send_at(self, moment: float, follower: Follower, data: bytes) -> None:
+    def send_at(self, moment: float, sock: socket.socket, data: bytes) -> None:
         if moment > time.monotonic():
-            self.at(moment, lambda: self.send_at(moment, follower, data))
+            self.at(moment, lambda: self.send_at(moment, sock, data))
             return
         try:
-            sent = follower.sock.send(data)
+            sent = sock.send(data)
         except BlockingIOError:
             sent = 0
         except OSError:
             return  # the leader has closed
         if sent < len(data):
-            self.at(time.monotonic() + 0.01, lambda: self.send_at(0.0, follower, data[sent:]))
+            self.at(time.monotonic() + 0.01, lambda: self.send_at(0.0, sock, data[sent:]))
 
 
 def be_followers(nodes: int, pipe: Connection) -> None:
@@ -265,7 +266,8 @@ async def lead(nodes: int, pipe: Connection) -> dict[str, Any]:
     pipe.send(int(sock.getsockname()[1]))
     absent = [n for n in range(1, nodes) if not comes(n)]
     if not await server.wait_for_all(MOST_SECONDS, ranks=world - len(absent) * PER_NODE):
-        raise SystemExit(f"{len(server.missing(world)) - len(absent) * PER_NODE} ranks did not come")
+        lost = {rank // PER_NODE for rank in server.missing(world)} - set(absent)
+        raise SystemExit(f"{len(lost)} nodes did not come: {Counter(map(kind_of, lost))}")
     met, met_cpu = time.perf_counter() - start, time.process_time() - used
     record.take_reports(f.report for f in server.followers.values())
     record.note_arrivals({uid: f.arrived_at for uid, f in server.followers.items()}, server.opened_at)

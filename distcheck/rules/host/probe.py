@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.job.leader_files import is_out_of_files, short_of_files
 from distcheck.rules.wording import found, grouped, named, nodes_of
 
 
@@ -47,6 +48,39 @@ def probe_version_differs(job: Job) -> Iterator[Outcome]:
                 (f"pip install distcheck=={job.distcheck}",),
             ),
         )
+
+
+@rule("meeting", scope="job")
+def probe_open_files(job: Job) -> Iterator[Outcome]:
+    """The process of rank 0 may not open enough files for a connection to every process of the job.
+
+    Ranks beyond the limit cannot join the roll call. The job's own store fails in the same way, with ``Too many open
+    files``, because it holds a connection to every rank. distcheck raises the soft limit by itself; only the hard limit
+    counts. Found if ranks are missing and the limit has no room for their processes. It is an error once the limit
+    is reached, and a warning before that, because then the missing ranks have another cause as well.
+
+    Fix: ``LimitNOFILE=131072`` in slurmd's unit, ``docker run --ulimit nofile=131072``, or limits.conf; or start one
+    distcheck for each node (``--nproc``), which needs one connection for each node.
+    """
+    short = short_of_files(job)
+    if short is None:
+        return
+    leader, most, expected = short
+    reached = is_out_of_files(job)
+    ranks = [r for r in job.ranks if r.process == leader.uid]
+    yield found(
+        job,
+        ranks,
+        f"{named(job, ranks)} may hold connections to {most} processes; the job has {expected} others",
+        Fix(
+            "Raise the hard limit of open files of the service that starts the jobs, or start one distcheck per node.",
+            ("ulimit -Hn", "sudo systemctl edit slurmd  # [Service] LimitNOFILE=131072"),
+        ),
+        severity="error" if reached else "warning",
+        scope="job",
+        owner="admin",
+        evidence={"room": most, "processes": expected, "joined": len(job.processes) - 1},
+    )
 
 
 @rule("meeting", always=True, scope="node")

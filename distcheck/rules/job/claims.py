@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.rules.job.astray import keeps_others_away
+from distcheck.rules.job.leader_files import is_out_of_files
 from distcheck.rules.job.remedies import export
 from distcheck.rules.job.settings import mapping
 from distcheck.rules.job.world import started_without_srun, strays, too_few_started, worlds
@@ -69,6 +70,8 @@ def explanation(job: Job) -> str:
         return "srun did not start the ranks"
     if too_few_started(job):
         return "WORLD_SIZE is larger than the number of ranks that were started"
+    if is_out_of_files(job):
+        return "rank 0's process could not open more connections"
     if job.launched is not None and set(job.missing_ranks) <= {
         rank for node in job.launched.nodes if node.outcome != "reported" for rank in node.ranks
     }:

@@ -1,0 +1,116 @@
+"""Large messages are compressed, if the leader accepts that; nothing compressed is taken on trust."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+
+import msgspec
+import pytest
+from relay import relay
+
+from distcheck.rollcall import client, framing, protocol, seal
+from distcheck.rollcall.framing import encode
+from distcheck.rollcall.protocol import Deflated, Here, Trouble
+from distcheck.rollcall.server import Server
+from distcheck.rollcall.wire import HEADER, MAGIC, ProtocolError
+
+SECRET = seal.secret_of("distcheck-" + 32 * "0")
+
+
+async def _until(condition, seconds: float = 10) -> None:
+    end = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < end
+        await asyncio.sleep(0.01)
+
+
+def large(report, uid: str, rank: int):
+    """A report with far more than a kilobyte of facts, which repeat themselves as those of local ranks do."""
+    said = report(uid, rank)
+    (facts,) = said.ranks
+    environment = {f"NCCL_SETTING_{n}": "the same value on every rank" for n in range(200)}
+    return msgspec.structs.replace(said, ranks=(msgspec.structs.replace(facts, environment=environment),))
+
+
+async def _report(leader, hello, said, port: int, secret=None) -> None:
+    ways = client.doors(["127.0.0.1"], port, "a job", side=False)
+    uid, (rank,) = said.process.uid, said.ranks
+    came = await client.attend(ways, hello(uid, rank.placement.rank), seconds=10, connect_seconds=5, secret=secret)
+    assert came.connection is not None
+    leader.writers.append(came.connection.writer)
+    came.connection.say(said)
+
+
+@pytest.mark.parametrize("secret", [None, SECRET])
+@pytest.mark.parametrize("inflates", [True, False])
+def test_a_large_report_is_compressed_for_a_leader_that_accepts_it(
+    leading, live, hello, report, monkeypatch, secret, inflates
+):
+    """A leader of an earlier version does not say that it does, and gets the report as it understands it."""
+    answer = Server.answer
+    if not inflates:
+        monkeypatch.setattr(
+            Server, "answer", lambda self, said: msgspec.structs.replace(answer(self, said), inflates=False)
+        )
+
+    async def main():
+        async with leading(2, secret) as leader, relay(leader.port) as (port, said):
+            sent = large(report, "follower", 1)
+            await _report(leader, hello, sent, port, secret)
+            assert await leader.server.wait_for_all(10)
+            assert leader.server.followers["follower"].report.ranks == sent.ranks
+            return sum(map(len, said["follower"])), len(msgspec.msgpack.encode(sent))
+
+    crossed, whole = live(main())
+    assert (crossed < whole / 3) == inflates
+    assert inflates or crossed > whole
+
+
+def test_a_report_that_is_not_compressed_is_accepted_as_from_an_earlier_version(leading, live, hello, report):
+    async def main():
+        async with leading(2) as leader:
+            _, writer = await leader.connect()
+            writer.write(encode(hello("follower", 1)) + encode(large(report, "follower", 1)))
+            assert await leader.server.wait_for_all(10)
+
+    live(main())
+
+
+def test_small_messages_are_sent_as_they_are():
+    assert encode(Here(), deflates=True) == encode(Here())
+
+
+def test_what_is_compressed_comes_out_as_it_went_in():
+    word = Trouble("why " * 1000)
+    body = encode(word, deflates=True)[HEADER.size :]
+    wrapped = framing.decode(body, protocol.wrapped_decoder)
+    assert isinstance(wrapped, Deflated)
+    assert len(body) < 200
+    assert framing.decode(framing.inflate(wrapped.data), protocol.follower_decoder) == word
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"no zlib", zlib.compress(b"x" * 5000)[:-8], zlib.compress(bytes(framing.FRAME_LIMIT_BYTES + 1))],
+    ids=["empty", "foreign", "cut", "a bomb"],
+)
+def test_what_cannot_be_decompressed_within_a_frame_is_refused(data):
+    with pytest.raises(ProtocolError, match="compressed"):
+        framing.inflate(data)
+
+
+def test_compressed_messages_count_with_their_whole_size_and_are_not_nested(leading, live, hello):
+    async def main():
+        async with leading(3) as leader:
+            for uid, inner in (("bomb", bytes(200_000)), ("nested", msgspec.msgpack.encode(Deflated(b"")))):
+                leader.server._bytes_left = 100_000
+                body = msgspec.msgpack.encode(Deflated(zlib.compress(inner)))
+                reader, writer = await leader.connect()
+                writer.write(encode(hello(uid, 1)) + HEADER.pack(MAGIC, len(body)) + body)
+                await framing.read(reader, protocol.answer_decoder)
+                assert await asyncio.wait_for(reader.read(), 5) == b"", "the leader has closed"
+                await _until(lambda: leader.server._bytes_left == 100_000)
+            assert leader.server.followers == {}
+
+    live(main())
