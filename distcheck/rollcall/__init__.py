@@ -16,6 +16,7 @@ follower   Report                                      the facts of my node, pro
 leader     Roster                                      the nodes' peer endpoints; test them
 follower   PeerReport                                  which endpoints answered, and how data went there
 both       Roster, PeerReport                          the same again where data went far too slowly
+follower   Deflated                                    a large message, compressed
 follower   Ready                                       torch is imported
 leader     Start                                       run these collectives
 follower   Trouble                                     a rank of mine cannot finish

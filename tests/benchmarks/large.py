@@ -45,6 +45,25 @@ def _started(hosts: int, which: str) -> dict[str, Any]:
     return dict(run)
 
 
+def roll_call_of_many_nodes() -> list[Row]:
+    """What the roll call of a very large job costs its leader; some nodes are late, slow, silent or missing."""
+    runs = [json.loads(output_of_script("many_nodes.py")) for _ in range(TIMES)]
+    nodes, ranks = runs[0]["nodes"], runs[0]["ranks"]
+    name = f"roll call of {ranks} ranks on {nodes} simulated nodes, some late, slow, silent or missing"
+    cpu = [run["cpu_seconds"] / nodes for run in runs]
+    costs = {
+        "leader_cpu_seconds_per_node": median(cpu),
+        "leader_bytes_per_node": median(run["GiB"] - run["GiB_before"] for run in runs) * (1 << 30) / nodes,
+        "leader_received_bytes_per_node": runs[0]["bytes_from_a_node"],
+    }
+    return [
+        alone(f"{name}: seconds to the merged job", [run["seconds"] for run in runs], at_most(10), costs=costs),
+        alone(f"{name}: seconds to the last goodbye", [run["dismissed_seconds"] for run in runs], at_most(15)),
+        alone(f"{name}: CPU of the leader for a node", [seconds * 1e3 for seconds in cpu], at_most(1), "ms"),
+        alone(f"{name}: peak memory of the leader", [run["GiB"] for run in runs], at_most(2), "GiB"),
+    ]
+
+
 def isolation_against_everybody_twice() -> list[Row]:
     """How often exactly the bad nodes are named, on simulated clusters with faults of ten kinds, the same each time."""
     found = json.loads(output_of_script("isolation_accuracy.py", "--json", "--trials", "60"))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.large import isolation_against_everybody_twice, starting_by_ssh
+from benchmarks.large import isolation_against_everybody_twice, roll_call_of_many_nodes, starting_by_ssh
 from benchmarks.programs import (
     HERE,
     NotMeasuredError,
@@ -218,6 +218,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
         figures_against_a_bare_loop,
         judging_and_rendering,
         roll_call_against_a_tcp_store,
+        roll_call_of_many_nodes,
         starting_by_ssh,
         isolation_against_everybody_twice,
         unit_costs,
@@ -257,6 +258,12 @@ COVERS: dict[str, tuple[str, ...]] = {
         "tests/benchmarks/judge_and_render.py",
     ),
     "roll_call_against_a_tcp_store": ("distcheck/rollcall/*.py", "tests/benchmarks/roll_call.py"),
+    "roll_call_of_many_nodes": (
+        "distcheck/rollcall/*.py",
+        "distcheck/run/record.py",
+        "tests/real_job.py",
+        "tests/benchmarks/many_nodes.py",
+    ),
     "starting_by_ssh": ("distcheck/launch/remote/*.py", "distcheck/run/outside.py", "tests/benchmarks/outside.py"),
     "isolation_against_everybody_twice": (
         "distcheck/isolation/*.py",

@@ -281,4 +281,4 @@ def test_without_a_token_nothing_is_sealed(leading, live):
     said = live(main())
     assert len(said["leader"]) == 1
     assert framing.decode(body_of(said["leader"][0]), protocol.answer_decoder).uid == "leader"
-    assert Proof() not in [framing.decode(body_of(f), protocol.follower_decoder) for f in said["follower"][1:]]
+    assert Proof() not in [framing.decode(body_of(f), protocol.wrapped_decoder) for f in said["follower"][1:]]
