@@ -75,6 +75,8 @@ class Hca(Facts, frozen=True, omit_defaults=True):
     """uverbs0; empty if the kernel offers none."""
     denied: str = ""
     """The error of opening it."""
+    abi: Count | None = None
+    """The version of the kernel's interface that libibverbs' provider must support; None if the kernel tells none."""
 
 
 class Infiniband(Facts, frozen=True, omit_defaults=True):
@@ -83,6 +85,8 @@ class Infiniband(Facts, frozen=True, omit_defaults=True):
     hcas: tuple[Hca, ...] = ()
     libibverbs: str | None = None
     """The error of loading libibverbs.so.1; empty if it loads, None if not tried."""
+    offered: tuple[str, ...] | None = None
+    """The adapters that libibverbs offers: those for which it has a provider that fits. None if not asked."""
     net_plugin: str | None = None
     """The network plugin that NCCL would load; empty if none can be loaded, None if no adapter needs one."""
     peer_memory: tuple[str, ...] = ()

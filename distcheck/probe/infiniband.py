@@ -93,6 +93,9 @@ def collecting(root: Path = _ROOT, environ: Mapping[str, str] = os.environ) -> I
         unread = f"the adapters after {name} were not read" if number < len(names) else ""
         found = replace(found, hcas=(*found.hcas, _hca(root, name)), unread=unread)
         yield found
+    if not found.libibverbs and any(hca.abi is not None for hca in found.hcas):
+        found = replace(found, offered=offered())
+        yield found
     if any(port.link_layer not in OWN_LINKS for hca in found.hcas for port in hca.ports):
         yield replace(found, net_plugin=_net_plugin(environ))
 
@@ -116,6 +119,7 @@ def _hca(root: Path, name: str) -> Hca:
         device_file=usable,
         file_name=files[0] if files else "",
         denied=why,
+        abi=_number(_read(root / "sys/class/infiniband_verbs" / files[0] / "abi_version")) if files else None,
     )
 
 
@@ -197,6 +201,10 @@ def _name(text: str) -> str:
     return text.partition(": ")[2]
 
 
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
 def _hex(text: str) -> int | None:
     try:
         return int(text, 16)
@@ -213,6 +221,26 @@ def _not_loadable(library: str) -> str:
     except OSError as error:
         return str(error)[:200]
     return ""
+
+
+def offered(library: str = "libibverbs.so.1") -> tuple[str, ...]:
+    """Return the adapters that libibverbs offers, as NCCL asks it for them; it leaves out those without a provider.
+
+    Source: ibv_get_device_list(3). Loading the providers may hang or crash: only a child asks.
+    """
+    import ctypes
+
+    verbs = ctypes.CDLL(library)
+    verbs.ibv_get_device_list.restype = ctypes.POINTER(ctypes.c_void_p)
+    verbs.ibv_get_device_name.restype = ctypes.c_char_p
+    verbs.ibv_get_device_name.argtypes = verbs.ibv_free_device_list.argtypes = [ctypes.c_void_p]
+    count = ctypes.c_int()
+    devices = verbs.ibv_get_device_list(ctypes.byref(count))
+    if not devices:
+        return ()
+    names = tuple(verbs.ibv_get_device_name(devices[place]).decode("utf-8", "replace") for place in range(count.value))
+    verbs.ibv_free_device_list(devices)
+    return names
 
 
 def _net_plugin(environ: Mapping[str, str]) -> str:

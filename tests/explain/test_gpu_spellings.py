@@ -32,6 +32,8 @@ def found(text: str) -> Answer:
         (f"{QP} error Connection timed out", "roce-gid-subnet"),
         (f"{QP} error Network is unreachable", "roce-gid-index-wrong"),
         (f"{QP} error Invalid argument", "roce-gid-index-wrong"),
+        (f"{QP} error No such device", "roce-port-in-other-namespace"),
+        ("NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument", "roce-port-in-other-namespace"),
         (f"{MIXED}\n{QP} error Invalid argument", "ib-mixed-link-layer"),
         (f"NCCL_IB_GID_INDEX set by environment to 3.\n{QP} error No such device", "roce-gid-index-wrong"),
         ("ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory.", "ib-fork-or-memlock"),
@@ -98,7 +100,6 @@ def test_values_in_a_message_decide_between_causes(text: str, rule: str) -> None
     ("text", "about"),
     [
         (f"{QP} 110 Connection timed out, {DEVICE} local GID ::ffff:1.2.3.4, remote GID ::ffff:1.2.4.4", "network"),
-        (f"{QP} error No such device", "network"),
         ("NET/IB : Got completion from peer 10.0.0.1<1> with status=5 opcode=0 len=0 vendor err 249", "network"),
         ("NET/IB : Got completion from peer 10.0.0.1<1> with error 4, opcode 0, len 0, vendor err 81", "network"),
         (

@@ -31,12 +31,14 @@ def ib_no_device_in_container(job: Job) -> Iterator[Outcome]:
 
     NCCL logs ``NET/IB : No device found.`` or ``Failed to open libibverbs.so[.1]`` and uses TCP sockets, at a fraction
     of the bandwidth. The usual cause is a container that sees the adapters in /sys, but was started without
-    /dev/infiniband or has no libibverbs.
+    /dev/infiniband, has no libibverbs, or has one without a provider that fits: ``libibverbs: Warning: Driver bnxt_re
+    does not support the kernel ABI of 6``, ``no userspace device-specific driver found``.
 
-    Found by loading libibverbs.so.1 as NCCL does, and by opening the files in /dev/infiniband.
+    Found by loading libibverbs.so.1 as NCCL does, by asking it for its devices, and by opening the files in
+    /dev/infiniband.
 
     Fix: start the container with ``--device=/dev/infiniband --cap-add=IPC_LOCK``; install libibverbs1 and
-    ibverbs-providers in it.
+    ibverbs-providers in it, of the release of the host's driver or a later one.
 
     See: https://github.com/NVIDIA/nccl/issues/229
     """
@@ -48,6 +50,9 @@ def ib_no_device_in_container(job: Job) -> Iterator[Outcome]:
             faults.append((view, f"libibverbs cannot be loaded ({view.adapters.libibverbs})"))
         elif hcas and all(hca.device_file == "absent" for hca in hcas):
             faults.append((view, "/dev/infiniband has no file for them"))
+        elif hcas and _without_provider(view, hcas):
+            drivers = list(dict.fromkeys(f"{hca.driver or hca.name}, kernel ABI {hca.abi}" for hca in hcas))
+            faults.append((view, f"libibverbs has no provider that fits their driver ({'; '.join(drivers)})"))
     for why, group in grouped(faults, lambda fault: fault[1]).items() if not alone(job) else ():
         ranks = [rank for view, _ in group for rank in view.ranks]
         library = why.startswith("libibverbs")
@@ -67,6 +72,13 @@ def ib_no_device_in_container(job: Job) -> Iterator[Outcome]:
             scope="rank",
             evidence={"adapters": names},
         )
+
+
+def _without_provider(view: View, hcas: list[Hca]) -> bool:
+    """Whether libibverbs offers none of the adapters, although all can be opened."""
+    offered = view.adapters.offered
+    asked = offered is not None and all(hca.abi is not None and hca.device_file == "usable" for hca in hcas)
+    return asked and not any(hca.name in (offered or ()) for hca in hcas)
 
 
 @rule("peers", scope="node")

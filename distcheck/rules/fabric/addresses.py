@@ -9,6 +9,7 @@ from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.fabric.gid_choices import (
     GidChoice,
+    elsewhere,
     gid_choices,
     ipv4_addresses,
     ports_of,
@@ -47,7 +48,7 @@ def roce_gid_index_wrong(job: Job) -> Iterator[Outcome]:
     See: https://github.com/NVIDIA/nccl/issues/769
     """
     yield from not_read(job)
-    choices = gid_choices(job, by_hand=True)
+    choices = [c for c in gid_choices(job, by_hand=True) if not elsewhere(c)]
     empty = [c for c in choices if c.gid is None]
     kinds = grouped([c for c in choices if c.gid is not None], lambda c: c.kind)
     if empty:
@@ -76,6 +77,49 @@ def _index(job: Job, choices: list[GidChoice], what: str, severity: str) -> Find
         severity="error" if severity == "error" else "warning",
         evidence={INDEX: values} | tables(ports_of(choices)),
     )
+
+
+@rule("peers", scope="node")
+def roce_port_in_other_namespace(job: Job) -> Iterator[Outcome]:
+    """The network interface behind a RoCE port is in another network namespace, so NCCL cannot use the port.
+
+    A container with a network of its own sees the host's adapters, but not their interfaces: ``Call to ibv_modify_qp
+    failed with error No such device``, ``NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument``, or the
+    connection times out.
+
+    Found by the GID that NCCL uses: its interface is not among those of the probing process, or sysfs shows neither
+    interface nor type of any GID of the port. It is an error if NCCL has no other port on the node, else a warning.
+
+    Fix: ``docker run --network=host``, ``hostNetwork: true``, or an interface of the adapter for the pod (macvlan,
+    SR-IOV); NCCL_IB_HCA=^mlx5_0 leaves an adapter out.
+
+    See: https://github.com/NVIDIA/nccl/issues/925
+    """
+    if alone(job):
+        return
+    choices = [*gid_choices(job, by_hand=False), *gid_choices(job, by_hand=True)]
+    lines = ports_of([choice for choice in choices if elsewhere(choice)])
+    far = {(line.node.key, line.name) for line in lines}
+    near = {view.node.key for view in views(job) if any((i.node.key, i.name) not in far for i in taken(view))}
+    for works, group in grouped(lines, lambda line: line.node.key in near).items():
+        names = list(dict.fromkeys(line.hca.name for line in group))
+        yield found(
+            job,
+            ranks_of(job, group),
+            f"{where(group)}: the network interface is in another network namespace, as outside of a container",
+            Fix(
+                "Give the container the network of the host, or the pod an interface of the adapter.",
+                (
+                    "# add to docker run: --network=host",
+                    f"export NCCL_IB_HCA=^{','.join(names)}  # to start without these adapters",
+                    *_SHOW,
+                ),
+            ),
+            severity="warning" if works else "error",
+            scope="node",
+            owner="user",
+            evidence=tables(group),
+        )
 
 
 @rule("peers", scope=("node", "job"))

@@ -80,6 +80,17 @@ def readable(line: FabricPort) -> bool:
     return all(gid.kind for gid in line.port.gids.values())
 
 
+def elsewhere(choice: GidChoice) -> bool:
+    """Whether the interface of the GID that NCCL uses is in another network namespace than the probing process."""
+    gid, network = choice.gid, choice.line.node.network
+    if gid is None:
+        return False
+    if not gid.interface:
+        return not any(entry.kind or entry.interface for entry in choice.line.port.gids.values())
+    links = network.links if network and isinstance(network.links, tuple) else ()
+    return bool(links) and gid.interface not in {link.name for link in links}
+
+
 def ipv4_addresses(line: FabricPort) -> list[IPv4Address]:
     """Return the IPv4 addresses of a port's GIDs of type RoCE v2."""
     found = (address(gid) for gid in line.port.gids.values() if gid.kind == V2 and usable(gid))

@@ -104,3 +104,25 @@ def test_nccl_efa_provider_missing_by_fi_provider(clouds, told, value, excludes)
 
 def test_fi_provider_does_not_matter_without_efa(fabric, told):
     assert told(fabric(RAILS, RAILS, FI_PROVIDER="tcp")) == []
+
+
+def asked(adapters, *offered, abi=6):
+    """Return the facts where the kernel tells its interface's version and libibverbs offers these adapters."""
+    hcas = tuple(msgspec.structs.replace(h, abi=abi) for h in adapters.hcas)
+    return msgspec.structs.replace(adapters, hcas=hcas, offered=offered)
+
+
+def test_ib_no_device_in_container_when_libibverbs_has_no_provider_that_fits(fabric, read, told, message):
+    job = fabric(asked(read(RAILS), "mlx5_0", "mlx5_1"), asked(read(RAILS)))
+    assert told(job) == [("ib-no-device-in-container", "error", *NODE2)]
+    assert message(job) == (
+        "node2: mlx5_0 and mlx5_1 are active, but libibverbs has no provider that fits their driver"
+        " (mlx5_core, kernel ABI 6)"
+    )
+
+
+def test_an_adapter_without_provider_beside_another_or_not_asked_for_is_silent(fabric, read, told):
+    assert told(fabric(*[asked(read(RAILS), "mlx5_1")] * 2)) == [], "NCCL uses the other one"
+    assert told(fabric(*[asked(read(RAILS), abi=None)] * 2)) == [], "the kernel tells no version"
+    unasked = msgspec.structs.replace(asked(read(RAILS)), offered=None)
+    assert told(fabric(unasked, unasked)) == []

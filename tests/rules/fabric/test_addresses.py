@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hcas import V1, V2, infiniband, ipv4, roce
 
+from distcheck.facts.base import Missing
 from distcheck.facts.infiniband import Gid, HcaPort
-from distcheck.facts.network import Interface
+from distcheck.facts.network import Interface, Link, NetworkFacts
 from distcheck.selection import gids
 
 NODE2 = ((2, 3), ("node2",))
 ALL = ((0, 1, 2, 3), ("node1", "node2"))
 LOCAL = "fe80:0000:0000:0000:a288:c2ff:fef0:0001"
+UNKNOWN = Missing(reason="not asked")
 GLOBAL6 = "2001:0db8:0000:0000:0000:0000:0000:0001"
 
 
@@ -69,11 +72,38 @@ def test_roce_no_ipv4_gid_on_one_node(fabric, told, message):
     assert told(fabric(*two)) == [("roce-no-ipv4-gid", "warning", *NODE2)]
 
 
-def test_ports_without_addresses_on_all_nodes_or_with_unknown_types_are_silent(fabric, told):
+def test_ports_without_addresses_on_all_nodes_are_silent(fabric, told):
     bare = [roce(), roce("mlx5_1", "")]
     assert told(fabric(bare, bare)) == []
-    unknown = [roce(gids=((LOCAL, ""), (ipv4("10.1.0.2"), "")))]
-    assert told(fabric([roce()], unknown)) == [], "another network namespace owns the interface"
+
+
+UNSEEN = ((LOCAL, ""), (LOCAL, ""), (ipv4("10.1.0.2"), ""), (ipv4("10.1.0.2"), ""))
+"""GIDs whose types and interfaces sysfs does not show."""
+
+
+def test_roce_port_in_other_namespace_when_no_gid_shows_its_interface(fabric, told, message):
+    job = fabric([roce()], [roce(gids=UNSEEN)])
+    assert told(job) == [("roce-port-in-other-namespace", "error", *NODE2)]
+    assert message(job).startswith("mlx5_0:1 of node2: the network interface is in another network namespace")
+    set_by_hand = fabric([roce()], [roce(gids=UNSEEN)], NCCL_IB_GID_INDEX="3")
+    assert told(set_by_hand) == [("roce-port-in-other-namespace", "error", *NODE2)]
+    beside = fabric([roce(), roce("mlx5_1")], [roce(gids=UNSEEN), roce("mlx5_1", "10.2.0.2")])
+    assert told(beside) == [("roce-port-in-other-namespace", "warning", *NODE2)]
+
+
+def test_roce_port_in_other_namespace_when_the_interface_of_the_gid_is_not_here(fabric, told, change):
+    here = Link("ens0np0", "", "physical", running=True, mtu_bytes=9000)
+    job = fabric([roce()], [roce(address="10.1.0.2")])
+    for place, name in enumerate(("ens0np0", "eth0")):
+        links = (msgspec.structs.replace(here, name=name),)
+        network = NetworkFacts(links=links, own_name=UNKNOWN, own_name_binds=UNKNOWN)
+        job = change.node(job, place, network=network)
+    assert told(job) == [("roce-port-in-other-namespace", "error", *NODE2)]
+
+
+def test_a_port_with_one_gid_in_this_namespace_is_silent(fabric, told):
+    own = ((LOCAL, ""), (ipv4("10.1.0.9"), ""), (LOCAL, V2), (ipv4("10.1.0.2"), V2))
+    assert told(fabric([roce()], [roce(gids=own)])) == [], "NCCL uses the entry of the pod's macvlan interface"
 
 
 def test_ipv6_only_is_told_once_for_all(fabric, told):

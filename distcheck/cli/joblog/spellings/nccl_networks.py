@@ -72,18 +72,23 @@ SPELLINGS = (
     ),
     _net(
         r"ibv_modify_qp\S* failed.*(?:No such device|\b19\b)(?!.*GID ::)",
-        "roce-gid-index-wrong",
+        "roce-gid-index-wrong roce-port-in-other-namespace",
         weight=LIKELY,
         source=_VERBS,
         near=r"NCCL_IB_GID_INDEX set",
     ),
     _net(
         r"ibv_modify_qp\S* failed.*(?:No such device|\b19\b)(?!.*GID ::)",
+        "roce-port-in-other-namespace roce-gid-index-wrong",
         weight=LIKELY,
         source=_VERBS,
-        says="The network interface of the RDMA adapter cannot be used from here, as in a container with its own network."
-        " Compare show_gids on the host and there; NCCL_IB_HCA=^NAME leaves an adapter out.",
         unless=r"NCCL_IB_GID_INDEX set",
+    ),
+    _net(
+        r"(?:read|open) failed in ncclIbRoceGetVersionNum",
+        "roce-port-in-other-namespace roce-gid-index-wrong",
+        weight=LIKELY,
+        source="https://github.com/NVIDIA/nccl/issues/1573",
     ),
     _net(
         r"ibv_modify_qp\S* failed.*(?:timed out|\b110\b)(?!.*GID ::ffff)",
