@@ -156,8 +156,8 @@ PHRASES = {
             "A Hello has {} KiB and {} s, a report {} s",
             [
                 of("framing:HELLO_LIMIT_BYTES") >> 10,
-                of("server:_HELLO_SECONDS"),
-                of("server:_REPORT_SECONDS"),
+                of("visit:_HELLO_SECONDS"),
+                of("visit:_REPORT_SECONDS"),
             ],
         ),
         (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -16,6 +18,7 @@ from distcheck.isolation.state import State, lose, settings_for, start
 from distcheck.isolation.verdict import Evidence, SearchVerdict
 from distcheck.rules.collectives.groups import slow_operations
 from distcheck.run.group_tests import OPERATIONS, GroupTests
+from distcheck.run.waiting import followers
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
@@ -57,12 +60,19 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
         left = run.remaining(_RESERVE_SECONDS)
         if left < _LEAST_ROUND_SECONDS:
             return _ended_early(_facts(so_far(state), state.nodes, took))
-        run.say(_announced(step, state))
+        _show(run, server, _announced(step, state))
         held = GroupTests(run, server, members, backend, step, min(first, left), operations=operations)
         state = lose(take(state, step, await held.hold()), held.lost)
         for trial in state.rounds[-1][1]:
             if trial.bad:
                 run.say(f"round {step.number}: {', '.join(trial.nodes)}: {trial.outcome}")
+
+
+def _show(run: Session, server: Server | None, announced: str) -> None:
+    """Show a round, and the processes that it waits for."""
+    each = [server.followers[uid] for uid in run.record.followers] if server is not None else []
+    view = partial(followers, "isolation", announced, each, time.monotonic(), why="still testing")
+    run.progress.begin(f"isolation: {announced}", view)
 
 
 def searched_with(job: Job) -> tuple[str, ...]:
