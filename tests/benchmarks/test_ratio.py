@@ -14,6 +14,7 @@ from benchmarks.ratio import (
     compared,
     counted,
     estimate,
+    hopeless,
     in_turn,
     judged,
     looks,
@@ -85,8 +86,11 @@ def test_what_is_clear_is_decided_after_three_pairs_and_what_is_close_after_more
 @pytest.mark.parametrize(("ratio", "met"), [(1.0, "yes"), (1.1, "NO")])
 def test_two_equal_sides_are_told_from_different_ones_if_the_noise_allows_it(ratio, met):
     assert measured(Random(3), ratio, 0.01, EQUAL, most=40).met == met
-    noisy = measured(Random(3), ratio, 0.3, EQUAL, most=40)
-    assert (noisy.met, noisy.times) == ("undecided", 40)
+    assert measured(Random(3), ratio, 0.3, EQUAL, most=40).met == "undecided"
+
+
+def test_the_noise_ends_a_row_early_if_no_more_pairs_would_decide_it():
+    assert measured(Random(3), 1.0, 0.3, EQUAL, most=40).times < 10
 
 
 def test_a_machine_that_becomes_slow_meanwhile_changes_no_ratio():
@@ -132,5 +136,12 @@ def test_repetitions_go_on_until_every_row_is_decided():
     row = until_decided(float, lambda found: [counted("a", 1, 1, 1, at_most(1)), alone("b", found, at_most(8))])
     assert [r.met for r in row] == ["yes", "yes"]
     assert 3 < row[1].times < 12
-    both = until_decided(lambda i: i % 2, lambda found: [alone("b", found, at_most(0.5))])
+    both = until_decided(lambda i: 0.1 * (i % 2), lambda found: [alone("b", found, at_most(0.099))])
     assert (both[0].met, both[0].times) == ("undecided", 12)
+
+
+@pytest.mark.parametrize(("noise", "most", "is_hopeless"), [(0.3, 40, True), (0.03, 40, False), (0.03, 8, True)])
+def test_pairs_that_would_not_decide_a_row_are_not_run(noise, most, is_hopeless):
+    ratio = estimate([1 - noise, 1, 1, 1, 1, 1 + noise])
+    assert judged(ratio, (0.99, 1.01)) == "undecided"
+    assert hopeless(ratio, (0.99, 1.01), 6, most) == is_hopeless
