@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.device import DeviceTest
@@ -60,6 +59,8 @@ def figures(report: Document) -> list[Figures]:
 
 
 def _figures(device: str, dtype: str, rows: list[DeviceRow]) -> Iterator[Figures]:
+    from statistics import median  # imports fractions and random, which a report without figures does not need
+
     on_cpu = device == "cpu"
     columns: tuple[tuple[str, Callable[[DeviceRow], float | None]], ...] = (
         (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 from distcheck.collectives.dimensions import inside
 from distcheck.collectives.plan import bus_factor, label
@@ -50,6 +49,8 @@ def _row(figure: GroupFigure, groups: Sequence[range], wrong: int | None) -> Gro
 
 def middle(row: GroupRow) -> float | None:
     """Return the median of the groups' bus bandwidths."""
+    from statistics import median  # imports fractions and random, which a report without figures does not need
+
     known = [speed for speed in row.busbw_GBps if speed is not None]
     return median(known) if known else None
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-
-import tabulate
+from types import ModuleType
+from typing import Any
 
 from distcheck.report.harmless import harmless
 from distcheck.report.tables import Grid
@@ -48,10 +49,31 @@ def _width(cells: list[list[str]], kept: Sequence[int]) -> int:
     return sum(max(len(row[n]) for row in cells) for n in kept) + 2 * (len(kept) - 1)
 
 
+def _import_tabulate() -> Any:
+    """Return tabulate, imported without importlib.metadata, which it only asks for its own version.
+
+    That reads the folder of installed packages and imports Python's email: a tenth of the start of `distcheck env`.
+    """
+    name = "importlib.metadata"
+    if name in sys.modules:
+        import tabulate
+
+        return tabulate
+    stand_in = sys.modules[name] = ModuleType(name)
+    vars(stand_in).update(version=str, PackageNotFoundError=ImportError)
+    try:
+        import tabulate
+    finally:
+        del sys.modules[name]
+    return tabulate
+
+
 def _tabulate(names: list[str], rows: list[list[str]], align: list[str]) -> str:
+    tabulate = _import_tabulate()
     before = tabulate.MIN_PADDING
     tabulate.MIN_PADDING = 0  # it would make each column two wider than its name
     try:
-        return tabulate.tabulate(rows, names, tablefmt="simple", disable_numparse=True, colalign=align)
+        text: str = tabulate.tabulate(rows, names, tablefmt="simple", disable_numparse=True, colalign=align)
     finally:
         tabulate.MIN_PADDING = before
+    return text
