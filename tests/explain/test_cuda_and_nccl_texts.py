@@ -70,6 +70,7 @@ def test_the_text_of_a_cuda_error_means_the_same_in_every_program(
         ),
         ("failed call to hipInit: HIP_ERROR_NoDevice", "gpu-none-visible"),
         ("nvidia-container-cli: initialization error: cuda error: invalid device ordinal", "gpu-nvml-init-failed"),
+        (f"{WARN}NET/OFI Couldn't enable endpoint. RC: -12, ERROR: Cannot allocate memory", "ib-fork-or-memlock"),
         (f"{WARN}CUDA some PFN functions not found in the library", "sw-driver-too-old"),
     ],
 )
@@ -83,6 +84,10 @@ def test_a_rarer_warning_of_nccl_names_its_rule(text: str, rule: str) -> None:
         (f"{WARN}Net : Socket creation failed : Address family not supported by protocol", "network"),
         (f"{WARN}NET/IB : mlx5_0:1 Got async event : local catastrophic error", "network"),
         (f"{WARN}TOPO/NET : Could not force merge NICs mlx5_0,mlx5_9", "start-up"),
+        (f"{WARN}NET/OFI Request completed with error. RC: 21. Error: unknown error", "network"),
+        (f"{WARN}HIP failure 'invalid device pointer'", "GPU"),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "start-up"),
+        ("the executor is currently idle: operation not supported", None),
         (f"{WARN}Mismatched collective detected, please check your collective calls", "application"),
         (f"{WARN}comm 0x55d5 has already been destroyed", "application"),
         (f"{WARN}Call to recv from 10.0.0.1<9> failed : Broken pipe", "network"),

@@ -122,6 +122,8 @@ SPELLINGS = (
         source=_CUDNN,
         says=_CUDNN_BROKEN,
     ),
+    _start(r"CUDNN_STATUS_\w*VERSION_MISMATCH", source=_CUDNN, says=_MIXED),
+    _start(r"nvJitLinkError", source="https://docs.nvidia.com/cuda/nvjitlink/index.html", weight=LIKELY, says=_MIXED),
     _start(r"cuDNN version (?:incompatibility|mismatch)", source=_CUDNN, says=_MIXED),
     _start(r"was compiled against \S.{0,40} but (?:linked|running|found|runtime)", source=_CUDNN, says=_MIXED),
     _start(r"but source was compiled with", source=_CUDNN, says=_MIXED),

@@ -8,7 +8,7 @@ from distcheck.cli.joblog.spelling import CAUSE, LIKELY, SYMPTOM, Spelling, told
 
 _RUNTIME = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 _text = partial(told, source=_RUNTIME)
-_CALL = r"(?:cuda|cu|hip|nccl)[A-Z_ :\[\]].{0,90}"
+_CALL = r"(?:cuda|\bhip|\bcu(?:Ctx|Device|Get|Init|Launch|Link|Mem|Module|Stream))[A-Z_ :\[\]].{0,90}"
 """What stands before the text on its line: CUDA error:, Cuda failure 3 ', Triton Error [CUDA]:, cudaSetDevice failed:"""
 _GRAPH = "The program used a stream or an event in a way that is not allowed while a CUDA graph is captured."
 _LAUNCH = "The program launched a kernel with a shape or with resources that this GPU does not have."

@@ -26,7 +26,7 @@ MISTAKE = _unknown(
 
 SPELLINGS = (
     _unknown(
-        r"NCCL WARN .*(?:pci|cuda|gpu|topo|xml|device ordinal)",
+        r"NCCL WARN .*(?:pci|cuda|\bhip\b|gpu|topo|xml|device ordinal)",
         about="GPU",
         source=_NCCL,
         says="NCCL failed at a GPU, or at its place in the machine.",

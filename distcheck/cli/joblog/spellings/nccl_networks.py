@@ -276,6 +276,14 @@ SPELLINGS = (
     ),
     _net(r"NET/OFI Selected Provider is (?!efa)", "nccl-efa-provider-missing", weight=HINT, source=_OFI),
     _net(r"Only EFA provider is supported", "nccl-efa-provider-missing", source=_OFI),
+    _net(r"NET/OFI .*Cannot allocate memory", "ib-fork-or-memlock nccl-efa-provider-missing", source=_OFI),
+    _net(
+        r"NET/OFI .*(?:completed with error|Couldn't|Unable to (?:insert|free|post|connect))",
+        weight=SYMPTOM,
+        source=_OFI,
+        says="The plugin for EFA failed on the network. Check that the security group allows all traffic to itself, in both"
+        " directions, and FI_LOG_LEVEL=warn.",
+    ),
     _net(r"NET/OFI Unable to register memory", "gdr-module-missing", weight=LIKELY, source=_OFI),
     _net(
         r"common task-to-task communication interfaces", "net-subnet-mismatch net-firewall-ephemeral", source=_HOROVOD
