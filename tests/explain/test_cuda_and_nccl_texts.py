@@ -62,7 +62,8 @@ def test_the_text_of_a_cuda_error_means_the_same_in_every_program(
             "/lib/libibverbs.so.1: version `IBVERBS_PRIVATE_22' not found (required by x.so)",
             "ib-no-device-in-container",
         ),
-        ("NCCL INFO NET/IB : No device found.", "ib-no-device-in-container"),
+        ("NCCL INFO NCCL_IB_DISABLE set by environment to 0.\nNET/IB : No device found.", "ib-no-device-in-container"),
+        ("NCCL INFO Bootstrap : Using ibp12s0:10.149.0.32<0>\nNET/IB : No device found.", "ib-no-device-in-container"),
         (f"{WARN}Call to recv from node2<56843> failed : Connection refused", "net-nccl-auto-wrong-iface"),
         (
             "ibrc.cpp:1851: neither nv_peer_mem, or nvidia_peermem detected\ninit failed for transport: IBGDA\n",
@@ -87,7 +88,6 @@ def test_a_rarer_warning_of_nccl_names_its_rule(text: str, rule: str) -> None:
         (f"{WARN}NET/OFI Request completed with error. RC: 21. Error: unknown error", "network"),
         (f"{WARN}HIP failure 'invalid device pointer'", "GPU"),
         ("RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "start-up"),
-        ("the executor is currently idle: operation not supported", None),
         (f"{WARN}Mismatched collective detected, please check your collective calls", "application"),
         (f"{WARN}comm 0x55d5 has already been destroyed", "application"),
         (f"{WARN}Call to recv from 10.0.0.1<9> failed : Broken pipe", "network"),
@@ -111,3 +111,20 @@ def test_too_many_open_files_is_told_from_a_missing_interface() -> None:
 def test_a_pattern_that_every_line_may_match_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"constant part|need a group"):
         told(pattern, about="GPU", source="https://example.com")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "node1:12:34 [0] NCCL INFO NET/IB : No device found.",
+        "node1:12:34 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]",
+        "node1:12:34 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.",
+        "node1:12:34 [0] NCCL INFO NET/Socket : GPU Direct RDMA Disabled for HCA 0 'eth0'",
+        "the executor is currently idle: operation not supported",
+    ],
+)
+def test_what_nccl_writes_on_every_healthy_machine_without_rdma_is_no_cause_and_no_known_error(line: str) -> None:
+    quiet = f"node1:12:34 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n{line}\n"
+    answered = found(quiet)
+    assert (answered.causes, answered.telling, answered.exit_code) == ((), None, 20)
+    assert found(quiet + "KeyError: 'weights'\n").about == "application"

@@ -38,7 +38,7 @@ class Judgement(NamedTuple):
 
 
 def judged(sightings: Sequence[Sighting]) -> Judgement:
-    """Return the judgement: spellings that tell more go first, and among those the earliest in time.
+    """Return the judgement: spellings that tell more go first, and among those the earliest in time; noise tells none.
 
     A mistake in the script comes before what other ranks then report: that a rank did not come.
 
@@ -53,7 +53,9 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
     if first.spelling.rules and first.spelling.rules[0] in _WAITED:
         first = next((seen for seen in rest if seen.spelling is MISTAKE and _precedes(seen, first)), first)
     consequences = tuple(seen for seen in (*leading, *rest) if seen.spelling is not first.spelling)
-    if not first.spelling.rules or heaviest == NOISE:
+    if heaviest == NOISE:
+        return Judgement((), None)
+    if not first.spelling.rules:
         return Judgement((), first, consequences)
     causes = [LikelyCause(first.spelling.rules[0], first)]
     others = [*(LikelyCause(seen.spelling.rules[0], seen) for seen in leading[1:] if seen.spelling.rules)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, NOISE, SYMPTOM, told
 
 _IB = "https://github.com/NVIDIA/nccl/blob/master/src/transport/net_ib.cc"
 _VERBS = "https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html"
@@ -23,6 +23,14 @@ _UNREACHABLE = (
     "The two adapters cannot reach each other, although both have an address. Check the routes between their networks;"
     " if only adapters of the same rail are connected, set NCCL_CROSS_NIC=0."
 )
+_EXPECTED = (
+    r"NCCL_IB_(?:HCA|GID_INDEX|TC|SL|TIMEOUT|ADDR\w+) set|NCCL_IB_DISABLE set by environment to 0|NCCL_NET set by \w+ to IB"
+    r"|(?:Using|OOB) (?:\[\d+\])?ib[a-z]{0,3}\d\S*?[:.]"
+)
+"""Signs that the job is to use RDMA adapters: without them NCCL writes the same on every machine that has none."""
+_CLOUD = r"\bEFA\b|libfabric|FI_PROVIDER|p[45]d?e?\.\d+xlarge|rdmap\d|NET/OFI|TCPX|gVNIC"
+_TCP = "NCCL uses TCP between the nodes, as it does on every machine without RDMA adapters."
+_NO_PLUGIN = "NCCL has no network plugin and uses its own transports, as most jobs do."
 _POST = "The RDMA adapter rejected a request of NCCL. Look at its driver and at the kernel log."
 _MISMATCH = "The ranks called different collectives, or the same with other sizes. NCCL's settings may also differ."
 
@@ -98,9 +106,10 @@ SPELLINGS = (
     _net(r"ibv_modify_qp\S* failed(?!.*GID ::)", "roce-gid-index-wrong ib-pkey", weight=SYMPTOM, source=_VERBS),
     _net(r"ibv_open_device failed", "ib-device-not-openable", source=_IB),
     _net(r"NET/IB : Unable to open device", "ib-device-not-openable", source=_IB),
-    _net(r"Failed to open libibverbs", "ib-no-device-in-container", weight=HINT, source=_IB),
+    _net(r"Failed to open libibverbs", "ib-no-device-in-container", weight=HINT, source=_IB, near=_EXPECTED),
+    _net(r"Failed to open libibverbs", weight=NOISE, source=_IB, says=_TCP, unless=_EXPECTED),
     _net(r"does not support the kernel ABI of", "ib-no-device-in-container", source=_CORE),
-    _net(r"version `IBVERBS_PRIVATE_\d+' not found", "ib-no-device-in-container", source=_CORE),
+    _net(r"^(?!.*NET/Plugin).*version `IBVERBS_PRIVATE_\d+' not found", "ib-no-device-in-container", source=_CORE),
     _net(r"no userspace device-specific driver found", "ib-no-device-in-container", weight=HINT, source=_CORE),
     _net(r"No IB devices found", "ib-no-device-in-container ib-port-down", weight=LIKELY, source=_CORE),
     _net(r"libibverbs: Warning: RLIMIT_MEMLOCK", "ib-fork-or-memlock", weight=LIKELY, source=_CORE),
@@ -196,8 +205,13 @@ SPELLINGS = (
         near=r"NCCL_IB_HCA set",
     ),
     _net(
-        r"NET/IB : No device found", "ib-no-device-in-container ib-hca-no-match ib-port-down", weight=HINT, source=_IB
+        r"NET/IB : No device found",
+        "ib-no-device-in-container ib-hca-no-match ib-port-down",
+        weight=HINT,
+        source=_IB,
+        near=_EXPECTED,
     ),
+    _net(r"NET/IB : No device found", weight=NOISE, source=_IB, says=_TCP, unless=_EXPECTED),
     _net(r"Error: network AWS Libfabric not found", "nccl-efa-plugin-missing nccl-net-plugin-missing", source=_PLUGIN),
     _net(r"Error: network \S+.* not found", "nccl-net-name-invalid nccl-net-plugin-missing", source=_PLUGIN),
     _net(
@@ -219,7 +233,8 @@ SPELLINGS = (
         source=_OFI,
     ),
     _net(r"provider efa output empty list", "nccl-efa-provider-missing", source=_OFI),
-    _net(r"Failed to find ncclNetPlugin_v\d+ symbol", "sw-plugin-abi", weight=HINT, source=_PLUGIN),
+    _net(r"Failed to find ncclNetPlugin symbol", "sw-plugin-abi", weight=HINT, source=_PLUGIN),
+    _net(r"Failed to find ncclNetPlugin_v\d+ symbol", weight=HINT, source=_PLUGIN, says=_NO_PLUGIN),
     _net(
         r"NET/Plugin: Could not find: libnccl-net",
         "nccl-net-plugin-on-some-ranks",
@@ -232,7 +247,10 @@ SPELLINGS = (
         "nccl-efa-plugin-missing nccl-net-plugin-missing",
         weight=HINT,
         source=_PLUGIN,
+        near=_CLOUD,
+        unless=r"Plugin Path : \S*libnccl-net|NET/Plugin: Loaded net plugin",
     ),
+    _net(r"NET/Plugin: Could not find: libnccl-net", weight=NOISE, source=_PLUGIN, says=_NO_PLUGIN, unless=_CLOUD),
     _net(r"could not insert '?nv(?:idia)?_peer_?mem", "gdr-module-missing sw-ofed-kernel", source=_PEERMEM),
     _net(
         r"(?:Unknown symbol|about version of symbol) ib_(?:un)?register_peer_memory_client",
@@ -240,7 +258,7 @@ SPELLINGS = (
         source=_PEERMEM,
     ),
     _net(r"failed to load nvidia-peermem module", "gdr-module-missing sw-ofed-kernel", source=_PEERMEM),
-    _net(r"GPU Direct RDMA Disabled", "gdr-module-missing gdr-not-used", weight=HINT, source=_IB),
+    _net(r"NET/IB : GPU Direct RDMA Disabled", "gdr-module-missing gdr-not-used", weight=HINT, source=_IB),
     _net(
         r"Got completion with error 12\b", "roce-pfc-ecn roce-gid-index-wrong ib-port-down", weight=LIKELY, source=_IB
     ),
