@@ -1,7 +1,7 @@
 """Write docs/scale.md's tables: what a job of many GPUs costs, from the unit costs that the benchmarks measured.
 
 ``python tests/benchmarks/run.py --write`` keeps what it measured in tests/benchmarks/costs.json and calls this.
-To add a line, give a benchmark's row its cost (``costs={"ssh_seconds_per_host": ...}``) and add it to `LINES`.
+To add a line, give a benchmark's row its cost (``costs={"outside_seconds_per_host": ...}``) and add it to `LINES`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,30 @@ def _per_node(gpus: float) -> float:
 
 
 LINES = (
-    Line("roll call, one process per node", "roll_call_seconds_per_process", _per_node, "s", 20, "`--join-timeout`"),
-    Line("roll call, one process per rank", "roll_call_seconds_per_process", _per_rank, "s", 20, "`--join-timeout`"),
+    Line(
+        "roll call, CPU of the leader, one process per node",
+        "leader_cpu_seconds_per_node",
+        _per_node,
+        "s",
+        20,
+        "`--join-timeout`",
+    ),
+    Line(
+        "roll call, CPU of the leader, one process per rank",
+        "leader_cpu_seconds_per_node",
+        _per_rank,
+        "s",
+        20,
+        "`--join-timeout`",
+    ),
+    Line(
+        "roll call, memory of the leader",
+        "leader_bytes_per_node",
+        lambda gpus: gpus / NODE / (1 << 30),
+        "GiB",
+        16,
+        "assumed for one rank",
+    ),
     Line(
         "connections of the leader, one process per rank",
         "roll_call_connections_per_process",
@@ -62,7 +84,7 @@ LINES = (
         "hard limit of open files",
     ),
     Line(
-        "bytes on the leader's network",
+        "roll call, bytes on the leader's network",
         "roll_call_bytes_per_node",
         lambda gpus: gpus / NODE / (1 << 20),
         "MiB",
@@ -159,11 +181,12 @@ def page(kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if missing := sorted({line.what for line in LINES} - {line.what for line in known}):
         lines += ["", f"Not measured: {'; '.join(missing)}."]
     lines += ["", "| unit cost | measured | by | on |", "|---|---:|---|---|"]
-    lines += [
-        f"| {name.replace('_', ' ')} | {value:.3g} | `{of_one['command']}` | {of_one['date']}, {of_one['machine']} |"
-        for of_one in kept.values()
-        for name, value in of_one["costs"].items()
-    ]
+    for of_one in kept.values():
+        source = f"`{of_one['command']}` | {of_one['date']}, {of_one['machine']}"
+        lines += [
+            f"| {name.replace('_', ' ')} | {_value(value, '').strip()} | {source} |"
+            for name, value in of_one["costs"].items()
+        ]
     return lines
 
 
