@@ -12,7 +12,7 @@ from distcheck.cli.joblog.answer import answer
 from distcheck.cli.joblog.matching import Matcher
 from distcheck.cli.joblog.quoted import quoted
 from distcheck.cli.joblog.reading import whole_lines
-from distcheck.cli.joblog.spelling import anchor, told, trie
+from distcheck.cli.joblog.spelling import NOISE, anchor, told, trie
 from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
 from distcheck.cli.joblog.subject import about
 from distcheck.rules import all_rules, find_rule
@@ -60,6 +60,9 @@ def test_a_message_that_a_docstring_quotes_is_found_or_a_table_knows_it():
         line = re.sub(r"\\(.)", r"\1", text)
         assert spelling.pattern.search(line)
         answered = found(f"{HEALTHY}[rank3]: {line}\n[rank3]: {line}\n{HEALTHY}")
+        if any(known.weight == NOISE and known.pattern.search(line) for known in TABLES):
+            assert answered.telling is None, line
+            continue
         assert answered.telling is not None, line
         assert answered.telling.line == 7, line
 
