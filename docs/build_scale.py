@@ -17,7 +17,7 @@ import measured
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, COSTS = "docs/scale.md", "tests/benchmarks/costs.json"
 COMMAND = "python docs/build_scale.py"
-COVERS = (COSTS, "docs/build_scale.py")
+COVERS = ("docs/build_scale.py",)
 
 GPUS = (1_000, 10_000, 100_000)
 NODE = 8
@@ -203,8 +203,8 @@ def keep(benchmark: str, command: str, costs: Mapping[str, float], root: Path = 
     kept = _kept(root)
     kept[benchmark] = {
         "command": command,
-        "date": measured._date(),  # noqa: SLF001 one module in two files
-        "machine": measured._machine(),  # noqa: SLF001 the same
+        "date": measured.today(),
+        "machine": measured.machine(),
         "costs": dict(costs),
     }
     (root / COSTS).write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -214,6 +214,12 @@ def keep(benchmark: str, command: str, costs: Mapping[str, float], root: Path = 
 def write(root: Path = ROOT) -> None:
     """Write the page from the unit costs that are kept."""
     measured.put(PAGE, "scale", page(_kept(root)), covers=COVERS, command=COMMAND, root=root)
+
+
+def stale(root: Path = ROOT) -> bool:
+    """Return whether the page has other figures than the unit costs that are kept."""
+    kept = _kept(root)
+    return bool(kept) and "\n".join(page(kept)) not in (root / PAGE).read_text(encoding="utf-8")
 
 
 def _kept(root: Path) -> dict[str, Any]:

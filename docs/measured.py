@@ -60,7 +60,7 @@ def put(page: str, name: str, lines: Sequence[str], *, covers: Sequence[str], co
         f"digest: {digest(covers, root)} -->",
         *lines,
         "",
-        f"*Measured {_date()} at {_commit(covers, root)}, {_machine()}, by `{command}`.*",
+        f"*Measured {today()} at {_commit(covers, root)}, {machine()}, by `{command}`.*",
         f"<!-- end of {name} -->",
     ]
     path.write_text(text[: found.start()] + "\n".join(written) + text[found.end() :], encoding="utf-8")
@@ -171,7 +171,8 @@ def _dump(node: object) -> str:
     return repr(node)
 
 
-def _date() -> str:
+def today() -> str:
+    """Return the date of a measurement."""
     return dt.datetime.now(dt.timezone.utc).date().isoformat()
 
 
@@ -186,7 +187,8 @@ def _git(root: Path, *arguments: str) -> str:
     return subprocess.run(["git", "-C", root, *arguments], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Return what a measurement depends on: cores, memory, versions."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     cores = len(os.sched_getaffinity(0))
     return f"{cores} cores, {memory:.0f} GiB, Python {platform.python_version()}, torch {metadata.version('torch')}"
