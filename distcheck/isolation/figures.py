@@ -136,9 +136,7 @@ def of_few(figures: Sequence[Figure], most: float = SLOW) -> Norm:
 
     With three nodes, a slow node is in two of the three pairs, but each other node has one good figure.
     """
-    best: dict[str, float] = {}
-    for members, speed in figures:
-        best.update((m, speed) for m in members if best.get(m, 0.0) < speed)
+    best = _best(figures)
     least = most * median_high(best.values())
     among = [speed for members, speed in figures if all(best[m] >= least for m in members)]
     shown = among or [speed for _, speed in figures if speed >= least]
@@ -146,6 +144,28 @@ def of_few(figures: Sequence[Figure], most: float = SLOW) -> Norm:
     # A small sample underestimates the spread.
     sigma = SIGMA_PER_MAD * median(abs(log(s / middle)) for s in shown) * (1 + 2 / len(shown))
     return Norm(middle, sigma, SLOW if len(shown) >= ENOUGH else SLOW_OF_FEW)
+
+
+def too_few(tests: Iterable[Trial], most: float = SLOW) -> bool:
+    """Whether more pairs may show that a node is slow: all its figures are low, and there are few of the others."""
+    pairs: dict[Kind, list[Figure]] = {}
+    for test in tests:
+        if test.speed is not None and len(test.nodes) == 2:
+            pairs.setdefault(_kind(test), []).append((test.nodes, test.speed))
+    for figures in pairs.values():
+        norm, best = of_few(figures, most), _best(figures)
+        below = min(most, SLOW) * norm.middle
+        if norm.share == SLOW_OF_FEW and any(SLOW_OF_FEW * norm.middle <= b < below for b in best.values()):
+            return True
+    return False
+
+
+def _best(figures: Iterable[Figure]) -> dict[str, float]:
+    """Return the best figure of each member."""
+    best: dict[str, float] = {}
+    for members, speed in figures:
+        best.update((m, speed) for m in members if best.get(m, 0.0) < speed)
+    return best
 
 
 def _trial(number: int, group: NodeGroup, result: Result | None) -> Trial:

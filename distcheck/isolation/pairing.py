@@ -8,6 +8,7 @@ from itertools import combinations
 from random import Random
 
 from distcheck.isolation.attribution import REPEATS, TIMES, Attribution, Edge, Tally
+from distcheck.isolation.figures import ENOUGH, too_few
 from distcheck.isolation.round import GROUPED, PAIRED, NodeGroup, Purpose
 from distcheck.isolation.sight import Sight
 from distcheck.isolation.state import State
@@ -33,7 +34,8 @@ def next_pairs(state: State, seen: Sight) -> list[NodeGroup]:
     done = rounds_of_pairs(state)
     if not done:
         return [_pair(known, a, b, "pair") for a, b in _adjacent(list(known.order))]
-    if len(known.order) < 2 or done >= ROUNDS + FURTHER_ROUNDS * joined.many:
+    unsure = FEW < len(known.order) <= SMALL and done < ENOUGH and too_few(state.tests, state.settings.slow_share)
+    if len(known.order) < 2 or (done >= ROUNDS + FURTHER_ROUNDS * joined.many and not unsure):
         return []
     deciding = _deciding(seen, last=done == ROUNDS - 1, late=done >= ROUNDS)
     taken = {n for g in deciding for n in g.nodes}
@@ -50,7 +52,7 @@ def next_pairs(state: State, seen: Sight) -> list[NodeGroup]:
     few = len(known.order) <= FEW
     if few:
         spare = [g for a, b in combinations(idle, 2) if _unmet(known, g := _pair(known, a, b, "pair"))][:1] or spare
-    covers = (done == 1 or few) and any(_unmet(known, g) for g in spare)
+    covers = unsure or ((done == 1 or few) and any(_unmet(known, g) for g in spare))
     return [*groups, *spare] if groups or covers else []
 
 

@@ -1,13 +1,18 @@
-"""How well bad nodes are found on simulated clusters, against testing everybody in pairs twice.
+"""How well bad nodes are found on simulated clusters, against two ways of testing everybody in two rounds of pairs.
 
 ``python tests/benchmarks/isolation_accuracy.py [--json | --write] [--trials N]``
 
 Searches run as real ones do, with their settings and to their end, by the scheduler that drives these, and only what a
 test of a group gives is simulated. ``--write`` puts the table into docs/reliability.md.
 
-The other side is what dlrover's network check does: all nodes in adjacent pairs, then the fastest with the slowest; a
-node is bad when its group failed both times, slow when its better time is above twice the median, and of three nodes
-or fewer nothing is said. Both sides see the same clusters, with the same faults.
+The other sides see the same clusters, with the same faults:
+
+- *dlrover* does what dlrover's network check does (NetworkCheckRendezvousManager in its rdzv_manager.py): all nodes in
+  adjacent pairs, then the fastest with the slowest; a node is bad if its group failed both times, slow if its better
+  time is above twice the median, and of three nodes or fewer nothing is said.
+- *everybody twice* tests all nodes in adjacent pairs, then each with its neighbour on the other side; a node is bad if
+  its group failed both times, slow if both groups had less than 0.8 of their round's median speed: below that share a
+  group is slow for distcheck.
 """
 
 from __future__ import annotations
@@ -33,10 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 FAILED_SECONDS = 3600.0
+"""What dlrover counts for a failure."""
 NOISE = 0.03
-SIZES = (4, 16, 64, 256, 1024, 12_500)
-FEWER_TRIALS = {1024: 10, 12_500: 50}
+SIZES = (4, 8, 16, 64, 256, 1024, 4096, 12_500)
+FEWER_TRIALS = {256: 4, 1024: 20, 4096: 50, 12_500: 100}
 """Of such sizes, by which factor."""
+SLOW_SHARE = 0.8
+FEWEST_OF_DLROVER = 4
 
 
 class Outcome(NamedTuple):
@@ -59,6 +67,7 @@ class Score(NamedTuple):
     rounds: int
     """At most."""
     tests: float
+    """Per trial."""
 
 
 def ours(cluster: Cluster, seed: int) -> Outcome:
@@ -68,21 +77,45 @@ def ours(cluster: Cluster, seed: int) -> Outcome:
     return Outcome(blamed, run.pair_rounds, tests)
 
 
-def everybody_twice(cluster: Cluster, seed: int) -> Outcome:
+def dlrover(cluster: Cluster, seed: int) -> Outcome:
     random = Random(f"world {seed}")
     nodes = list(cluster.nodes)
-    if len(nodes) <= 3:
+    if len(nodes) < FEWEST_OF_DLROVER:
         return Outcome(frozenset(), 0, 0)
-    first = _timed(cluster, _adjacent(nodes), random)
-    by_speed = sorted(nodes, key=lambda n: first[n])
     half = len(nodes) // 2
+    first = _seconds(cluster, _adjacent(nodes), random)
+    if not _at_fault(first):
+        return Outcome(frozenset(), 1, half)
+    by_speed = sorted(nodes, key=lambda n: first[n])
     pairs = [[by_speed[i], by_speed[-1 - i]] for i in range(half)]
     if len(nodes) % 2:
         pairs[-1].append(by_speed[half])
-    second = _timed(cluster, pairs, random)
-    best = {n: min(first[n], second[n]) for n in nodes}
-    usual = median(best.values())
-    return Outcome(frozenset(n for n in nodes if best[n] > 2 * usual), 2, 2 * half)
+    second = _seconds(cluster, pairs, random)
+    return Outcome(_at_fault({n: min(first[n], second[n]) for n in nodes}), 2, 2 * half)
+
+
+def _at_fault(seconds: dict[str, float]) -> frozenset[str]:
+    usual = median(seconds.values())
+    return frozenset(n for n, took in seconds.items() if took >= FAILED_SECONDS or took > 2 * usual)
+
+
+def everybody_twice(cluster: Cluster, seed: int) -> Outcome:
+    random = Random(f"world {seed}")
+    nodes = list(cluster.nodes)
+    bad = set(nodes)
+    for order in (nodes, [*nodes[1:], nodes[0]]):
+        seconds = _seconds(cluster, _adjacent(order), random)
+        passed = [took for took in seconds.values() if took < FAILED_SECONDS]
+        most = median(passed) / SLOW_SHARE if passed else 0.0
+        bad &= {n for n, took in seconds.items() if took > most}
+    return Outcome(frozenset(bad), 2, 2 * (len(nodes) // 2))
+
+
+SIDES: dict[str, tuple[str, Callable[[Cluster, int], Outcome]]] = {
+    "ours": ("distcheck", ours),
+    "dlrover": ("dlrover's two rounds", dlrover),
+    "twice": ("everybody twice", everybody_twice),
+}
 
 
 def _adjacent(nodes: list[str]) -> list[list[str]]:
@@ -92,13 +125,25 @@ def _adjacent(nodes: list[str]) -> list[list[str]]:
     return pairs
 
 
-def _timed(cluster: Cluster, groups: Iterable[list[str]], random: Random) -> dict[str, float]:
+def _seconds(cluster: Cluster, groups: Iterable[list[str]], random: Random) -> dict[str, float]:
+    """Return how long each node's group took in the other sides' test.
+
+    That test runs the ranks' own work and a collective over all rails, so its time shows the slowest of both.
+    """
     seconds: dict[str, float] = {}
     for i, nodes in enumerate(groups):
         result = measured(cluster, i, NodeGroup(tuple(nodes), "pair"), random)
-        took = result.seconds if result.ended == "passed" and result.seconds else FAILED_SECONDS
+        passed = result.ended == "passed" and result.seconds and all(r.ended == "passed" for r in result.rails)
+        took = (result.seconds or 0.0) / _slowest(cluster, nodes) if passed else FAILED_SECONDS
         seconds.update(dict.fromkeys(nodes, took))
     return seconds
+
+
+def _slowest(cluster: Cluster, nodes: list[str]) -> float:
+    """Return the least share of its speed that a rank's own work or a rail of these nodes has."""
+    work = [share for (node, _), share in cluster.slow_compute.items() if node in nodes]
+    rails = [SLOW_RAIL for n in nodes if n in cluster.slow_rails]
+    return min([*work, *rails], default=1.0)
 
 
 def _some(nodes: list[str], share: float, random: Random) -> list[str]:
@@ -133,6 +178,40 @@ def bad_links(n: int, random: Random) -> tuple[Cluster, set[str]]:
     return Cluster(names(n), links=pairs, noise=NOISE), set()
 
 
+def bad_alone(n: int, random: Random) -> tuple[Cluster, set[str]]:
+    ill = _some(names(n), 0.02, random)
+    return Cluster(names(n), bad_alone=dict.fromkeys(ill, 0.0), noise=NOISE), set(ill)
+
+
+def slow_device(n: int, random: Random) -> tuple[Cluster, set[str]]:
+    """One rank of some nodes computes at half of its speed."""
+    ill = _some(names(n), 0.02, random)
+    slow = {(node, random.randrange(RANKS)): 0.4 for node in ill}
+    return Cluster(names(n), slow_compute=slow, local_ranks=RANKS, noise=NOISE), set(ill)
+
+
+def bad_rail(n: int, random: Random) -> tuple[Cluster, set[str]]:
+    ill = _some(names(n), 0.02, random)
+    return Cluster(names(n), rails={i: random.randrange(RANKS) for i in ill}, local_ranks=RANKS, noise=NOISE), set(ill)
+
+
+def slow_rail(n: int, random: Random) -> tuple[Cluster, set[str]]:
+    ill = _some(names(n), 0.02, random)
+    slow = {node: random.randrange(RANKS) for node in ill}
+    return Cluster(names(n), slow_rails=slow, local_ranks=RANKS, noise=NOISE), set(ill)
+
+
+def slow_links(n: int, random: Random) -> tuple[Cluster, set[str]]:
+    ends = random.sample(range(0, n, 2), max(1, n // 100))
+    slow = {link(names(n)[i], names(n)[i + 1]): 0.3 for i in ends}
+    return Cluster(names(n), slow_links=slow, noise=NOISE), set()
+
+
+def only_the_whole(n: int, _random: Random) -> tuple[Cluster, set[str]]:
+    """Groups of more than half of the nodes fail; no node is bad."""
+    return Cluster(names(n), largest=n // 2, noise=NOISE), set()
+
+
 def two_sides(n: int, random: Random) -> tuple[Cluster, set[str]]:
     return Cluster(names(n), side=frozenset(names(n)[: n // 2]), noise=NOISE), set()
 
@@ -147,6 +226,11 @@ def three_sides(n: int, random: Random) -> tuple[Cluster, set[str]]:
     return Cluster(names(n), part=part, noise=NOISE), set()
 
 
+RANKS = 8
+"""On each node, where ranks or their rails count."""
+SLOW_RAIL = 0.4
+"""Of its speed, as the simulator has it."""
+
 KINDS: dict[str, Callable[[int, Random], tuple[Cluster, set[str]]]] = {
     "one bad node": bad_nodes(0.0),
     "10% bad nodes": bad_nodes(0.10),
@@ -154,21 +238,27 @@ KINDS: dict[str, Callable[[int, Random], tuple[Cluster, set[str]]]] = {
     "2% flaky nodes, passing 30%": flaky_nodes,
     "5% nodes at 0.4 of the speed": slow_nodes(0.4),
     "5% nodes at 0.6 of the speed": slow_nodes(0.6),
+    "2% nodes bad alone": bad_alone,
+    "2% nodes with a device at 0.4 of the speed": slow_device,
+    "2% nodes with a bad rail": bad_rail,
+    "2% nodes with a rail at 0.4 of the speed": slow_rail,
     "1% bad links": bad_links,
+    "1% links at 0.3 of the speed": slow_links,
+    "only groups of more than half fail": only_the_whole,
     "two sides cut off from one another": two_sides,
     "two sides of any names and sizes": sides_anywhere,
     "three sides of any names": three_sides,
 }
 
 
-def scores(kind: str, n: int, trials: int) -> tuple[Score, Score]:
-    """Return the score of distcheck and of the other side over the same clusters."""
-    found: tuple[list[tuple[Outcome, set[str]]], list[tuple[Outcome, set[str]]]] = ([], [])
+def scores(kind: str, n: int, trials: int) -> dict[str, Score]:
+    """Return the score of each side over the same clusters."""
+    found: dict[str, list[tuple[Outcome, set[str]]]] = {side: [] for side in SIDES}
     for seed in range(trials):
         cluster, truth = KINDS[kind](n, Random(f"{kind} {n} {seed}"))
-        found[0].append((ours(cluster, seed), truth))
-        found[1].append((everybody_twice(cluster, seed), truth))
-    return _score(found[0]), _score(found[1])
+        for side, (_, test) in SIDES.items():
+            found[side].append((test(cluster, seed), truth))
+    return {side: _score(its) for side, its in found.items()}
 
 
 def _score(found: list[tuple[Outcome, set[str]]]) -> Score:
@@ -182,8 +272,8 @@ def _score(found: list[tuple[Outcome, set[str]]]) -> Score:
 
 
 def row(kind: str, n: int, trials: int) -> dict[str, Any]:
-    mine, theirs = scores(kind, n, trials)
-    return {"kind": kind, "nodes": n, "trials": trials, "ours": mine._asdict(), "theirs": theirs._asdict()}
+    its = {side: score._asdict() for side, score in scores(kind, n, trials).items()}
+    return {"kind": kind, "nodes": n, "trials": trials, **its}
 
 
 def measure(trials: int, only: str = "") -> list[dict[str, Any]]:
@@ -202,16 +292,18 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
     ]
     for kind in KINDS:
         its = [r for r in rows if r["kind"] == kind]
-        for side, name in (("ours", "distcheck"), ("theirs", "everybody twice")):
+        for side, (name, _) in SIDES.items():
             shares = " | ".join(f"{100 * r[side]['exact']:.3g} %" for r in its)
             lines.append(f"| {kind if side == 'ours' else ''} | {name} | {shares} |")
-        rounds = " | ".join(str(r["ours"]["rounds"]) for r in its)
-        lines.append(f"| | rounds of pairs, at most | {rounds} |")
+        lines.append("| | rounds of pairs, at most | " + " | ".join(str(r["ours"]["rounds"]) for r in its) + " |")
+        each = (f"{2 * r['ours']['tests'] / r['nodes']:.1f}" for r in its)
+        lines.append(f"| | tests of pairs, each node | {' | '.join(each)} |")
     trials = ", ".join(f"{r['trials']} of {r['nodes']:,}" for r in rows if r["kind"] == rows[0]["kind"])
-    innocent = [sum(r[side]["innocent"] * r["trials"] for r in rows) for side in ("ours", "theirs")]
+    innocent = {side: sum(r[side]["innocent"] * r["trials"] for r in rows) for side in SIDES}
+    named = ", ".join(f"{SIDES[side][0]} {number:,.0f}" for side, number in innocent.items())
     total = sum(r["trials"] for r in rows)
-    named = f"distcheck named {innocent[0]:.0f} good nodes, testing everybody twice {innocent[1]:,.0f}"
-    return [*lines, "", f"Clusters of each kind: {trials} nodes. In all {total:,} clusters {named}."]
+    measured_on = f"Clusters of each kind: {trials} nodes. The other sides test each node twice, in two rounds at most."
+    return [*lines, "", f"{measured_on} Good nodes named in all {total:,} clusters: {named}."]
 
 
 def main() -> None:
@@ -233,8 +325,12 @@ def main() -> None:
         tables.put("docs/reliability.md", "isolation accuracy", page(rows), covers=covers, command=command)
         return
     columns = ["exact", "missed", "innocent", "rounds", "tests"]
-    table = [[r["kind"], r["nodes"], *(r[side][c] for side in ("ours", "theirs") for c in columns)] for r in rows]
-    print(tabulate.tabulate(table, ["kind", "nodes", *columns, *(f"theirs: {c}" for c in columns)], floatfmt=".3g"))
+    table = [[r["kind"], r["nodes"], *(r[side][c] for side in SIDES for c in columns)] for r in rows]
+    print(
+        tabulate.tabulate(
+            table, ["kind", "nodes", *(f"{side}: {c}" for side in SIDES for c in columns)], floatfmt=".3g"
+        )
+    )
 
 
 if __name__ == "__main__":
