@@ -99,6 +99,13 @@ LINES = (
         "hard limit of open files",
     ),
     Line("`--hosts`: CPU of the starting machine", "outside_cpu_seconds_per_host", _per_node, "s", 60, "`--timeout`"),
+    Line("peer round, CPU of the leader", "peer_leader_cpu_seconds_per_node", _per_node, "s", 15, "its deadline"),
+    Line(
+        "peer round, bytes on the leader's network",
+        "peer_leader_bytes_per_node",
+        lambda gpus: gpus / NODE / (1 << 20),
+        "MiB",
+    ),
     Line("judging and rendering, CPU", "judge_seconds_per_rank", _per_rank, "s", 60, "`--timeout`"),
     Line(
         "memory of the facts on the leader",

@@ -10,6 +10,7 @@ from benchmarks.programs import output_of_script
 from benchmarks.ratio import Row, alone, at_least, at_most, counted
 
 HOSTS, FEWER_HOSTS = 1024, 128
+NODES = 4096
 TIMES = 3
 
 
@@ -62,6 +63,30 @@ def roll_call_of_many_nodes() -> list[Row]:
         alone(f"{name}: CPU of the leader for a node", [seconds * 1e3 for seconds in cpu], at_most(1), "ms"),
         alone(f"{name}: peak memory of the leader", [run["GiB"] for run in runs], at_most(2), "GiB"),
     ]
+
+
+def peer_round() -> list[Row]:
+    """What the peer round costs a node and the leader, from 64 nodes, which all test each other, to 4,096."""
+    runs = {
+        nodes: [json.loads(output_of_script("peer_round.py", str(nodes))) for _ in range(TIMES)]
+        for nodes in (64, NODES)
+    }
+    rows = []
+    for nodes, its in runs.items():
+        name = f"peer round of {nodes} simulated nodes"
+        fewest, sent = its[0]["fewest_tests"], median(run["bytes"] for run in its)
+        rows += [
+            counted(f"{name}: the fewest tests of any node", fewest, None, fewest, at_least(6)),
+            alone(f"{name}: a node's tests", [run["seconds"] for run in its], at_most(5.0)),
+            counted(f"{name}: MB that a node sends", sent / 1e6, None, sent / 1e6, at_most(200), "MB"),
+        ]
+    of_leader = [run["leader_cpu_seconds"] for run in runs[NODES]]
+    costs = {
+        "peer_leader_cpu_seconds_per_node": median(of_leader) / NODES,
+        "peer_leader_bytes_per_node": median(run["leader_bytes"] for run in runs[NODES]),
+    }
+    name = f"peer round of {NODES} simulated nodes: CPU of the leader"
+    return [*rows, alone(name, of_leader, at_most(2.0), costs=costs)]
 
 
 def isolation_against_everybody_twice() -> list[Row]:

@@ -15,7 +15,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.large import isolation_against_everybody_twice, roll_call_of_many_nodes, starting_by_ssh
+from benchmarks.large import (
+    isolation_against_everybody_twice,
+    peer_round,
+    roll_call_of_many_nodes,
+    starting_by_ssh,
+)
 from benchmarks.programs import (
     HERE,
     NotMeasuredError,
@@ -221,6 +226,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
         roll_call_against_a_tcp_store,
         roll_call_of_many_nodes,
         starting_by_ssh,
+        peer_round,
         isolation_against_everybody_twice,
         unit_costs,
     )
@@ -266,6 +272,10 @@ COVERS: dict[str, tuple[str, ...]] = {
         "tests/benchmarks/many_nodes.py",
     ),
     "starting_by_ssh": ("distcheck/launch/remote/*.py", "distcheck/run/outside.py", "tests/benchmarks/outside.py"),
+    "peer_round": (
+        *(f"distcheck/rollcall/{name}.py" for name in ("peers", "doors", "path")),
+        "tests/benchmarks/peer_round.py",
+    ),
     "isolation_against_everybody_twice": (
         "distcheck/isolation/*.py",
         "tests/isolation/simulator.py",
