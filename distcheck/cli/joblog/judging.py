@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from distcheck.cli.joblog.matching import Sighting
-from distcheck.cli.joblog.spelling import NOISE, About
+from distcheck.cli.joblog.spelling import LIKELY, NOISE, SYMPTOM, About
 from distcheck.cli.joblog.spellings.errors import MISTAKE
 
 _MOST_CAUSES = 3
 _DECEMBER = 12
 _WAITED = frozenset({"env-rank-missing", "net-master-refused", "net-master-unreachable", "torchrun-nnodes-mismatch"})
 """A rank reports these also where another one has failed before it came."""
+
+_FAILED = re.compile(r"Error\b|\[E|has timed out|\b(?:bind|listen)\b")
+_ELSEWHERE = frozenset({"application", "GPU", "process killed"})
 
 
 class LikelyCause(NamedTuple):
@@ -40,17 +44,24 @@ class Judgement(NamedTuple):
 def judged(sightings: Sequence[Sighting]) -> Judgement:
     """Return the judgement: spellings that tell more go first, and among those the earliest in time; noise tells none.
 
-    A mistake in the script comes before what other ranks then report: that a rank did not come.
+    A mistake in the script comes before what other ranks then report: that a rank did not come, or symptoms.
+
+    torch warns of every attempt to connect that it repeats: if something else failed later, the ranks had met.
 
     Times decide only if all these lines have one: else the order of the lines does.
     """
     if not sightings:
         return Judgement((), None)
+    if retried := [seen for seen in sightings if _is_retried(seen)]:
+        met = [seen for seen in sightings if not _is_retried(seen)]
+        if any(_is_elsewhere(seen) and all(_precedes(one, seen) for one in retried) for seen in met):
+            judgement = judged(met)
+            return judgement._replace(consequences=(*judgement.consequences, *retried))
     heaviest = max(seen.spelling.weight for seen in sightings)
     leading = _in_order([seen for seen in sightings if seen.spelling.weight == heaviest])
     rest = _in_order([seen for seen in sightings if seen.spelling.weight < heaviest])
     first = leading[0]
-    if first.spelling.rules and first.spelling.rules[0] in _WAITED:
+    if first.spelling.weight <= SYMPTOM or (first.spelling.rules and first.spelling.rules[0] in _WAITED):
         first = next((seen for seen in rest if seen.spelling is MISTAKE and _precedes(seen, first)), first)
     consequences = tuple(seen for seen in (*leading, *rest) if seen.spelling is not first.spelling)
     if heaviest == NOISE:
@@ -65,6 +76,16 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
         if len(causes) < _MOST_CAUSES and cause.rule not in {known.rule for known in causes}:
             causes.append(cause)
     return Judgement(tuple(causes), first, consequences)
+
+
+def _is_retried(seen: Sighting) -> bool:
+    return "socket.cpp" in seen.text and not _FAILED.search(seen.text)
+
+
+def _is_elsewhere(seen: Sighting) -> bool:
+    """Whether a line shows a fault that ranks which have not met cannot have."""
+    known = seen.spelling.weight >= LIKELY and seen.spelling.about in _ELSEWHERE
+    return seen.spelling is MISTAKE or known
 
 
 def _precedes(seen: Sighting, other: Sighting) -> bool:

@@ -62,14 +62,18 @@ class Matcher:
         found: dict[Spelling, Sighting] = {}
         texts: dict[Spelling, set[str]] = {}
         looked: Counter[bytes] = Counter()
+        dull: set[bytes] = set()
         before = b""
         for piece in pieces:
             surroundings = _Surroundings(before, piece.data)
-            for number, start, end, key in self._candidates(piece):
+            for number, start, end, key in self._candidates(piece, dull):
                 candidates = self._with[key]
                 looked[key] += 1
                 if looked[key] > _MOST_READ:
-                    found |= {s: found[s]._replace(times=found[s].times + 1) for s in candidates if s in found}
+                    again = {s: found[s]._replace(times=found[s].times + 1) for s in candidates if s in found}
+                    found |= again
+                    if not again and len(key) <= _LONGEST_KNOWN_BYTES:
+                        dull.add(key)
                     continue
                 line = _Line(surroundings, start, end, candidates[0].anchor)
                 matched = False
@@ -90,10 +94,11 @@ class Matcher:
             before = piece.data[-_AROUND_BYTES:]
             if len(looked) > _KNOWN_LINES:
                 looked.clear()
+                dull.clear()
         return [seen for seen in found.values() if not seen.spelling.twice or seen.times > len(texts[seen.spelling])]
 
-    def _candidates(self, piece: Piece) -> Iterator[tuple[int, int, int, bytes]]:
-        """Yield number, start, end and text without digits of the lines that have an anchor."""
+    def _candidates(self, piece: Piece, dull: set[bytes]) -> Iterator[tuple[int, int, int, bytes]]:
+        """Yield number, start, end and text without digits of the lines that have an anchor, and are not dull."""
         keys = piece.data.lower().translate(None, _DIGITS).split(b"\n")
         different = set(keys)
         fresh = different - self._without - self._with.keys()
@@ -103,11 +108,12 @@ class Matcher:
             self._without.clear()
             self._with = {key: known for key, known in self._with.items() if key in different}
         self._without |= {key for key in fresh - self._with.keys() if len(key) <= _LONGEST_KNOWN_BYTES}
-        if different.isdisjoint(self._with):
+        wanted = {key for key in different - dull if key in self._with}
+        if not wanted:
             return
         start = 0
         for offset, (key, line) in enumerate(zip(keys, piece.data.split(b"\n"), strict=True)):
-            if key in self._with:
+            if key in wanted and key not in dull:
                 yield piece.first_line + offset, start, start + len(line), key
             start += len(line) + 1
         for key in [key for key in fresh if len(key) > _LONGEST_KNOWN_BYTES]:

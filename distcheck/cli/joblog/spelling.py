@@ -10,10 +10,12 @@ from typing import Literal, NamedTuple
 About = Literal["start-up", "network", "GPU", "process killed", "application"]
 """What a fault concerns; the `class` of the answer."""
 
-CAUSE, LIKELY, SYMPTOM, ERROR, CONSEQUENCE, HINT, NOISE = 6, 5, 4, 3, 2, 1, 0
-"""How much a line says about the cause. A cause goes before a symptom wherever they stand. A consequence shows that
-something failed, elsewhere or earlier. An error is one that no spelling knows. A hint is also written by healthy jobs:
-it leads only if nothing else does, and noise never."""
+CAUSE, LIKELY, SYMPTOM, SHAPE, ERROR, CONSEQUENCE, HINT, NOISE = 7, 6, 5, 4, 3, 2, 1, 0
+"""How much a line says about the cause. A cause goes before a symptom wherever they stand. A shape is a symptom in
+words that no table has. An error is one that nothing here knows. A consequence shows that something failed, elsewhere
+or earlier. A hint is also written by healthy jobs: it leads only if nothing else does, and noise never."""
+
+_SHORTEST_ANCHOR = 5
 
 _TOKEN = re.compile(
     r"""(?P<literal>\\[^a-zA-Z0-9](?![*+?{])|[^\\\[\](){}.^$|*+?0-9](?![*+?{]))"""
@@ -69,13 +71,14 @@ def told(
     """Return a spelling; `rules` are separated by spaces, patterns are searched without regard to case.
 
     Raises:
-        ValueError: the pattern has alternatives outside of groups, or no constant part: every line would have it.
+        ValueError: the pattern has alternatives outside groups, or its constant part is so short that too many lines
+            would have to be searched.
     """
-    if not anchor(pattern):
+    if len(constant := anchor(pattern)) < _SHORTEST_ANCHOR:
         raise ValueError(f"no constant part: {pattern}")
     return Spelling(
         re.compile(pattern, re.IGNORECASE),
-        anchor(pattern),
+        constant,
         tuple(rules.split()),
         about,
         weight,

@@ -11,6 +11,7 @@ from distcheck.cli.joblog.spellings import (
     endings,
     errors,
     gloo,
+    kubernetes,
     launchers,
     machine,
     memory,
@@ -22,8 +23,10 @@ from distcheck.cli.joblog.spellings import (
     nccl_networks,
     nccl_warnings,
     placement,
+    ray,
     rdma,
     rendezvous,
+    shapes,
     shared_memory,
     slurm,
     sockets,
@@ -42,6 +45,8 @@ TABLES: tuple[Spelling, ...] = (
     *slurm.SPELLINGS,
     *mpi.SPELLINGS,
     *launchers.SPELLINGS,
+    *ray.SPELLINGS,
+    *kubernetes.SPELLINGS,
     *memory.SPELLINGS,
     *storage.SPELLINGS,
     *shared_memory.SPELLINGS,
@@ -61,5 +66,5 @@ TABLES: tuple[Spelling, ...] = (
 )
 """Earlier ones go first where two match the same line with the same weight."""
 
-UNKNOWN: tuple[Spelling, ...] = errors.SPELLINGS
+UNKNOWN: tuple[Spelling, ...] = (*shapes.SPELLINGS, *errors.SPELLINGS)
 """Errors that no table knows; they come after the messages that docstrings quote."""

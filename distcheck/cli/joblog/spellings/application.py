@@ -15,6 +15,8 @@ _BARRIER = "https://docs.pytorch.org/docs/stable/distributed.html#torch.distribu
 _app = partial(told, about="application")
 _HUB = "https://huggingface.co/docs/huggingface_hub/package_reference/utilities#errors"
 _DOWNLOAD = "The program cannot download a model or data. Download it before the job, and set HF_HUB_OFFLINE=1."
+_STATE = "https://github.com/pytorch/pytorch/blob/main/torch/nn/modules/module.py"
+_STATES = "The checkpoint does not fit the model: its parameters have other names or shapes."
 _LATE = (
     "A rank did not reach or finish a collective in time. Usually another rank prepares data or saves a file for longer"
     " than the timeout, calls another collective, or failed first."
@@ -109,6 +111,7 @@ SPELLINGS = (
         source=_BARRIER,
     ),
     _app(r"Guessing device ID based on global rank", "gpu-barrier-guess", about="GPU", weight=HINT, source=_BARRIER),
+    _app(r"dump signal due to a collective timeout", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"Timeout at NCCL work", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"watchdog (?:got stuck|thread terminated)", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(
@@ -235,6 +238,9 @@ SPELLINGS = (
         source=_PYTHON,
         says="The script combines tensors of different devices.",
     ),
+    _app(r"size mismatch for \S+: copying a param", source=_STATE, says=_STATES),
+    _app(r"\(s\) in loading state_dict for", source=_STATE, says=_STATES),
+    _app(r"(?:Missing|Unexpected) key\(s\) in state_dict", source=_STATE, says=_STATES),
     _app(
         r"PytorchStreamReader failed",
         source="https://github.com/pytorch/pytorch/blob/main/caffe2/serialize/inline_container.cc",

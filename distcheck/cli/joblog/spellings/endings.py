@@ -27,6 +27,7 @@ _SIGILL = "A program was built for a newer processor than this node's."
 _EVICTED = "Kubernetes evicted the pod: it used more of a resource than allowed, or its node ran out of it."
 _BATCH = "https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-termination-reasons"
 _WALLTIME = "The job reached its time limit. Request more time, or resume from a checkpoint."
+_PREEMPTED = "The scheduler preempted the job. Resume it from a checkpoint."
 _CONSEQUENCE = "A rank failed. The cause is in the lines of that rank before this report."
 
 ROOT_CAUSE = _killed(
@@ -64,6 +65,8 @@ SPELLINGS = (
     _killed(r"signal: Killed", source=_SIGNAL, weight=LIKELY, says=_SIGKILL),
     _killed(r"\(signal 9\)", source=_SIGNAL, weight=LIKELY, says=_SIGKILL),
     _killed(r"Signal 9 \(SIGKILL\)", source=_ELASTIC, weight=LIKELY, says=_SIGKILL),
+    _killed(r"\bWTERMSIG 9\b", source=_SIGNAL, weight=LIKELY, says=_SIGKILL),
+    _killed(r"\b(?:is|was|were|been|being) preempted\b", source=_BATCH, weight=LIKELY, says=_PREEMPTED),
     _killed(r"Signals\.SIGKILL", source=_SIGNAL, weight=LIKELY, says=_SIGKILL),
     _killed(
         r"(?:terminated|killed|died) (?:with|by) (?:signal )?SIGKILL", source=_SIGNAL, weight=LIKELY, says=_SIGKILL
@@ -81,7 +84,11 @@ SPELLINGS = (
     _killed(r"got signal ?: ?15\b", source=_ELASTIC, weight=SYMPTOM, says=_SIGTERM),
     _killed(r"Received (?:Signals\.SIGTERM|15) death signal", source=_ELASTIC, weight=SYMPTOM, says=_SIGTERM),
     _killed(r"\bEvicted\b(?! \d)", source=_KUBERNETES, weight=LIKELY, says=_EVICTED),
-    _killed(r"The node was low on resource: (?!memory)", source=_KUBERNETES, says=_EVICTED),
+    _killed(
+        r"The node was low on resource: (?!memory|ephemeral-storage|nodefs|imagefs|inodes)",
+        source=_KUBERNETES,
+        says=_EVICTED,
+    ),
     _killed(
         r"ephemeral local storage usage exceeds",
         source=_KUBERNETES,
@@ -112,6 +119,12 @@ SPELLINGS = (
     _killed(r"exitcode\s*: ?\(?-15\b", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _killed(r"exit code:? ?-15\b", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _killed(r"Signal 15 \(SIGTERM\)", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
+    _app(
+        r"(?:distributed\.(?:launch|run)|torchrun|accelerate|deepspeed)\b.*returned non-zero exit status",
+        source=_ELASTIC,
+        weight=CONSEQUENCE,
+        says=_CONSEQUENCE,
+    ),
     _app(r"exits with return code = [1-9]", source=_DEEPSPEED, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _app(r"ChildFailedError", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _app(r"exitcode\s*: ?\(?-6\b", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import ERROR, told
+from distcheck.cli.joblog.spelling import ERROR, HINT, told
 
 _PYTHON = "https://docs.python.org/3/library/exceptions.html"
 _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug"
+_C10D = "https://github.com/pytorch/pytorch/tree/main/torch/csrc/distributed/c10d"
 _unknown = partial(told, weight=ERROR, fallback=True)
 _LAUNCHING = (
     r"launcher/|hostfile|mpi_discovery|multi_gpu_launcher|commands/launch|init_process_group|init_distributed|rendezvous"
@@ -52,6 +53,19 @@ SPELLINGS = (
     ),
     _unknown(
         r": command not found", about="start-up", source=_PYTHON, says="A program is not installed, or not in PATH."
+    ),
+    _unknown(
+        r"socket\.cpp:\d+\] .*(?:fail|error|timed out|unable)",
+        about="network",
+        source=_C10D,
+        says="torch's store failed.",
+    ),
+    _unknown(
+        r"\[E[\d :.]*ProcessGroup",
+        weight=HINT,
+        about="application",
+        source=_C10D,
+        says="torch reported an error of a process group.",
     ),
     _unknown(r"CUDA error: ", about="GPU", source=_PYTHON, says="A CUDA call failed."),
     _unknown(r"(?<!SO_)Error: (?!Rank)", about="start-up", source=_PYTHON, trace=_LAUNCHING, says=_RAISED),

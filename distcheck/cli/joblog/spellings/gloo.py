@@ -41,6 +41,7 @@ SPELLINGS = (
     ),
     _net(r"Failed to look up the IP address for the hostname", _OWN_NAME, source=_FACTORY),
     _net(r"makeDeviceForHostname\(\): unsupported gloo device", _OWN_NAME, source=_FACTORY),
+    _net(r"interface or hostname can't be empty", "host-own-name-unresolvable net-gloo-ifname-wrong", source=_FACTORY),
     _net(r"makeDeviceForInterface\(\): unsupported gloo device", "net-gloo-ifname-wrong", source=_FACTORY),
     _net(r"Unable to find address for: (?P<interface>" + _INTERFACE + ")", "net-gloo-ifname-wrong", source=_DEVICE),
     _net(
@@ -64,6 +65,7 @@ SPELLINGS = (
         unless="Unable to find address",
     ),
     _net(r"device\.cc:\d+\] .*Name or service not known", _OWN_NAME, source=_DEVICE),
+    _net(r"address family mismatch", "net-ipv4-ipv6-mixed", source=_PAIR, near=r"gloo|pair\.cc"),
     _net(r"ss1\.ss_family == ss2\.ss_family", "net-ipv4-ipv6-mixed", source=_DEVICE),
     # The full mesh: the peer's address tells why.
     _net(

@@ -1,6 +1,6 @@
-"""What launchers say themselves: the shell, ssh, torchrun, DeepSpeed, Accelerate, Lightning, Ray, Kubernetes.
+"""What launchers say themselves: the shell, ssh, torchrun, DeepSpeed, Accelerate, Lightning.
 
-Slurm and MPI have tables of their own. DeepSpeed's words: deepspeed/launcher/runner.py.
+Slurm, MPI, Ray and Kubernetes have tables of their own. DeepSpeed's words: deepspeed/launcher/runner.py.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ _SSH = "https://man.openbsd.org/ssh"
 _DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py"
 _DETECTION = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/comm/comm.py"
 _ACCELERATE = "https://github.com/huggingface/accelerate/blob/main/src/accelerate/commands/launch.py"
-_KUBERNETES = "https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/"
-_CONTAINER = "https://github.com/opencontainers/runc/blob/main/libcontainer/init_linux.go"
 _WINDOWS = "A script has line ends of Windows, or names an interpreter that this node lacks: run dos2unix on it."
 _COLOSSALAI = "https://github.com/hpcaitech/ColossalAI/blob/main/colossalai/cli/launcher/multinode_runner.py"
-_RAY = "https://docs.ray.io/en/latest/cluster/faq.html"
 _SHELL = "https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html"
 _PYTHON = "https://docs.python.org/3/library/exceptions.html"
 _LIGHTNING = "https://lightning.ai/docs/pytorch/stable/"
@@ -104,7 +101,6 @@ SPELLINGS = (
     _start(
         r"(?:torchrun|launch\.py|accelerate|deepspeed|run\.py): error: ",
         source=_SHELL,
-        weight=LIKELY,
         unless=r"local[-_]rank",
         says="The launcher was started with wrong arguments.",
     ),
@@ -192,74 +188,19 @@ SPELLINGS = (
         weight=LIKELY,
         source=_COLOSSALAI,
     ),
-    # Ray.
-    _start(
-        r"[Uu]nable to connect to GCS",
-        about="network",
-        source=_RAY,
-        says="A Ray node cannot reach the head node. Check its address, port 6379 and the firewall.",
-    ),
-    _start(
-        r"Failed to connect to GCS",
-        about="network",
-        source=_RAY,
-        says="A Ray node cannot reach the head node. Check its address, port 6379 and the firewall.",
-    ),
-    _start(
-        r"Unable to connect to Redis at",
-        about="network",
-        source=_RAY,
-        says="A Ray node cannot reach the head node. Check its address, port 6379 and the firewall.",
-    ),
-    _start(
-        r"Could not find any running Ray instance",
-        source=_RAY,
-        says="No Ray cluster runs here: start one with `ray start --head`.",
-    ),
-    _start(
-        r"No available node types can fulfill resource request",
-        source=_RAY,
-        says="The job asks Ray for more GPUs or CPUs than its cluster has.",
-    ),
-    _start(r"Version mismatch: The cluster was started with", "sw-packages-differ sw-python-differs", source=_RAY),
-    # Kubernetes.
-    _start(r"ImagePullBackOff", source=_KUBERNETES, says="Kubernetes could not load the container's image."),
-    _start(r"ErrImagePull", source=_KUBERNETES, says="Kubernetes could not load the container's image."),
-    _start(
-        r"CreateContainer(?:Config)?Error",
-        source=_KUBERNETES,
-        says="Kubernetes could not create the container: kubectl describe pod shows why.",
-    ),
-    _start(
-        r"is waiting to start: (?:PodInitializing|ContainerCreating)",
-        weight=SYMPTOM,
-        source=_KUBERNETES,
-        says="The pod is not yet started: kubectl describe pod shows what it waits for.",
-    ),
-    _start(r"Insufficient nvidia\.com/gpu", "gpu-fewer-than-needed", weight=LIKELY, source=_KUBERNETES),
-    _start(r"FailedScheduling", source=_KUBERNETES, says="Kubernetes has no node with what the pod requests."),
-    _start(
-        r"upstream connect error or disconnect/reset before headers",
-        "k8s-istio-sidecar",
-        about="network",
-        source="https://istio.io/latest/docs/ops/common-problems/network-issues/",
-    ),
-    _start(
-        r"exec format error",
-        weight=LIKELY,
-        source=_CONTAINER,
-        says="The program or image is built for another processor architecture.",
-    ),
-    _start(
-        r"Back-off restarting failed container",
-        weight=CONSEQUENCE,
-        source=_KUBERNETES,
-        says="A container failed several times. The cause is in its log: kubectl logs --previous.",
-    ),
+    # Files of Windows.
     _start(r"^: No such file or directory", source=_SHELL, says=_WINDOWS),
     _start(r"\$'\\r': command not found", source=_SHELL, says=_WINDOWS),
     _start(r"bad interpreter: No such file", source=_SHELL, says=_WINDOWS),
     # Packages.
+    _start(
+        r"No module named ",
+        "sw-packages-differ launch-probe-missing sw-python-differs",
+        weight=LIKELY,
+        source=_PYTHON,
+        near=r"Primary job\s+terminated|(?:mpirun|mpiexec)(?:\.real)? detected|Command '+\[?'?ssh |task function was not",
+        unless=r"'?etcd|mpi4py",
+    ),
     _start(
         r"libnccl\.so\S* cannot open shared object file",
         source=_SHELL,

@@ -9,6 +9,7 @@ from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
 _KERNEL = "https://docs.kernel.org/admin-guide/mm/concepts.html#oom-killer"
 _CGROUP = "https://slurm.schedmd.com/cgroup.conf.html"
 _KUBERNETES = "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource/"
+_PRESSURE = "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/"
 _RAY = "https://docs.ray.io/en/latest/ray-core/scheduling/ray-oom-prevention.html"
 _LSF = "https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-termination-reasons"
 _PBS = "https://help.altair.com/2022.1.0/PBS%20Professional/PBSUserGuide2022.1.pdf"
@@ -31,6 +32,14 @@ SPELLINGS = (
     _killed(r"TERM_MEMLIMIT", _MEMORY, source=_LSF),
     _killed(r"PBS: job killed: (?:v?mem|pmem) .*exceeded limit", _MEMORY, source=_PBS),
     _killed(r"The node was low on resource: memory", _MEMORY, source=_KUBERNETES),
+    _killed(r"\bMemoryPressure\b(?!\s+False)", _MEMORY, weight=LIKELY, source=_PRESSURE),
+    _killed(r"\bPIDPressure\b(?!\s+False)", _THREADS, weight=LIKELY, source=_PRESSURE),
+    _killed(r"\bDiskPressure\b(?!\s+False)", "host-disk-full storage-full", source=_PRESSURE),
+    _killed(
+        r"The node was low on resource: (?:ephemeral-storage|nodefs|imagefs|inodes)",
+        "host-disk-full storage-full",
+        source=_PRESSURE,
+    ),
     _killed(r"node running low on memory", _MEMORY, source=_RAY),
     _killed(r"Memory on the node \(IP: .* where the ", _MEMORY, source=_RAY),
     _killed(r"exceeds the memory usage threshold", _MEMORY, source=_RAY),

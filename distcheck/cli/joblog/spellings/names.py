@@ -86,6 +86,13 @@ SPELLINGS = (
         near=r"dns\.google",
         says="An inference server asks the DNS only to learn its own address. Set its variable for it: VLLM_HOST_IP.",
     ),
+    _net(
+        r"does not appear to be an IPv[46](?: or IPv[46])? address",
+        "env-master-addr-format",
+        about="start-up",
+        source="https://github.com/python/cpython/blob/main/Lib/urllib/parse.py",
+        near=r"rendezvous|init_process_group|TCPStore|tcp://",
+    ),
     _net(r"encoding with 'idna' codec failed", "env-master-addr-format", source=_IDNA, unless=WEB),
     _net(
         r"gaierror: \[Errno -?\d+\]",

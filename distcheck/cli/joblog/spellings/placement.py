@@ -50,6 +50,7 @@ SPELLINGS = (
         near=r"environ|os\.py|dist|_RANK|launch",
     ),
     _start(r"raise _env_error\(['\"](?P<variable>\w+)", "env-rank-unset env-mpi-horovod-vars-only", source=_RENDEZVOUS),
+    _start(r"raise _env_error\(", "env-rank-unset env-mpi-horovod-vars-only", weight=SYMPTOM, source=_RENDEZVOUS),
     _start(r"No module named '?mpi4py", "env-rank-unset env-mpi-horovod-vars-only", source=_MPI4PY, near=_DISCOVERY),
     _start(
         r"(?:Error|Exception|assert\w*)\b.{0,160}(?:must|should|please|need to|have to|only)\b.{0,60}\b(?:launch|run|start|call|invok)\w*\b.{0,40}\b"
@@ -88,6 +89,19 @@ SPELLINGS = (
     _start(r"Could not consume arg: --local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"not used by the HfArgumentParser: .*--local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"arguments are required: --local[-_]rank", "launch-local-rank-arg env-local-rank-unset", source=_LAUNCH),
+    _start(
+        r"IndexError: (?:list|tuple) index out of range",
+        "env-local-rank-out-of-range gpu-fewer-than-needed",
+        weight=LIKELY,
+        source=_ENVIRON,
+        trace=r"\[[^\]\n]*local_?rank[^\]\n]*\]+[^\n]*\n(?:[ ~^]*\n)?[^\n]*$",
+    ),
+    _start(
+        r"found at least two devices, cuda:0 and cuda:[1-9]",
+        "env-local-rank-unset env-mpi-horovod-vars-only",
+        source=_ENVIRON,
+        near=r"mpirun|mpiexec|--launcher[= ]mpi|OMPI_COMM",
+    ),
     _start(r"Invalid rank \d+, rank should be in the interval", "env-rank-out-of-range", source=_SAMPLER),
     _start(r"rank should be within the world_size", "env-rank-out-of-range env-world-size-mismatch", source=_C10D),
     _start(r"world size should be less or equal to the world size", "env-world-size-mismatch", source=_C10D),

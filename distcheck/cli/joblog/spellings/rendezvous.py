@@ -15,6 +15,7 @@ _RUN = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py"
 _STORE = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/TCPStore.cpp"
 _ELASTIC_STORE = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/utils/store.py"
 _C10D = "https://github.com/pytorch/pytorch/blob/v1.10.0/torch/distributed/distributed_c10d.py"
+_JAX = "https://github.com/openxla/xla/tree/main/xla/tsl/distributed_runtime/coordination"
 _ETCD = "https://docs.pytorch.org/docs/stable/elastic/rendezvous.html"
 _start = partial(told, about="start-up")
 _SEVERAL_NODES = r"nnodes[= ]+['\"]?(?:[2-9]|[1-9]\d|\d+:(?:[2-9]|\d\d))|(?:max|min)_nodes\s+: (?:[2-9]|\d\d)"
@@ -113,6 +114,21 @@ SPELLINGS = (
         _MISSING,
         weight=LIKELY,
         source=_ELASTIC_STORE,
+    ),
+    _start(
+        r"Barrier timed out\. .*(?:PjRT_Client_Connect|Wait_for_all_tasks_to_register)",
+        "env-rank-missing env-world-size-not-product",
+        weight=LIKELY,
+        source=_JAX,
+    ),
+    _start(
+        r"coordination service as cluster registration failed",
+        "env-rank-missing env-world-size-not-product",
+        weight=LIKELY,
+        source=_JAX,
+    ),
+    _start(
+        r"\bDEADLINE_EXCEEDED\b", _MISSING, weight=SYMPTOM, source=_JAX, trace=r"jax/_src/distributed\.py|RegisterTask"
     ),
     _start(
         r"port number of the (?:rendezvous endpoint|C10d store)", "env-master-port-range env-not-integer", source=_UTILS

@@ -61,8 +61,14 @@ SPELLINGS = (
     ),
     _host(r"unable to open shared memory object .*Too many open files", "host-nofile", source=_MAPPED),
     _host(r"unable to open shared memory object .*(?:No space left|Cannot allocate)", _SMALL, source=_MAPPED),
+    _host(  # the reason is missing before torch 1.12: most often it is EMFILE
+        r"unable to open shared memory object(?!.*(?:denied|Read-only|exists))",
+        "host-nofile host-shm-not-writable host-shm-too-small",
+        weight=LIKELY,
+        source=_MAPPED,
+    ),
     _host(
-        r"unable to open shared memory object",
+        r"unable to open shared memory object.*(?:denied|Read-only|exists)",
         "host-shm-not-writable host-shm-too-small host-nofile",
         weight=LIKELY,
         source=_MAPPED,

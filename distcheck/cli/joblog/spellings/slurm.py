@@ -106,6 +106,11 @@ SPELLINGS = (
         r"JobState=PREEMPTED", source=_SBATCH, says="The scheduler preempted the job. Resume it from a checkpoint."
     ),
     _killed(
+        r"DUE TO JOB NOT ENDING WITH SIGNALS",
+        source=_STEPD,
+        says="Slurm could not kill the processes of a step, mostly as they wait for a file system or a GPU, and drained the node.",
+    ),
+    _killed(
         r"DUE TO JOB REQUEUE", source=_SBATCH, says="The scheduler put the job back in its queue, and starts it again."
     ),
     _killed(

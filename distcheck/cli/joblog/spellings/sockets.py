@@ -13,16 +13,16 @@ _net = partial(told, about="network")
 _TAKEN = "net-port-in-use net-port-in-use-by-peer-job"
 _WORKERS = r"multiprocessing/(?:connection|managers|resource_sharer|reduction|queues)|pin_memory|rebuild_storage"
 """Python's own sockets between a rank and its data loaders, which break when the rank ends."""
-_SERVICES = r"visdom/|redis\.exceptions|redis/connection|pymongo\.errors|psycopg2?\.|pymysql\.err|TensorBoard could not bind|dial tcp"
+SERVICES = r"visdom/|redis\.exceptions|redis/connection|pymongo\.errors|psycopg2?\.|pymysql\.err|TensorBoard could not bind|dial tcp"
 """Clients and servers beside the job."""
-_OTHER_SOFTWARE = rf"ssh: |failed to connect to|connect to \S+<|ibv_|NCCL WARN|{_WORKERS}|{_SERVICES}|{WEB}"
+_OTHER_SOFTWARE = rf"ssh: |failed to connect to|connect to \S+<|ibv_|NCCL WARN|{_WORKERS}|{SERVICES}|{WEB}"
 
 SPELLINGS = (
     _net(
         r"(?:port: (?P<port>\d+).*)?address already in use",
         _TAKEN,
         source=_ERRNO,
-        unless=rf"ipcsocket|nccl-socket|NCCL WARN|{_SERVICES}",
+        unless=rf"ipcsocket|nccl-socket|NCCL WARN|{SERVICES}",
     ),
     _net(
         r"Only one usage of each socket address",
@@ -35,7 +35,15 @@ SPELLINGS = (
         weight=LIKELY,
         source=_ERRNO,
     ),
-    _net(r"\bport\b.{0,40}\balready (?:in use|used|occupied|bound|allocated)", _TAKEN, source=_ERRNO, unless=_SERVICES),
+    _net(r"\bport\b.{0,40}\balready (?:in use|used|occupied|bound|allocated)", _TAKEN, source=_ERRNO, unless=SERVICES),
+    _net(
+        r"Cannot assign requested address",
+        "net-ipv4-ipv6-mixed net-bind-failed",
+        weight=SYMPTOM,
+        source=_ERRNO,
+        near=r"Errno -9\]|no AF_INET6? address|Address family",
+        unless=_OTHER_SOFTWARE,
+    ),
     _net(
         r"Cannot assign requested address",
         "env-master-addr-not-rank0-host net-bind-failed",
