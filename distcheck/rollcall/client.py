@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +16,9 @@ from distcheck.rollcall.protocol import Hello
 _ANSWER_SECONDS = 3.0
 _LEAST_ANSWER_SECONDS = 0.5
 _PAUSE_SECONDS = 0.1
+_LEAST_KNOCK_SECONDS = 0.05
 _MASTER_PATIENCE_SECONDS = 2.0
+"""How long only MASTER_PORT is tried, if it neither admits this process nor turns it away."""
 _MOST_DOORS = 256
 _LEAD_SECONDS = 1.0
 """Between two attempts at an endpoint where the leader only may be, and the longest time for one connection."""
@@ -24,6 +26,10 @@ _LEAST_MASTER_SECONDS = 1.5
 """An endpoint that does not answer for this long counts as a timeout; the kernel has sent a second SYN by then."""
 _SETTLED = {"met", "agent", "foreign", "silent"}
 """Outcomes that another attempt at the same endpoint does not change."""
+
+
+_Knock = asyncio.Future[tuple[Attempt, Connection | None]]
+"""An attempt at an endpoint that goes on."""
 
 
 class Attendance(NamedTuple):
@@ -59,64 +65,123 @@ async def attend(
     leader may be. They are tried once a second. The caller may add to them meanwhile, and endpoints that another
     follower names are added here.
     """
-    leads = [] if leads is None else leads
-    asked_at: dict[Door, float] = {}
     loop = asyncio.get_running_loop()
+    search = _Search(ways, [] if leads is None else leads, loop.time() + seconds)
     start = loop.time()
-    until = start + seconds
-    last: dict[Door, Attempt] = {}
-    met: Connection | None = None
 
-    def master_settled() -> bool:
-        return any(a.outcome in _SETTLED for d, a in last.items() if not d.side)
-
-    def take(door: Door, attempt: Attempt, connection: Connection | None) -> None:
-        nonlocal met, until
-        seen = last.get(door)
-        if seen is not None and seen.outcome == attempt.outcome == "timeout":
-            attempt = seen  # the end of the roll call cuts the last attempt short
-        last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
-        if attempt.outcome == "elsewhere":
-            leads.extend(_named(attempt.detail, (*ways, *leads)))
-        if connection is None:
-            return
-        if met is not None:
-            connection.writer.close()
-            return
-        met = connection
-        # torch tries a name's addresses one after the other, so every address without an answer matters.
-        others = any(not d.side and d not in last for d in ways)
-        unsure = not connection.welcome.of_node and (others or (door.side and not master_settled()))
-        until = min(until, loop.time() + (_MASTER_PATIENCE_SECONDS if unsure else 0.0))
+    def knock(door: Door) -> _Knock:
+        left = max(_LEAST_KNOCK_SECONDS, search.until - loop.time())
+        said = _after(hello, loop.time() - start)
+        return asyncio.ensure_future(_knock(door, said, min(connect_seconds, left), left, secret))
 
     while True:
-        left = max(0.05, until - loop.time())
-        began = loop.time()
-        due = [d for d in leads if began - asked_at.get(d, -_LEAD_SECONDS) >= _LEAD_SECONDS]
-        asked_at.update(dict.fromkeys(due, began))
-        todo = [d for d in (*ways, *due) if met is None or not d.side]
-        said = _after(hello, began - start)
-        knocks = {asyncio.ensure_future(_knock(d, said, min(connect_seconds, left), left, secret)): d for d in todo}
-        try:
-            while any(met is None or not d.side for d in knocks.values()) and (met is None or loop.time() < until):
-                patience = None if met is None else until - loop.time()
-                answered, _ = await asyncio.wait(knocks, timeout=patience, return_when="FIRST_COMPLETED")
-                for knock in answered:
-                    del knocks[knock]
-                    take(*knock.result())
-        finally:
-            waited = loop.time() - began
-            for knock, door in knocks.items():
-                knock.cancel()
-                if not door.side and waited >= _LEAST_MASTER_SECONDS:
-                    last.setdefault(door, door.attempt("timeout", f"no answer within {waited:.1f} s"))
-            for result in await asyncio.gather(*knocks, return_exceptions=True):
-                if not isinstance(result, BaseException) and result[2] is not None:
-                    result[2].writer.close()
-        done = met is not None and (master_settled() or met.welcome.of_node)
-        if done or once or loop.time() + _PAUSE_SECONDS >= until:
-            return Attendance(met, _worth_telling(last))
+        await _round(search, search.due(loop.time()), knock)
+        if search.done or once or loop.time() + _PAUSE_SECONDS >= search.until:
+            return Attendance(search.met, _worth_telling(search.last))
         await asyncio.sleep(_PAUSE_SECONDS)
+
+
+class _Search:
+    """What a process knows while it tries to join: how each endpoint answered, and who admitted it."""
+
+    def __init__(self, ways: tuple[Door, ...], leads: list[Door], until: float) -> None:
+        self._ways, self._leads = ways, leads
+        self.until = until
+        """When to stop, by the loop's clock."""
+        self.last: dict[Door, Attempt] = {}
+        self.met: Connection | None = None
+        self._asked_at: dict[Door, float] = {}
+        self._began = 0.0
+        """When the present round began."""
+
+    @property
+    def done(self) -> bool:
+        """Whether this process has joined, and MASTER_PORT has been tried if that matters."""
+        return self.met is not None and (self.master_settled or self.met.welcome.of_node)
+
+    @property
+    def master_settled(self) -> bool:
+        """Whether another attempt at MASTER_PORT would change nothing."""
+        return any(a.outcome in _SETTLED for d, a in self.last.items() if not d.side)
+
+    def matters(self, door: Door) -> bool:
+        """Whether an attempt at an endpoint still says something: MASTER_PORT always, the others until one admits."""
+        return self.met is None or not door.side
+
+    def due(self, now: float) -> list[Door]:
+        """Return the endpoints for the next round, which begins now."""
+        self._began = now
+        leads = [d for d in self._leads if now - self._asked_at.get(d, -_LEAD_SECONDS) >= _LEAD_SECONDS]
+        self._asked_at.update(dict.fromkeys(leads, now))
+        return [d for d in (*self._ways, *leads) if self.matters(d)]
+
+    def take(self, door: Door, attempt: Attempt, connection: Connection | None) -> None:
+        """Note how an attempt ended, and keep the first connection."""
+        seen = self.last.get(door)
+        if seen is not None and seen.outcome == attempt.outcome == "timeout":
+            attempt = seen  # the end of the roll call cuts the last attempt short
+        self.last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
+        if attempt.outcome == "elsewhere":
+            self._leads.extend(_named(attempt.detail, (*self._ways, *self._leads)))
+        if connection is None:
+            return
+        if self.met is not None:
+            connection.writer.close()
+            return
+        self.met = connection
+        # torch tries a name's addresses one after the other, so every address without an answer matters.
+        others = any(not d.side and d not in self.last for d in self._ways)
+        unsure = not connection.welcome.of_node and (others or (door.side and not self.master_settled))
+        now = asyncio.get_running_loop().time()
+        self.until = min(self.until, max(now, self._began + _MASTER_PATIENCE_SECONDS) if unsure else now)
+
+    def side_ports_from(self) -> float:
+        """Return when to try the side ports in this round, if MASTER_PORT does not answer.
+
+        It is at once if MASTER_PORT did not answer before.
+        """
+        unanswered = any(a.outcome in {"timeout", "silent"} for d, a in self.last.items() if not d.side)
+        return self._began + (0.0 if unanswered else _MASTER_PATIENCE_SECONDS)
+
+
+async def _round(search: _Search, doors: Sequence[Door], knock: Callable[[Door], _Knock]) -> None:
+    """Try each endpoint once, the side ports only while MASTER_PORT has not admitted this process.
+
+    They follow once MASTER_PORT has answered otherwise, and after a while without an answer. So the leader of a large
+    job serves one connection of each process, not two.
+    """
+    loop = asyncio.get_running_loop()
+    began, from_then_on = loop.time(), search.side_ports_from()
+    held = [d for d in doors if d.side]
+    knocks = {knock(d): d for d in doors if not d.side}
+    try:
+        while True:
+            now = loop.time()
+            if held and (not knocks or now >= from_then_on):
+                knocks |= {knock(d): d for d in held}
+                held = []
+            if not any(map(search.matters, knocks.values())) or (search.met is not None and now >= search.until):
+                return
+            limit = search.until if search.met is not None else from_then_on if held else None
+            patience = None if limit is None else max(0.0, limit - now)
+            answered, _ = await asyncio.wait(knocks, timeout=patience, return_when="FIRST_COMPLETED")
+            for ended in answered:
+                search.take(knocks.pop(ended), *ended.result())
+            if search.met is not None:
+                held = []
+    finally:
+        await _give_up(search, knocks, loop.time() - began)
+
+
+async def _give_up(search: _Search, knocks: Mapping[_Knock, Door], waited: float) -> None:
+    """End the attempts that were not answered; a MASTER_PORT that had enough time is noted as silent."""
+    for knock, door in knocks.items():
+        knock.cancel()
+        if not door.side and waited >= _LEAST_MASTER_SECONDS:
+            search.last.setdefault(door, door.attempt("timeout", f"no answer within {waited:.1f} s"))
+    for result in await asyncio.gather(*knocks, return_exceptions=True):
+        if not isinstance(result, BaseException) and result[1] is not None:
+            result[1].writer.close()
 
 
 def _named(address: str, known: Sequence[Door]) -> list[Door]:
@@ -149,9 +214,8 @@ def _worth_telling(last: dict[Door, Attempt]) -> tuple[Attempt, ...]:
 
 async def _knock(
     door: Door, hello: Hello, seconds: float, left: float, secret: bytes | None
-) -> tuple[Door, Attempt, Connection | None]:
+) -> tuple[Attempt, Connection | None]:
     patience = max(_LEAST_ANSWER_SECONDS, min(_ANSWER_SECONDS, left))
     seconds = seconds if door.found == "master" else min(seconds, _LEAD_SECONDS)
     said = msgspec.structs.replace(hello, found=door.found)
-    attempt, connection = await shake_hands(door, said, seconds, patience, secret)
-    return door, attempt, connection
+    return await shake_hands(door, said, seconds, patience, secret)

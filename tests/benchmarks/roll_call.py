@@ -79,6 +79,7 @@ async def host(reports: list[Report], job: Job, go: Callable[[int], float]) -> f
     port = int(sock.getsockname()[1])
     server = Server(run="run", uid=own.process.uid, job=JOB, master="m:1", ranks=range(PER_NODE), world_size=RANKS)
     await server.open(sock)
+    await server.open_side_door()
     start = go(port)
     if not await server.wait_for_all(120):
         raise SystemExit(f"{len(server.missing(RANKS))} ranks did not come")
@@ -100,7 +101,7 @@ async def attend(reports: list[Report], port: int) -> None:
             world_size=RANKS,
             seconds_left=60.0,
         )
-        doors = client.doors(["127.0.0.1"], port, JOB, side=False)
+        doors = client.doors(["127.0.0.1"], port, JOB)
         came = await client.attend(doors, hello, seconds=60, connect_seconds=30)
         if came.connection is None:
             raise SystemExit(f"a follower was not let in: {came.attempts}")
