@@ -56,7 +56,8 @@ class Server:
         self.of_node = False
         """Whether only processes of this node that did not find rank 0 either are admitted."""
         self.most_connections = 4096
-        """Followers and connections before their report; beyond that the oldest of these is closed."""
+        """Beyond that the oldest connection before its report is closed, and no follower is admitted: the leader must
+        be able to open files of its own."""
         self.on_trouble: Callable[[str], None] = lambda _reason: None
         self.opened_at = asyncio.get_running_loop().time()
         self._rank = min(own := frozenset(ranks), default=0)
@@ -185,9 +186,9 @@ class Server:
             return
         self._visits.add(visit)
         self._at_the_door[visit] = None
-        if len(self._at_the_door) > max(1, self.most_connections - len(self.followers)):
-            oldest = next(iter(self._at_the_door))
-            del self._at_the_door[oldest]
+        oldest = next(iter(self._at_the_door))
+        if len(self._visits) > self.most_connections and oldest is not visit:
+            self.leave(oldest, 0)
             oldest.close()
 
     def trust(self, visit: Visit) -> None:
@@ -242,6 +243,8 @@ class Server:
             return Refused(hello.nonce, f"this is the roll call of another job{or_token}")
         if len(self.followers) >= self.world_size + _MORE_FOLLOWERS:
             return Refused(hello.nonce, "more processes than ranks have joined already")
+        if len(self._visits) > self.most_connections:
+            return Refused(hello.nonce, "rank 0's process may not open more files")
         if hello.uid in self.followers or not self._open:
             return Refused(hello.nonce, "this process has joined already, or the roll call is closed")
         if self.leader_at:  # this address is not the leader's, so only the same spelling counts

@@ -1,0 +1,59 @@
+"""Rank 0's process with a limit of open files that has no room for all others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import msgspec
+
+from distcheck.facts.placement import Placement
+from distcheck.probe import host
+from distcheck.probe.own import process_facts, rank_facts
+from distcheck.rollcall import client, identity
+from distcheck.rollcall.protocol import Bye, Hello, Here, LastCall, Report
+
+WORLD, FILES = 100, 140
+"""Some files are open already and 64 are kept free, so that fewer than 76 others find room."""
+
+
+async def _follow(mark: str, port: int, rank: int, node) -> int | None:
+    """Follow the leader to the end and return the exit code, None if it does not admit this rank."""
+    place = Placement(rank=rank, world_size=WORLD, master_addr="127.0.0.1", master_port=port, launcher="by hand")
+    environ, uid = {"DISTCHECK_TOKEN": mark}, f"follower {rank}"
+    hello = Hello(
+        nonce="", version=node.distcheck, job=identity.public_key(identity.job_key(environ, place)),
+        master=f"127.0.0.1:{port}", uid=uid, ranks=(rank,), world_size=WORLD, seconds_left=60,
+    )  # fmt: skip
+    ways = client.doors(["127.0.0.1"], port, "", side=False)
+    secret = identity.job_secret(environ)
+    came = await client.attend(ways, hello, seconds=12, connect_seconds=3, secret=secret)
+    if came.connection is None:
+        return None
+    process = msgspec.structs.replace(process_facts(uid, node), stage="meeting")
+    came.connection.say(Report(node, process, (rank_facts(uid, node, place, {}),)))
+    while not isinstance(word := await came.connection.hear(), Bye):
+        if isinstance(word, LastCall):
+            came.connection.say(Here())
+    came.connection.writer.close()
+    return word.exit_code
+
+
+def test_a_leader_without_room_for_all_processes_says_so_and_blames_no_node(by_hand, mark, port):
+    limited = ["sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh", sys.executable, "-m", "distcheck"]
+    arguments = ("--format", "json", "--join-timeout", "6", "--timeout", "40")
+    (first,) = by_hand("env", [0], WORLD, *arguments, program=limited)
+    node = host.collect(dict(os.environ))
+
+    async def crowd():
+        return await asyncio.gather(*(_follow(mark, port, rank, node) for rank in range(1, WORLD)))
+
+    codes = asyncio.run(crowd())
+    ended = first.wait(30)
+    assert (ended.code, ended.rules) == (30, ["probe-open-files"]), ended
+    assert set(codes) == {30, None}
+    admitted = len(codes) - codes.count(None)
+    (found,) = ended.report["findings"]
+    assert found["evidence"] == {"room": admitted, "processes": WORLD - 1, "joined": admitted}
+    assert 40 < admitted < FILES - 64
