@@ -185,6 +185,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="run the ways with this word in their title")
     parser.add_argument("--write", action="store_true", help="write the table into docs/adoption.md")
     arguments = parser.parse_args()
+    if arguments.write and arguments.only:
+        parser.error("--write needs all ways")
     results: list[tuple[Way, Timed | str]] = []
     failed = False
     with tempfile.TemporaryDirectory(prefix="distcheck-wheels-") as packages:
@@ -194,10 +196,10 @@ def main() -> int:
                 continue
             result = lack(way) or run(way, Path(packages))
             results.append((way, result))
+            print(table(results)[-1], flush=True)
             if not isinstance(result, str) and result.code:
                 failed = True
                 print(f"{way.title}: exit code {result.code}\n{result.output}", file=sys.stderr)
-    print("\n".join(table(results)))
     if arguments.write and not failed:
         measured.put(
             "docs/adoption.md", "adoption", table(results), covers=COVERS, command="python docs/adoption.py --write"

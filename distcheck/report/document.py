@@ -22,12 +22,12 @@ from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.document import Document, Exclude, Found, RankRow, Status, Unlooked, World
 from distcheck.report.schema.figures import NO_EXPECTATION, Bandwidth, Expected, Model, Seconds
 from distcheck.report.schema.mesh import GroupPlace, MeshRow
-from distcheck.report.training import training_rows
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import excluded_nodes
 
 if TYPE_CHECKING:
     from distcheck.expectation.judge import Expectation
+    from distcheck.report.schema.training import TrainingRow
 
 
 def document(job: Job, diagnosis: Diagnosis) -> Document:
@@ -58,9 +58,17 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         devices=tuple(device_rows(job)),
         mesh=_mesh_row(job),
         groups=tuple(group_rows(job)),
-        training=tuple(training_rows(job)),
+        training=_training(job),
         critical_path=critical_path(job),
     )  # fmt: skip
+
+
+def _training(job: Job) -> tuple[TrainingRow, ...]:
+    if "training" not in job.asked.looks:
+        return ()
+    from distcheck.report.training import training_rows  # only needed with --step
+
+    return tuple(training_rows(job))
 
 
 def _mesh_row(job: Job) -> MeshRow | None:

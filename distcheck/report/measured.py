@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from distcheck.collectives.plan import label
 from distcheck.facts.job import Job
-from distcheck.facts.quantities import size
+from distcheck.facts.quantities import count, size
 from distcheck.report.schema.document import Document
 from distcheck.report.schema.figures import Bandwidth
 
@@ -45,6 +45,16 @@ def first_calls(job: Job) -> list[str]:
     slow = {op: max(run.first_call_seconds.get(op, 0.0) for run in runs) for op in operations}
     parts = [f"process group {_duration(max(joined))}", *(f"first {op} {_duration(s)}" for op, s in slow.items())]
     return [f"start-up, slowest rank: {', '.join(parts)}"]
+
+
+def training_lines(report: Document) -> list[str]:
+    """Return what the steps covered, one line for each way."""
+    return [
+        f"training with {row.way}: {count(row.steps, 'step')} on {count(row.ranks, 'rank')}, "
+        f"{count(row.tensors, 'tensor')} in {row.dtype} compared with exact results"
+        for row in report.training
+        if row.ranks
+    ]
 
 
 def models(report: Document) -> list[str]:

@@ -11,13 +11,12 @@ from distcheck.report import Detail, tables
 from distcheck.report.document import document
 from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
-from distcheck.report.measured import GROUPS, first_calls, models
+from distcheck.report.measured import GROUPS, first_calls, models, training_lines
 from distcheck.report.plain import ascii_only, bar, drawn
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems, where
 from distcheck.report.summary import advice, conclusion, headline, outcome_of
-from distcheck.report.training import training_lines
 from distcheck.rules.diagnose import Diagnosis
 
 WIDTH = 100

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from distcheck.facts.quantities import count
 from distcheck.facts.training import Training
 from distcheck.report.schema.training import RanksBecause, TrainingRow
 
 if TYPE_CHECKING:
     from distcheck.facts.base import Missing
     from distcheck.facts.job import Job
-    from distcheck.report.schema.document import Document
 
 
 def training_rows(job: Job) -> Iterator[TrainingRow]:
@@ -35,16 +33,6 @@ def training_rows(job: Job) -> Iterator[TrainingRow]:
             stopped=_because((rank, training.stopped) for rank, training in took),
             not_taken=_because((rank, t.reason) for rank, t in each if not isinstance(t, Training)),
         )
-
-
-def training_lines(report: Document) -> list[str]:
-    """Return what the steps covered, one line for each way."""
-    return [
-        f"training with {row.way}: {count(row.steps, 'step')} on {count(row.ranks, 'rank')}, "
-        f"{count(row.tensors, 'tensor')} in {row.dtype} compared with exact results"
-        for row in report.training
-        if row.ranks
-    ]
 
 
 def _is_wrong(training: Training) -> bool:

@@ -5,8 +5,6 @@ import pytest
 import reported
 
 from distcheck.facts.job import Asked, Collectives, Measurement
-from distcheck.facts.rank import RankRun
-from distcheck.facts.training import Parameter, Training
 from distcheck.report import Detail, render
 from distcheck.report.plain import bar
 from distcheck.rules.finding import Finding, Fix, NotChecked
@@ -210,11 +208,3 @@ def test_what_was_not_checked_is_grouped_by_reason(job_of, judge):
     report = text(judge(job_of(1, 1), *gaps))
     assert report.count("no NVML") == 1
     assert "30 rules not checked" in report
-
-
-def test_a_run_with_training_steps_says_what_they_covered(healthy):
-    training = Training("float32", parameters=(Parameter("a", "8", "b"),) * 6, steps=2, due=2)
-    runs = (RankRun(1, "done", "done", training={"DDP": training}) for _ in healthy.job.ranks)
-    ranks = tuple(msgspec.structs.replace(r, run=run) for r, run in zip(healthy.job.ranks, runs, strict=True))
-    said = render("text", msgspec.structs.replace(healthy.job, ranks=ranks), healthy.diagnosis)
-    assert f"training with DDP: 2 steps on {len(ranks)} ranks, 6 tensors in float32 compared with exact results" in said

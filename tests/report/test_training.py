@@ -19,7 +19,8 @@ def trained(judged, change):
     """Return a judged job whose ranks trained; `change` gives each rank's trainings, by way."""
     runs = (RankRun(1, "done", "done", training=change(n)) for n, _ in enumerate(judged.job.ranks))
     ranks = tuple(msgspec.structs.replace(r, run=run) for r, run in zip(judged.job.ranks, runs, strict=True))
-    return msgspec.structs.replace(judged.job, ranks=ranks), judged.diagnosis
+    asked = msgspec.structs.replace(judged.job.asked, looks=(*judged.job.asked.looks, "training"))
+    return msgspec.structs.replace(judged.job, ranks=ranks, asked=asked), judged.diagnosis
 
 
 def rows(judged, change):
@@ -54,5 +55,6 @@ def test_ranks_with_wrong_tensors_and_ranks_that_stopped_are_named(healthy):
 
 def test_the_line_of_a_way_that_no_rank_took_is_left_out(healthy):
     said = render("text", *trained(healthy, lambda _rank: {"DDP": STEPS, "FSDP2": Missing("too old")}))
-    assert "training with DDP: 2 steps on" in said
+    ranks = len(healthy.job.ranks)
+    assert f"training with DDP: 2 steps on {ranks} ranks, 6 tensors in float32 compared with exact results" in said
     assert "training with FSDP2" not in said

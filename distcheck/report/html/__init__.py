@@ -30,10 +30,9 @@ from distcheck.report.html.heat import SIGNS, heat_map
 from distcheck.report.html.pairs import matrix
 from distcheck.report.html.stages import time_line
 from distcheck.report.legend import LEGEND
-from distcheck.report.measured import GROUPS, first_calls, models
+from distcheck.report.measured import GROUPS, first_calls, models, training_lines
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
 from distcheck.report.summary import advice, counts, headline, outcome_of
-from distcheck.report.training import training_lines
 from distcheck.rules.diagnose import Diagnosis
 
 _CODE = re.compile(r"`([^`]+)`")
