@@ -63,6 +63,13 @@ def start_of_env_against_collect_env() -> list[Row]:
     return until_decided(once, lambda pairs: [compared(name, pairs, at_most(0.10))], 4, 12)
 
 
+def start_of_node_against_typer() -> list[Row]:
+    name = "distcheck node / typer app with one empty command"
+    node = [PYTHON, "-m", "distcheck", "node"]
+    once = in_turn(lambda: seconds_of(node), lambda: seconds_of([PYTHON, str(HERE / "empty_app.py")]))
+    return until_decided(once, lambda pairs: [compared(name, pairs, at_most(1.5))], 8, 24)
+
+
 def distcheck_env() -> float:
     return seconds_of([PYTHON, "-m", "distcheck", "env"], **one_rank())
 
@@ -74,6 +81,13 @@ def first_figure_against_torchrun() -> list[Row]:
     name = "bandwidth --nproc 8 to its first figure / torchrun"
     once = in_turn(first_figure, torchrun)
     return until_decided(once, lambda pairs: [compared(name, pairs, at_most(0.33))], 3, 7)
+
+
+def first_figure_against_an_import() -> list[Row]:
+    name = "bandwidth --nproc 8 to its first figure / import torch and one fork"
+    bare = "import os, torch, torch.distributed\npid = os.fork()\nos._exit(0) if pid == 0 else os.waitpid(pid, 0)"
+    once = in_turn(first_figure, lambda: seconds_of([PYTHON, "-c", bare]))
+    return until_decided(once, lambda pairs: [compared(name, pairs, at_most(1.25))], 3, 8)
 
 
 def first_figure() -> float:
@@ -217,7 +231,9 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     for measure in (
         start_of_env_against_typer,
         start_of_env_against_collect_env,
+        start_of_node_against_typer,
         first_figure_against_torchrun,
+        first_figure_against_an_import,
         gate_on_four_nodes_against_torchrun,
         net_on_four_nodes,
         a_master_whose_packets_are_dropped,
@@ -249,6 +265,8 @@ _START = (
 COVERS: dict[str, tuple[str, ...]] = {
     "start_of_env_against_typer": (*_START, "tests/benchmarks/empty_app.py"),
     "start_of_env_against_collect_env": _START,
+    "start_of_node_against_typer": (*_START, "tests/benchmarks/empty_app.py"),
+    "first_figure_against_an_import": ("distcheck/collectives/*.py", "distcheck/launch/local/supervisor.py"),
     "first_figure_against_torchrun": ("distcheck/collectives/*.py", "distcheck/launch/local/supervisor.py"),
     "gate_on_four_nodes_against_torchrun": ("distcheck/collectives/*.py", "distcheck/rollcall/*.py"),
     "net_on_four_nodes": ("distcheck/run/peer_round.py", "distcheck/rollcall/*.py"),
