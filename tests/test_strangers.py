@@ -130,7 +130,7 @@ def test_whatever_the_schema_allows_is_judged_and_rendered(tmp_path_factory, cho
 def test_whatever_one_process_says_of_itself_the_others_facts_are_judged_with_it(tmp_path_factory, choose, base):
     """A follower of a roll call without a token, or one file of a folder."""
     whole, odd = BASES[1], changed(base, choose, tmp_path_factory.mktemp("jobs") / "job.json")
-    job = join(whole, odd.nodes, odd.processes, odd.ranks)
+    job = join(whole, [(odd.nodes, odd.processes, odd.ranks)])
     diagnosis = diagnose(job)
     assert [f for f in diagnosis.findings if f.rule == "probe-rule-crashed"] == []
     assert {p.uid for p in whole.processes} <= {p.uid for p in job.processes}

@@ -67,7 +67,7 @@ class Session:
         self.memory: Conversation | None = None
         """The child that remembers the attempts of this process's torchelastic agent."""
         # Of the job's processes on a terminal, only one draws; those that people start by hand have one each.
-        draws = 0 in request.own_ranks or request.placements[0].launcher == "by hand"
+        draws = any(place.rank == 0 or place.launcher == "by hand" for place in request.placements)
         self.progress = Progress(lambda: self.deadline, quiet=request.quiet, terminal=draws)
         self.server: Server | None = None
         self.signpost: Server | None = None

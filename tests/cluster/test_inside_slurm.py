@@ -307,6 +307,7 @@ def test_the_ranks_of_a_node_that_cannot_reach_rank_0_give_one_report(cluster):
         table = f"table inet t {{ chain c {{ type filter hook input priority 0; {side_doors}; }}; }}"
         assert cluster.netns(node, "nft", "-f", "-", text=table).code == 0
     ended, told_by, _ = _wrong(cluster, "distcheck", "net", "--join-timeout", "6")
+    assert len(told_by) == 2, (ended, told_by)
     lost, rest = sorted(told_by, key=lambda report: sum(row["status"] != "missing" for row in report["ranks"]))
     assert ended.code == 20
     assert blamed(rest) == {"env-rank-missing": ([4, 5], ["node3"])}

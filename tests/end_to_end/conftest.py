@@ -104,7 +104,8 @@ def start(mark, tmp_path):
         process.kill()
     assert not left, f"left behind: {[p.cmdline() for p in left]}"
     # Tests beside this one may have segments of their own, which they look after.
-    assert {p for p in Path("/dev/shm").iterdir() if not p.name.startswith("distcheck-test-")} <= before
+    beside = ("distcheck-test-", "nccl-distcheck")
+    assert {p for p in Path("/dev/shm").iterdir() if not p.name.startswith(beside)} <= before
     # torchrun and the jobs leave folders of their own behind.
     assert [e.name for e in temporary.iterdir() if not e.name.startswith(("torchelastic_", "torchinductor_"))] == []
 

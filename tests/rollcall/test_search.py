@@ -16,6 +16,7 @@ from distcheck.facts.rank import RankRun
 from distcheck.rollcall import framing, protocol
 from distcheck.rollcall.protocol import Halt, Ready, RunReport, StartTrial, StoreAt
 from distcheck.run import group_tests, search
+from distcheck.run.progress import Progress
 
 FOLLOWERS = (1, 2, 3, 4)
 
@@ -96,10 +97,13 @@ def searched(leading, live, report, monkeypatch):
                 assert await leader.server.wait_for_all(10)
                 job, until = job_of_followers(report), time.monotonic() + seconds
                 record = SimpleNamespace(
-                    job=lambda: job, note_silent=lambda _, uids, what: lost.update(dict.fromkeys(uids, what))
+                    job=lambda: job,
+                    followers=tuple(leader.server.followers),
+                    note_silent=lambda _, uids, what: lost.update(dict.fromkeys(uids, what)),
                 )
                 run = SimpleNamespace(
                     uid="leader", local=None, record=record, say=lambda _: None,
+                    progress=Progress(lambda: until, quiet=True),
                     remaining=lambda reserve=0.0: max(0.0, until - time.monotonic() - reserve),
                 )  # fmt: skip
                 found = await search.search(run, leader.server, backend)

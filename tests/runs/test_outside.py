@@ -16,7 +16,7 @@ from distcheck.run.outside import _Start
 def test_probes_wait_longer_for_each_other_if_their_logins_begin_in_turn(engine, hosts, seconds):
     asked = Asked("env", ("launch", "environment", "meeting"), timeout_seconds=60, join_timeout_seconds=20)
     request = SimpleNamespace(
-        asked=asked, start=time.monotonic(), connect_seconds=3.0, iterations=None, time_limit_seconds=None
+        asked=asked, start=time.monotonic(), connect_seconds=3.0, iterations=None, time_limit_seconds=None, quiet=True
     )
     launch = Outside(
         engine=engine,
