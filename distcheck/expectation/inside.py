@@ -76,11 +76,19 @@ def _groups(seen: Gpus, used: Sequence[int]) -> list[set[int]] | Missing:
     """Return the used GPUs in groups that NVLink joins, directly or through others."""
     if not seen.peer_access:
         return Missing(reason="the NVLink topology was not read")
-    joined = _joined(seen)
-    groups: list[set[int]] = []
-    for index in used:
-        touching = [g for g in groups if any((min(index, n), max(index, n)) in joined for n in g)]
-        groups = [g for g in groups if g not in touching] + [{index}.union(*touching)]
+    beside: dict[int, set[int]] = {}
+    for one, other in _joined(seen):
+        if one < other:  # as the probe asks NVML
+            beside.setdefault(one, set()).add(other)
+            beside.setdefault(other, set()).add(one)
+    groups, rest = [], set(used)
+    while rest:
+        group, new = set[int](), {min(rest)}
+        while new:
+            group |= new
+            rest -= new
+            new = rest.intersection(*[set[int]().union(*(beside.get(index, ()) for index in new))])
+        groups.append(group)
     return groups
 
 

@@ -250,6 +250,10 @@ class Job(Facts, frozen=True, dict=True, gc=True):
         return {n.key: n for n in self.nodes}
 
     @cached_property
+    def _home(self) -> dict[str, NodeFacts]:
+        return {p.uid: self._node[p.node] for p in self.processes if p.node in self._node}
+
+    @cached_property
     def _ranks_on(self) -> dict[str, tuple[RankFacts, ...]]:
         on: dict[str, list[RankFacts]] = {node.key: [] for node in self.nodes}
         for rank in self.ranks:
@@ -262,7 +266,7 @@ class Job(Facts, frozen=True, dict=True, gc=True):
 
     def node_of(self, rank: RankFacts) -> NodeFacts:
         """Return the node of a rank."""
-        return self._node[self._process[rank.process].node]
+        return self._home[rank.process]
 
     def ranks_on(self, node: NodeFacts) -> tuple[RankFacts, ...]:
         """Return the ranks on a node, in the order of `ranks`."""

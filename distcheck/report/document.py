@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -189,16 +189,17 @@ def _place(attempt: Attempt) -> int:
 def _bandwidth(job: Job) -> tuple[Bandwidth, ...]:
     if not isinstance(job.collectives, Collectives):
         return ()
-    wrong: Counter[str] = Counter()
-    for rank in job.ranks:
-        if rank.run is not None:
-            wrong.update(dict.fromkeys(rank.run.checked, 0))
-            wrong.update(rank.run.wrong)
-    from distcheck.expectation.of_job import expectations  # only needed for measurements
+    wrong: dict[str, int] = {}
+    for run in (rank.run for rank in job.ranks if rank.run is not None):
+        for name in run.checked:
+            wrong.setdefault(name, 0)
+        for name, elements in run.wrong.items():
+            wrong[name] = wrong.get(name, 0) + elements
+    from distcheck.rules.collectives.bandwidth import expected  # only needed for measurements
 
-    expected = expectations(job)
+    expectations = expected(job)
     return tuple(
-        _measured(m, wrong.get(name := label(m.op, m.dtype)), expected.get(name) if m.group == "world" else None)
+        _measured(m, wrong.get(name := label(m.op, m.dtype)), expectations.get(name) if m.group == "world" else None)
         for m in job.collectives.measurements
     )
 
@@ -224,7 +225,11 @@ def _models(measured: tuple[Bandwidth, ...]) -> Iterator[Model]:
 
 
 def _measured(measurement: Measurement, wrong: int | None, expectation: Expectation | None) -> Bandwidth:
-    times = [second for second in measurement.seconds_by_rank if math.isfinite(second)]
+    by_rank: tuple[float | None, ...] = measurement.seconds_by_rank
+    times: Sequence[float] = measurement.seconds_by_rank
+    if not all(map(math.isfinite, times)):
+        by_rank = tuple(second if math.isfinite(second) else None for second in times)
+        times = [second for second in times if math.isfinite(second)]
     mean = math.fsum(times) / len(times) if times else None
     ranks = len(measurement.seconds_by_rank)
     algbw = measurement.bytes / mean / 1e9 if mean else None
@@ -243,7 +248,7 @@ def _measured(measurement: Measurement, wrong: int | None, expectation: Expectat
             mean=mean,
             min=min(times, default=None),
             max=max(times, default=None),
-            by_rank=tuple(second if math.isfinite(second) else None for second in measurement.seconds_by_rank),
+            by_rank=by_rank,
         ),
         wrong=wrong,
         expected_GBps=Expected(expected, expectation.source if expectation else NO_EXPECTATION),

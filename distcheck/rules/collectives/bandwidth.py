@@ -200,17 +200,22 @@ def perf_above_expectation(job: Job) -> Iterator[Outcome]:
 
 
 @once
+def expected(job: Job) -> dict[str, Expectation]:
+    """Return the expectation for each operation measured over the whole world, by label."""
+    return expectations(job)
+
+
+@once
 def _judged(job: Job) -> dict[str, Judged]:
     """Return each operation over the whole world, judged at its largest size, by its label."""
     found: dict[str, Judged] = {}
     if not isinstance(job.collectives, Collectives):
         return found
     world = [row for row in job.collectives.measurements if row.group == "world"]
-    expected = expectations(job)
     for name, rows in grouped(world, lambda row: label(row.op, row.dtype)).items():
-        row = max(rows, key=lambda each: each.bytes)
-        share = expected[name].share(row.bytes)
-        found[name] = Judged(row, expected[name], share, judge(busbw(row), expected[name], share))
+        row, expectation = max(rows, key=lambda each: each.bytes), expected(job)[name]
+        share = expectation.share(row.bytes)
+        found[name] = Judged(row, expectation, share, judge(busbw(row), expectation, share))
     return found
 
 

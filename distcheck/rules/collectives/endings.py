@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.collectives.plan import DEVICE_TEST, OPERATIONS, TRAINING
 from distcheck.facts.job import Collectives
 from distcheck.rules.finding import Fix
-from distcheck.rules.wording import grouped, listed, nodes_of, numbered, numbers_of
+from distcheck.rules.wording import grouped, listed, nodes_of, numbered, numbers_of, once
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
@@ -63,6 +63,7 @@ class Endings(NamedTuple):
         return bool(self.unavailable or self.stopped or self.died or self.unstarted or self.awaiting)
 
 
+@once
 def endings(job: Job) -> Endings:
     """Return the ranks by how they ended; all groups are empty if no collective was run."""
     groups = Endings([], [], [], [], [], [], [], [], [], [])

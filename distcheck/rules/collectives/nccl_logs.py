@@ -44,6 +44,7 @@ def unread_logs(job: Job) -> Iterator[NotChecked]:
     yield from unread(job, silent)
 
 
+@once
 def crossing(job: Job) -> list[Logged]:
     """Return the ranks whose communicator reaches ranks on other nodes, and not by NVLink."""
     if len(nodes_in_use(job)) < 2:

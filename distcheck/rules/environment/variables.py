@@ -23,7 +23,7 @@ from distcheck.rules.job.settings import (
 )
 from distcheck.rules.job.world import duplicates, in_blocks, out_of_range
 from distcheck.rules.wording import are, brief, by_name, found, listed, named, process_name, starter, table_of
-from distcheck.selection.placement import integer
+from distcheck.selection.placement import Table, integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -263,12 +263,16 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
     Fix: ``unset RANK WORLD_SIZE LOCAL_RANK`` before the launcher, and map its variables in each process.
     """
     spoken_for = {id(r) for several in duplicates(job).values() for r in several} | {id(r) for r in out_of_range(job)}
+
+    def of_scheduler(rank: RankFacts) -> Table | None:
+        table = table_of(rank)
+        return None if table is None or table.launcher == "torchrun" or started_by_distcheck(job, rank) else table
+
     pairs = []
-    for r in job.ranks:
-        table, rank = table_of(r), number(r, "RANK")
-        if table is None or table.launcher == "torchrun" or started_by_distcheck(job, r) or id(r) in spoken_for:
+    for table, r in ((table, r) for table, ranks in ranks_by(job, of_scheduler).items() for r in ranks):
+        if id(r) in spoken_for or r.environment.get("RANK") == r.environment.get(table.rank):
             continue
-        theirs = integer(r.environment.get(table.rank))
+        rank, theirs = number(r, "RANK"), integer(r.environment.get(table.rank))
         size, world = integer(r.environment.get(table.world_size)), number(r, "WORLD_SIZE")
         # Different world sizes mean different ranks, for example where each task starts several processes.
         if rank is not None and theirs is not None and rank != theirs and world in {None, size}:

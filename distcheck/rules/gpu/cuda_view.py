@@ -43,6 +43,8 @@ class Shown(NamedTuple):
     @property
     def withheld(self) -> tuple[str, ...]:
         """Return the expected GPUs that CUDA does not show."""
+        if self.uuids == self.expected:
+            return ()
         return tuple(uuid for uuid in self.expected if uuid not in self.uuids)
 
     @property

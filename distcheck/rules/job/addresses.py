@@ -8,8 +8,9 @@ from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
+from distcheck.rules.job.kinds import ranks_by, ranks_with
 from distcheck.rules.job.settings import number
-from distcheck.rules.wording import grouped, once, table_of
+from distcheck.rules.wording import once, table_of
 from distcheck.selection.interfaces import packed, unpacked
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ def first_open_port(node: NodeFacts) -> int:
     return 1024 if isinstance(start, Missing) else start
 
 
+@once
 def rank_zero(job: Job) -> RankFacts | None:
     """Return rank 0, None if it is missing or several processes claim it."""
     zeros = [r for r in job.ranks if r.placement.rank == 0]
@@ -164,19 +166,20 @@ def meanings(job: Job) -> dict[str, frozenset[str]]:
     home = job.node_of(zero) if zero else None
     known = own_addresses(home) if home else frozenset[str]()
     spelt: dict[str, set[str]] = {}
-    for r in job.ranks:
-        address = r.placement.master_addr or ""
-        reached = _reached(job, r)
+    for (address, reached), ranks in ranks_by(job, lambda r: (r.placement.master_addr or "", _reached(job, r))).items():
         if not reached or malformed(address):
             continue
-        node = job.node_of(r)
-        hosts: Iterable[str] = reached
+        hosts: Iterable[str]
         if all(is_here(a) for a in reached):
             if not known:  # without rank 0's addresses, localhost cannot be compared with other addresses
                 continue
-            hosts = {"rank 0's host" if home and node.key == home.key else f"{node.name}'s own"}
-        elif leads_home(job, r, known):
+            nodes = map(job.node_of, ranks)
+            hosts = {"rank 0's host" if home and node.key == home.key else f"{node.name}'s own" for node in nodes}
+        elif reached & known:
             hosts = {"rank 0's host"}
+        else:
+            led = (leads_home(job, r, known) for r in ranks)
+            hosts = frozenset[str]().union(*({"rank 0's host"} if home_led else reached for home_led in led))
         spelt.setdefault(address, set()).update(hosts)
     return {address: frozenset(hosts) for address, hosts in spelt.items()}
 
@@ -205,8 +208,12 @@ def networks(job: Job) -> dict[frozenset[str], list[RankFacts]]:
     """Group the ranks that reach rank 0's host by MASTER_ADDR's addresses, without loopback."""
     zero = rank_zero(job)
     known = own_addresses(job.node_of(zero)) if zero else frozenset[str]()
-    led = (r for r in job.ranks if zero and leads_home(job, r, known) and not all(map(is_here, _reached(job, r))))
-    return grouped(led, lambda r: _reached(job, r))
+    found = {}
+    for reached, ranks in ranks_by(job, lambda r: _reached(job, r)).items() if zero else ():
+        led = ranks if reached & known else [r for r in ranks if leads_home(job, r, known)]
+        if led and not all(map(is_here, reached)):
+            found[reached] = led
+    return found
 
 
 @once
@@ -219,7 +226,7 @@ def here_over_nodes(job: Job) -> list[RankFacts]:
     """
     if differing(job):
         return []
-    ranks = [r for r in job.ranks if is_here(r.placement.master_addr or "")]
+    ranks = ranks_with(job, lambda r: is_here(r.placement.master_addr or ""))
     if len({job.node_of(r).key for r in ranks}) > 1:
         return ranks
     if len(job.nodes) > 1 or (job.met and not job.missing_ranks):

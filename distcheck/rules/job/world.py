@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from distcheck.rules.job.kinds import kinds, ranks_by, ranks_with
 from distcheck.rules.job.settings import MPI_LAUNCHERS, number, started_by_distcheck
 from distcheck.rules.wording import grouped, once, table_of
 from distcheck.selection.placement import integer
@@ -33,8 +34,8 @@ def gap(job: Job) -> str:
 @once
 def worlds(job: Job) -> dict[int, list[RankFacts]]:
     """Group the ranks by their world size; another rule reports impossible sizes."""
-    sized = [r for r in job.ranks if (r.placement.world_size or 0) >= 1]
-    return grouped(sized, lambda r: r.placement.world_size or 0)
+    sizes = ranks_by(job, lambda r: r.placement.world_size)
+    return {size: ranks for size, ranks in sizes.items() if size >= 1}
 
 
 def tasks_of(rank: RankFacts) -> int | None:
@@ -51,12 +52,13 @@ def lonely(job: Job) -> list[RankFacts]:
 
     torchrun is ignored: one standalone torchrun per task is the usual way to start independent trainings.
     """
-    ones = [
-        r
-        for r in job.ranks
-        if number(r, "WORLD_SIZE") == 1 and r.placement.world_size == 1 and not started_by_distcheck(job, r)
-    ]
-    ones = [r for r in ones if r.placement.launcher != "torchrun"]
+
+    def alone(rank: RankFacts) -> bool:
+        where = rank.placement
+        ones = number(rank, "WORLD_SIZE") == where.world_size == 1
+        return ones and where.launcher != "torchrun" and not started_by_distcheck(job, rank)
+
+    ones = ranks_with(job, alone)
     if len(ones) == len(job.ranks) and len({r.process for r in ones}) > 1:
         return ones
     return [r for r in ones if (tasks_of(r) or 1) > 1]
@@ -110,7 +112,7 @@ def strays(job: Job) -> int:
 @once
 def too_few_started(job: Job) -> int | None:
     """Return how many ranks the launcher started if all joined and WORLD_SIZE is larger."""
-    started = {tasks_of(r) for r in job.ranks if not started_by_distcheck(job, r)}
+    started = {tasks_of(kind.first) for kind in kinds(job) if not started_by_distcheck(job, kind.first)}
     if len(started) != 1 or len(worlds(job)) != 1 or gap(job):
         return None
     tasks = started.pop()

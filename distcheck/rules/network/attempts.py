@@ -114,6 +114,13 @@ def _sides(job: Job) -> tuple[dict[str, list[RankFacts]], dict[Way, list[PeerTri
     return grouped(job.ranks, lambda r: home[r.process]), dict(tried)
 
 
+@once
+def _transferred(job: Job) -> dict[Way, list[PeerTrial]]:
+    """Return the trials with a transfer between sides, by path."""
+    kept = {way: [t for t in trials if t.transfer is not None] for way, trials in _sides(job)[1].items()}
+    return {way: trials for way, trials in kept.items() if trials}
+
+
 class Ways:
     """The trials between the sides of a job: its nodes, or on a single node its processes."""
 
@@ -127,13 +134,11 @@ class Ways:
         self.job = job
         self._names = {node.key: node.name for node in job.nodes}
         self._ranks, self.tried = _sides(job)
-        if leave_out or transferred:
+        if transferred:
+            self.tried = _transferred(job)
+        if leave_out:
             kept = {
-                way: [
-                    t
-                    for t in trials
-                    if (t.transfer is not None or not transferred) and (t.source, t.target, t.address) not in leave_out
-                ]
+                way: [t for t in trials if (t.source, t.target, t.address) not in leave_out]
                 for way, trials in self.tried.items()
             }
             self.tried = {way: trials for way, trials in kept.items() if trials}

@@ -30,11 +30,11 @@ Source: Mathis et al., The Macroscopic Behavior of the TCP Congestion Avoidance 
 def _unreached(job: Job) -> tuple[Ways, dict[Way, PeerTrial]]:
     """Return the paths on which an endpoint was not reached, each with the failed trial."""
     ways = Ways(job, explained_trials(job))
-    shut = {way: next((t for t in trials if t.outcome != "met"), None) for way, trials in ways.tried.items()}
+    shut = {way: t for way, trials in ways.tried.items() for t in reversed(trials) if t.outcome != "met"}
     out, into = {source for source, _ in lossy(job)}, {target for _, target in lossy(job)}
     # On a lossy path a missing answer is one of the losses.
-    lost = {w for w, t in shut.items() if t and t.outcome == "timeout" and (w[0] in out or w[1] in into)}
-    return ways, {way: t for way, t in shut.items() if t is not None and way not in lost}
+    lost = {w for w, t in shut.items() if t.outcome == "timeout" and (w[0] in out or w[1] in into)}
+    return ways, {way: t for way, t in shut.items() if way not in lost}
 
 
 def _one_way(ways: Ways, shut: Mapping[Way, PeerTrial]) -> set[Way]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import defaultdict
+from itertools import chain
 from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -87,12 +89,14 @@ def of(job: Job) -> Rates:
         return Rates({}, {})
     losing = {way for way, lost in lossy(job).items() if lost.ways > 1}
     own: dict[str, dict[Word, list[_Path]]] = {}
-    seen: list[tuple[Way, float]] = []
+    rates: defaultdict[str, list[float]] = defaultdict(list)
     for way, trials in ways.tried.items():
         sent = [t.transfer for t in trials if t.transfer and not t.transfer.stalled and t.transfer.seconds > 0]
         if sent and (not losing or losing.isdisjoint((way, way[::-1]))):
             # CPU wait excuses a side, but must not raise the others' rates far above the measured ones.
-            seen.append((way, max(min(s.rate, 2 * s.bytes / s.seconds) for s in sent)))
+            rate = max(min(s.rate, 2 * s.bytes / s.seconds) for s in sent)
+            rates[way[0]].append(rate)
+            rates[way[1]].append(rate)
             again, distant = any(s.repeats for s in sent), any(s.latency_bound for s in sent)
             path = _Path(max(s.rate for s in sent), again, distant)
             own.setdefault(way[0], {}).setdefault("to", []).append(path)
@@ -103,9 +107,9 @@ def of(job: Job) -> Rates:
     }
     found = Rates({}, {})
     slowest_first = sorted(fastest, key=lambda side: min(map(_rate, fastest[side].values()), default=math.inf))
-    ordered = sorted(rate for _, rate in seen)
+    ordered = sorted(chain(*rates.values()))[::2]  # each path is at both of its ends
     for side in slowest_first[:_MOST_SLOW]:
-        usual = _median_without(ordered, [rate for way, rate in seen if side in way])
+        usual = _median_without(ordered, rates[side])
         slow = {word: path for word, path in fastest[side].items() if path.rate < _SLOW * usual}
         near = {word: path for word, path in slow.items() if not path.distant}
         sure = {word: path.rate for word, path in near.items() if any(p.again for p in own[side][word])}

@@ -24,7 +24,7 @@ from distcheck.rules.wording import once
 from distcheck.selection.interfaces import IFNAME, decides, subnet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from distcheck.facts.job import Job
     from distcheck.facts.network import Interface, PeerTrial
@@ -60,13 +60,12 @@ class Reach(NamedTuple):
         return "missed" if node.key in self.nodes_met else "closed"
 
 
-def between_nodes(job: Job) -> Iterator[tuple[str, str, PeerTrial]]:
-    """Yield the trials between nodes, with the keys of the source and target nodes."""
+@once
+def between_nodes(job: Job) -> list[tuple[str, str, PeerTrial]]:
+    """Return the trials between nodes, with the keys of the source and target nodes."""
     home = {p.uid: p.node for p in job.processes}
-    for trial in job.peers:
-        source, target = home.get(trial.source, ""), home.get(trial.target, "")
-        if source != target:
-            yield source, target, trial
+    ends = ((home.get(trial.source, ""), home.get(trial.target, ""), trial) for trial in job.peers)
+    return [(source, target, trial) for source, target, trial in ends if source != target]
 
 
 def reach(job: Job) -> Reach:
