@@ -223,17 +223,20 @@ def _not_loadable(library: str) -> str:
     return ""
 
 
-def offered(library: str = "libibverbs.so.1") -> tuple[str, ...]:
-    """Return the adapters that libibverbs offers, as NCCL asks it for them; it leaves out those without a provider.
+def offered(library: str = "libibverbs.so.1") -> tuple[str, ...] | None:
+    """Return the adapters for which libibverbs has a provider, as NCCL asks it for them; None if it cannot be asked.
 
     Source: ibv_get_device_list(3). Loading the providers may hang or crash: only a child asks.
     """
     import ctypes
 
-    verbs = ctypes.CDLL(library)
-    verbs.ibv_get_device_list.restype = ctypes.POINTER(ctypes.c_void_p)
-    verbs.ibv_get_device_name.restype = ctypes.c_char_p
-    verbs.ibv_get_device_name.argtypes = verbs.ibv_free_device_list.argtypes = [ctypes.c_void_p]
+    try:
+        verbs = ctypes.CDLL(library)
+        verbs.ibv_get_device_list.restype = ctypes.POINTER(ctypes.c_void_p)
+        verbs.ibv_get_device_name.restype = ctypes.c_char_p
+        verbs.ibv_get_device_name.argtypes = verbs.ibv_free_device_list.argtypes = [ctypes.c_void_p]
+    except (OSError, AttributeError):
+        return None
     count = ctypes.c_int()
     devices = verbs.ibv_get_device_list(ctypes.byref(count))
     if not devices:

@@ -72,6 +72,9 @@ def test_the_text_of_a_cuda_error_means_the_same_in_every_program(
         ("failed call to hipInit: HIP_ERROR_NoDevice", "gpu-none-visible"),
         ("nvidia-container-cli: initialization error: cuda error: invalid device ordinal", "gpu-nvml-init-failed"),
         (f"{WARN}NET/OFI Couldn't enable endpoint. RC: -12, ERROR: Cannot allocate memory", "ib-fork-or-memlock"),
+        ("Caught signal 7 (Bus error: nonexistent physical address)", "host-shm-too-small"),
+        ("health check failed: XID error: 79 on GPU 3", "gpu-fell-off-bus"),
+        ("dcgm: GPU 2: XID error 94", "gpu-xid-recent"),
         (f"{WARN}CUDA some PFN functions not found in the library", "sw-driver-too-old"),
     ],
 )
@@ -88,6 +91,7 @@ def test_a_rarer_warning_of_nccl_names_its_rule(text: str, rule: str) -> None:
         (f"{WARN}NET/OFI Request completed with error. RC: 21. Error: unknown error", "network"),
         (f"{WARN}HIP failure 'invalid device pointer'", "GPU"),
         ("RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "start-up"),
+        ("RuntimeError: FlashAttention only supports Ampere GPUs or newer.", "GPU"),
         (f"{WARN}Mismatched collective detected, please check your collective calls", "application"),
         (f"{WARN}comm 0x55d5 has already been destroyed", "application"),
         (f"{WARN}Call to recv from 10.0.0.1<9> failed : Broken pipe", "network"),

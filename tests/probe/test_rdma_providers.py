@@ -34,6 +34,11 @@ def test_the_adapters_that_libibverbs_offers_are_those_with_a_provider(tmp_path,
     assert infiniband.offered(str(library)) == names
 
 
+def test_a_library_that_is_absent_or_is_not_libibverbs_tells_nothing(tmp_path):
+    assert infiniband.offered(str(tmp_path / "absent.so")) is None
+    assert infiniband.offered("libc.so.6") is None
+
+
 def test_libibverbs_is_asked_only_where_the_kernel_tells_the_version_of_its_interface(tmp_path, monkeypatch):
     monkeypatch.setattr(infiniband, "_not_loadable", lambda _library: "")
     monkeypatch.setattr(infiniband, "offered", lambda: ("mlx5_0",))

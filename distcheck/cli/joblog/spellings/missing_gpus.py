@@ -20,6 +20,7 @@ _gpu = partial(told, about="GPU", weight=LIKELY)
 _NONE = "gpu-none-visible sw-torch-cpu-build"
 _FEWER = "gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus gpu-none-visible"
 _ARCH = "sw-arch-unsupported"
+_TOO_OLD = "The program needs a newer generation of GPUs than this one, or another data type or kernel."
 
 SPELLINGS = (
     # none
@@ -63,6 +64,8 @@ SPELLINGS = (
     _gpu(r"PyTorch no longer supports this GPU because it is too old", _ARCH, source=_TORCH),
     _gpu(r"ptxas fatal\s*: Value 'sm_\w+' is not defined", _ARCH, source=_NVRTC),
     _gpu(r"'sm_\w+' is not a recognized processor", _ARCH, source=_NVRTC),
+    _gpu(r"only supports? (?:Turing|Ampere|Ada|Hopper|Blackwell)\w* GPUs", source=_TORCH, says=_TOO_OLD),
+    _gpu(r"only supported on GPUs with compute capability", source=_TORCH, says=_TOO_OLD),
     # links
     _gpu(r"Unable to retrieve NVLink information as all links are inactive", "gpu-nvlink-down", source=_SMI),
     # a torch without distributed

@@ -87,6 +87,8 @@ SPELLINGS = (
     _host(r"Fatal Python error: Bus error", _SMALL, source=_SIGNAL),
     _host(r"Bus error \(core dumped\)", _SMALL, source=_SIGNAL),
     _host(r"tasks? [\d,-]+: Bus error", _SMALL, source=_SIGNAL),
+    _host(r"\bBus error\b", _SMALL, weight=SYMPTOM, source=_SIGNAL),
+    _host(r"\bSIGBUS\b", _SMALL, weight=SYMPTOM, source=_SIGNAL),
     _host(r"received \d+ items of ancdata", "host-nofile net-open-files", source=_REDUCTION),
     _host(r"Too many open files", "host-nofile net-open-files", source=_ERRNO),
     _host(r"can't start new thread", "host-nproc-pids", source=_ERRNO),

@@ -18,6 +18,9 @@ SPELLINGS = (
     _xid(_LINE + r"(?:74|14[4-9]|150|155)\b", "gpu-nvlink-errors gpu-xid-recent"),
     _xid(_LINE + r"154\b.*(?:Reset|Reboot|Drain)", "gpu-needs-reset gpu-xid-recent"),
     _xid(_LINE + r"(?P<xid>\d+)\b", "gpu-xid-recent", weight=LIKELY),
+    # as monitoring tools write them
+    _xid(r"\bXid errors?[ :=#]+79\b", "gpu-fell-off-bus gpu-xid-recent", weight=LIKELY),
+    _xid(r"\bXid errors?[ :=#]+(?P<xid>\d{1,3})\b", "gpu-xid-recent", weight=LIKELY),
     _xid(r"nvidia-nvswitch\d*: SXid ", "gpu-nvlink-errors gpu-fabric-manager-down", weight=LIKELY),
     _xid(r"NVRM: API mismatch: the client has (?:the )?version", "gpu-nvml-init-failed"),
     _xid(r"rm_init_adapter failed", "gpu-fell-off-bus gpu-nvml-init-failed", weight=LIKELY),
