@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.collectives import nccl_debug
 from distcheck.collectives.operations import check_elements, prepare, wrong_elements
-from distcheck.collectives.plan import Checked, Ended, Plan, Timing
+from distcheck.collectives.plan import Checked, Ended, FirstBurst, Plan, Timing
 from distcheck.collectives.spread import STEADY, uncertainty
 from distcheck.collectives.store import agree
 from distcheck.collectives.timing import first_call, iterations_for, meet, seconds_per_call, warm_up
@@ -42,12 +42,14 @@ def measure(
     store: Store,
     gather: Callable[[], None] | None = None,
     fewest: int = 1,
+    say: Callable[[FirstBurst], None] | None = None,
 ) -> Timing:
     """Return one size's timing; its buffers are freed before the next size's are made.
 
     Rank 0 of the world decides how many calls a burst has and whether another one follows: with unequal numbers some
     ranks would wait forever. `gather` waits for all ranks that take part; by default they are the whole world. The
-    `fewest` bursts are made unless they take far longer than a figure may.
+    `fewest` bursts are made unless they take far longer than a figure may. Rank 0 tells `say` of the first one, if more
+    follow.
     """
     leads = group.in_world(group.rank) == 0
     gather = gather or (lambda: meet(group.device))
@@ -67,6 +69,8 @@ def measure(
         if len(bursts) >= fewest and (plan.iterations is not None or not plan.size_seconds):
             break
         verdict = None
+        if leads and say is not None and len(bursts) == 1:
+            say(FirstBurst(moved, bursts[0]))
         if leads:
             # Another burst takes about as long as the last one.
             left = plan.size_seconds - (time.perf_counter() - start) - bursts[-1] * iterations

@@ -128,6 +128,14 @@ class Timing(_Message, frozen=True):
     ended: Ended
 
 
+class FirstBurst(_Message, frozen=True):
+    """Rank 0's first burst of a size, after which more follow: a figure that is not steady yet."""
+
+    bytes: Count
+    seconds: Measured
+    """Per call."""
+
+
 class GroupTiming(_Message, frozen=True):
     """An operation in this rank's group of a dimension."""
 
@@ -200,6 +208,7 @@ RankMessage = (
     | Software
     | Computed
     | Joined
+    | FirstBurst
     | Timing
     | GroupTiming
     | Checked

@@ -134,7 +134,7 @@ def _work(task: Task, say: Tell, debug: nccl_debug.Debug | Missing | None) -> Fa
             for size in plan.sizes_bytes:
                 moved = moved_bytes(op, size, task.world_size, dtype)
                 say(Step(f"{label(op, dtype)} {moved} B"))
-                say(measure(plan, op, dtype, moved, _group(task, dtype, device), store))
+                say(measure(plan, op, dtype, moved, _group(task, dtype, device), store, say=say))
         _measure_groups(task, device, store, begin, say, debug)
         if plan.device_seconds:
             left = plan.deadline_seconds - (time.monotonic() - begin)

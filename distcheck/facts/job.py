@@ -52,7 +52,7 @@ class Collectives(Facts, frozen=True):
     nccl: str = ""
     measurements: tuple[Measurement, ...] = ()
     first_figure_seconds: Seconds | None = None
-    """From the start of the command to the first measurement."""
+    """From the start of the command to the first burst of the first size; more follow until the figure is steady."""
     ended: str = ""
     """Empty if everything ran, else why the run ended early."""
     ras: Ras | Missing | None = None

@@ -75,8 +75,9 @@ async def collectives(run: Session) -> None:
     local = run.local
     if local is None:
         raise RuntimeError("rank 0's process started no ranks")
-    pace = Pace(_show(run, local, plan, job.world_size or 1).step)
-    local.on_step = pace.step
+    shown = _show(run, local, plan, job.world_size or 1)
+    pace = Pace(shown.step)
+    local.on_step, local.on_first_burst = pace.step, shown.burst
     if run.server is not None:
         run.server.on_trouble = trouble
     error = await local.wait_imported(run.remaining(REPORT_RESERVE_SECONDS), aborted)

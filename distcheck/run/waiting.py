@@ -9,6 +9,7 @@ from distcheck.facts.ranges import fold
 from distcheck.run.progress import StageView, clock
 
 if TYPE_CHECKING:
+    from distcheck.collectives.plan import FirstBurst
     from distcheck.launch.local.supervisor import LocalRanks
     from distcheck.rollcall.follower import Follower
     from distcheck.rollcall.server import Server
@@ -92,6 +93,11 @@ class FigureCount:
     def step(self, text: str, done: int) -> None:
         """Note rank 0's step, after `done` figures."""
         self._text, self.done = text, done
+        self._changed()
+
+    def burst(self, first: FirstBurst) -> None:
+        """Add the speed of a size's first burst to rank 0's step."""
+        self._text += f", {first.bytes / first.seconds / 1e9:.3g} GB/s in the first burst"
         self._changed()
 
     def doing(self) -> str:

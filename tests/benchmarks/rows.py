@@ -90,11 +90,21 @@ def first_figure_against_an_import() -> list[Row]:
     return until_decided(once, lambda pairs: [compared(name, pairs, at_most(1.25))], 3, 8)
 
 
-def first_figure() -> float:
-    """Return the seconds from the start of the process to the first figure.
+def gate_before_a_command() -> list[Row]:
+    """The command is an import of torch and 8 forks, so that it also measures the import that a gate may take."""
+    name = "gate --nproc 8 -- COMMAND, seconds beyond COMMAND and an import of torch"
+    job = [PYTHON, str(HERE / "import_and_fork.py")]
+    gate = names_from_files([PYTHON, "-m", "distcheck", "gate", "--nproc", "8", "--", *job])
+    once = in_turn(lambda: seconds_of(gate), lambda: seconds_of(job) + seconds_of(job))
+    return until_decided(once, lambda pairs: [beyond(name, pairs, at_most(1.5))], 3, 7)
 
-    The saved job counts from where distcheck's own code begins. What the process took outside that (the
-    interpreter's start, its end) is added in full.
+
+def first_figure() -> float:
+    """Return the seconds from the start of the process to the first figure: the mean of the first burst.
+
+    It follows the exact checks and the warm-up; the bare script's figure is its first all_reduce. The saved job counts
+    from where distcheck's own code begins. What the process took outside that (the interpreter's start, its end) is
+    added in full.
     """
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "job.json"
@@ -234,6 +244,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
         start_of_node_against_typer,
         first_figure_against_torchrun,
         first_figure_against_an_import,
+        gate_before_a_command,
         gate_on_four_nodes_against_torchrun,
         net_on_four_nodes,
         a_master_whose_packets_are_dropped,
@@ -262,12 +273,15 @@ _START = (
 )
 """What every start runs and what chooses the rest; one more field or rule changes a start by less than a hundredth."""
 
+_FIRST = ("distcheck/collectives/*.py", "distcheck/launch/local/*.py")
+
 COVERS: dict[str, tuple[str, ...]] = {
     "start_of_env_against_typer": (*_START, "tests/benchmarks/empty_app.py"),
     "start_of_env_against_collect_env": _START,
     "start_of_node_against_typer": (*_START, "tests/benchmarks/empty_app.py"),
-    "first_figure_against_an_import": ("distcheck/collectives/*.py", "distcheck/launch/local/supervisor.py"),
-    "first_figure_against_torchrun": ("distcheck/collectives/*.py", "distcheck/launch/local/supervisor.py"),
+    "first_figure_against_an_import": _FIRST,
+    "first_figure_against_torchrun": _FIRST,
+    "gate_before_a_command": (*_FIRST, "distcheck/run/context.py", "tests/benchmarks/import_and_fork.py"),
     "gate_on_four_nodes_against_torchrun": ("distcheck/collectives/*.py", "distcheck/rollcall/*.py"),
     "net_on_four_nodes": ("distcheck/run/peer_round.py", "distcheck/rollcall/*.py"),
     "a_master_whose_packets_are_dropped": ("distcheck/rollcall/*.py",),

@@ -33,6 +33,7 @@ def test_every_rank_checks_and_times_everything_in_silence(ranks_say, ranks):
         assert all(min(t["bursts"]) > 0 and 3 <= t["iterations"] <= 1000 for t in timings)
         assert all(len(t["bursts"]) == 1 and t["ended"] == "asked" for t in timings)
         assert len(only(messages, "Joined")) == 1
+        assert only(messages, "FirstBurst") == []  # the only burst is the figure
         assert all(c["seconds"] > 0 for c in checked)
     agreed = {tuple(t["iterations"] for t in only(messages, "Timing")) for messages in said}
     assert len(agreed) == 1
@@ -80,6 +81,9 @@ def test_bursts_are_repeated_on_all_ranks_alike_until_their_time_is_over(ranks_s
     (first,), (second,) = (only(messages, "Timing") for messages in said)
     assert len(first["bursts"]) == len(second["bursts"]) > 1
     assert first["ended"] == second["ended"]
+    (told,) = only(said[0], "FirstBurst")
+    assert (told["bytes"], told["seconds"]) == (first["bytes"], first["bursts"][0])
+    assert only(said[1], "FirstBurst") == []
     assert first["ended"] in {"steady", "time"}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from distcheck.collectives.plan import Step, StoreOpen, Task, Timing
+from distcheck.collectives.plan import FirstBurst, Step, StoreOpen, Task, Timing
 from distcheck.facts.placement import Placement
 from distcheck.launch.local import channel, deaths, program, results, shm_cleanup, stacks
 from distcheck.launch.local.channel import Again, Born, Exited, Imported, Spec
@@ -42,6 +42,8 @@ class LocalRanks:
         self.first_figure: float | None = None
         self.on_step: Callable[[str, int], None] = lambda _text, _done: None
         """Called with the first rank's next step and its number of figures."""
+        self.on_first_burst: Callable[[FirstBurst], None] = lambda _burst: None
+        """Called with the first burst of a size."""
         self._torch, self._inherit, self._training = torch, inherit, training
         self._round = 0
         self._control: socket.socket | None = None
@@ -245,9 +247,11 @@ class LocalRanks:
             if not self.store.done() and rank in self.ranks:
                 self.store.set_result(message.port)
             return
-        if isinstance(message, Timing):
+        if isinstance(message, FirstBurst | Timing):
             self.first_figure = self.first_figure or time.monotonic()
         rank.hear(message)
+        if rank is self.ranks[0] and isinstance(message, FirstBurst):
+            self.on_first_burst(message)
         if rank is self.ranks[0] and isinstance(message, Step):
             self.on_step(message.text, len(rank.timings) + len(rank.groups))
 
