@@ -70,6 +70,10 @@ def _probe(assignment: Assignment, home: _Home, start: float) -> int:
     except ValueError as error:
         sys.stderr.write(f"distcheck {__version__}: {error}\n")
         return _BROKEN
+    if assignment.asked.measures:
+        from distcheck.launch.local import program
+
+        program.begin()  # the import of torch takes longer than all else, so it comes before the other imports
     from distcheck.run import entry
     from distcheck.run.request import Request
 

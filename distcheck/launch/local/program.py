@@ -78,6 +78,11 @@ def start_early(words: Sequence[str], environ: Mapping[str, str] = os.environ) -
     allocated = "SLURM_JOB_ID" in environ and "SLURM_STEP_ID" not in environ
     if allocated or "DISTCHECK_HOSTS" in environ or any(word.startswith(_ELSEWHERE) for word in own):
         return
+    begin()
+
+
+def begin() -> None:
+    """Start the fork server, to be taken when it is known what to fork."""
     with suppress(OSError):  # the run will try again, and report it
         _early.append(start(torch=True))
 

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from distcheck import __main__
+from distcheck.facts.job import Asked
 from distcheck.facts.placement import Placement
 from distcheck.launch.local import program
 from distcheck.launch.local.supervisor import LocalRanks
+from distcheck.launch.remote.assignment import Assignment
+from distcheck.run import remote_probe
 
 
 @pytest.fixture
@@ -55,6 +58,21 @@ def test_torch_is_imported_while_the_command_line_is_parsed_if_ranks_will_measur
 def test_an_allocation_starts_its_ranks_elsewhere_and_a_step_here(started, step, starts):
     program.start_early(["--nproc", "2"], {"SLURM_JOB_ID": "1", **step})
     assert len(started) == starts
+
+
+@pytest.mark.parametrize(
+    ("command", "looks", "order"),
+    [
+        ("gate", ("environment", "meeting", "collectives"), ["torch True", "run"]),
+        ("net", ("environment", "meeting", "peers"), ["run"]),
+    ],
+)
+def test_a_probe_of_another_node_imports_torch_while_it_loads_its_run(started, monkeypatch, command, looks, order):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr("distcheck.run.entry.run", lambda *_: started.append("run"))
+    asked = Asked(command=command, looks=looks, started_here=True)
+    ranks = Assignment(asked=asked, task=0, ranks_by_task=(2,), master_addr="127.0.0.1", master_port=29500)
+    assert (remote_probe._probe(ranks, None, 0.0), started) == (0, order)
 
 
 def test_a_fork_server_that_is_not_needed_is_ended_with_its_channel_and_output(monkeypatch):
