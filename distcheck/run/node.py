@@ -36,6 +36,7 @@ from distcheck.probe import gpu, host, infiniband, pci
 from distcheck.probe.health import health
 from distcheck.probe.own import process_facts
 from distcheck.probe.state import state
+from distcheck.rules import rules_for
 from distcheck.rules.diagnose import Diagnosis, judge
 from distcheck.rules.finding import Finding, outcome
 from distcheck.run import storage
@@ -66,7 +67,7 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = 
         request = Request(asked, (Placement(),), environ, start=start)
         record = Record(request)
         seconds = max(0.1, asked.timeout_seconds - _RESERVE_SECONDS)
-        seen, record.history = asyncio.run(_look_and_read(asked, environ, seconds, past, record.uid))
+        seen, record.history = asyncio.run(_look_and_read(asked, environ, seconds, past, record))
         node = host.collect(
             environ,
             accelerator=seen.accelerator,
@@ -105,16 +106,20 @@ class _Seen(NamedTuple):
 
 
 async def _look_and_read(
-    asked: Asked, environ: Mapping[str, str], seconds: float, folder: str, name: str
+    asked: Asked, environ: Mapping[str, str], seconds: float, folder: str, record: Record
 ) -> tuple[_Seen, History | Missing | None]:
     """Query the node, and at the same time what earlier runs found on it."""
+    looking = asyncio.ensure_future(_look(asked, environ, seconds, record.uid))
+    await asyncio.sleep(0)  # it starts its children
+    await asyncio.sleep(0)
+    rules_for(record.job())  # imports the rules while the children start
     if not folder:
-        return await _look(asked, environ, seconds, name), None
+        return await looking, None
     from distcheck.probe import history
     from distcheck.run.history import SECONDS
 
     read = history.read(folder, (host.name_of_node(environ),), min(SECONDS, seconds))
-    return await asyncio.gather(_look(asked, environ, seconds, name), read)
+    return await asyncio.gather(looking, read)
 
 
 async def _look(asked: Asked, environ: Mapping[str, str], seconds: float, name: str) -> _Seen:
