@@ -8,8 +8,6 @@ from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, NOISE, SYMP
 
 _IB = "https://github.com/NVIDIA/nccl/blob/master/src/transport/net_ib.cc"
 _VERBS = "https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html"
-_PLUGIN = "https://github.com/NVIDIA/nccl/blob/master/src/plugin/net.cc"
-_OFI = "https://github.com/aws/aws-ofi-nccl/blob/master/doc/efa-env-var.md"
 _CORE = "https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/init.c"
 _UCX = "https://openucx.readthedocs.io/en/master/faq.html"
 _MPI_FABRICS = "https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/ib-and-roce.html"
@@ -28,9 +26,7 @@ _EXPECTED = (
     r"|(?:Using|OOB) (?:\[\d+\])?ib[a-z]{0,3}\d\S*?[:.]"
 )
 """Signs that the job is to use RDMA adapters: without them NCCL writes the same on every machine that has none."""
-_CLOUD = r"\bEFA\b|libfabric|FI_PROVIDER|p[45]d?e?\.\d+xlarge|rdmap\d|NET/OFI|TCPX|gVNIC"
 _TCP = "NCCL uses TCP between the nodes, as it does on every machine without RDMA adapters."
-_NO_PLUGIN = "NCCL has no network plugin and uses its own transports, as most jobs do."
 _POST = "The RDMA adapter rejected a request of NCCL. Look at its driver and at the kernel log."
 _MISMATCH = "The ranks called different collectives, or the same with other sizes. NCCL's settings may also differ."
 
@@ -212,45 +208,6 @@ SPELLINGS = (
         near=_EXPECTED,
     ),
     _net(r"NET/IB : No device found", weight=NOISE, source=_IB, says=_TCP, unless=_EXPECTED),
-    _net(r"Error: network AWS Libfabric not found", "nccl-efa-plugin-missing nccl-net-plugin-missing", source=_PLUGIN),
-    _net(r"Error: network \S+.* not found", "nccl-net-name-invalid nccl-net-plugin-missing", source=_PLUGIN),
-    _net(
-        r"Failed to initialize any NET plugin",
-        "ib-no-device-in-container ib-hca-no-match nccl-net-name-invalid",
-        source=_PLUGIN,
-        near=r"NET/IB : No device found|NCCL_NET set by environment to IB\b",
-    ),
-    _net(
-        r"Failed to initialize any NET plugin",
-        "nccl-net-plugin-missing nccl-net-name-invalid ib-no-device-in-container",
-        source=_PLUGIN,
-    ),
-    _net(r"Could not find any optimal provider", "nccl-efa-provider-missing", source=_OFI),
-    _net(
-        r"NET/OFI .*(?:fi_getinfo|No eligible providers|Failed to|Unable to find)",
-        "nccl-efa-provider-missing",
-        weight=LIKELY,
-        source=_OFI,
-    ),
-    _net(r"provider efa output empty list", "nccl-efa-provider-missing", source=_OFI),
-    _net(r"Failed to find ncclNetPlugin symbol", "sw-plugin-abi", weight=HINT, source=_PLUGIN),
-    _net(r"Failed to find ncclNetPlugin_v\d+ symbol", weight=HINT, source=_PLUGIN, says=_NO_PLUGIN),
-    _net(
-        r"NET/Plugin: Could not find: libnccl-net",
-        "nccl-net-plugin-on-some-ranks",
-        weight=SYMPTOM,
-        source=_PLUGIN,
-        near=r"Plugin Path : \S*libnccl-net|NET/Plugin: Loaded net plugin",
-    ),
-    _net(
-        r"NET/Plugin: Could not find: libnccl-net",
-        "nccl-efa-plugin-missing nccl-net-plugin-missing",
-        weight=HINT,
-        source=_PLUGIN,
-        near=_CLOUD,
-        unless=r"Plugin Path : \S*libnccl-net|NET/Plugin: Loaded net plugin",
-    ),
-    _net(r"NET/Plugin: Could not find: libnccl-net", weight=NOISE, source=_PLUGIN, says=_NO_PLUGIN, unless=_CLOUD),
     _net(r"could not insert '?nv(?:idia)?_peer_?mem", "gdr-module-missing sw-ofed-kernel", source=_PEERMEM),
     _net(
         r"(?:Unknown symbol|about version of symbol) ib_(?:un)?register_peer_memory_client",
@@ -262,19 +219,6 @@ SPELLINGS = (
     _net(
         r"Got completion with error 12\b", "roce-pfc-ecn roce-gid-index-wrong ib-port-down", weight=LIKELY, source=_IB
     ),
-    _net(
-        r"NET/Plugin.*version `[\w.]+' not found",
-        "nccl-efa-plugin-missing sw-plugin-abi",
-        source=_PLUGIN,
-        near=r"efa|ofi|fabric",
-    ),
-    _net(
-        r"NET/Plugin.*version `[\w.]+' not found",
-        "sw-plugin-abi nccl-net-plugin-missing",
-        source=_PLUGIN,
-        unless=r"efa|ofi|fabric",
-    ),
-    _net(r"NET/Plugin.*undefined symbol", "sw-plugin-abi nccl-net-plugin-missing", source=_PLUGIN),
     _net(
         r"failed to TCP connect to a peer MPI process",
         "net-firewall-ephemeral net-hostname-wrong-nic",
@@ -292,17 +236,6 @@ SPELLINGS = (
         about="start-up",
         source="https://github.com/openucx/ucx/blob/master/src/uct/sm/mm/posix/mm_posix.c",
     ),
-    _net(r"NET/OFI Selected Provider is (?!efa)", "nccl-efa-provider-missing", weight=HINT, source=_OFI),
-    _net(r"Only EFA provider is supported", "nccl-efa-provider-missing", source=_OFI),
-    _net(r"NET/OFI .*Cannot allocate memory", "ib-fork-or-memlock nccl-efa-provider-missing", source=_OFI),
-    _net(
-        r"NET/OFI .*(?:completed with error|Couldn't|Unable to (?:insert|free|post|connect))",
-        weight=SYMPTOM,
-        source=_OFI,
-        says="The plugin for EFA failed on the network. Check that the security group allows all traffic to itself, in both"
-        " directions, and FI_LOG_LEVEL=warn.",
-    ),
-    _net(r"NET/OFI Unable to register memory", "gdr-module-missing", weight=LIKELY, source=_OFI),
     _net(
         r"common task-to-task communication interfaces", "net-subnet-mismatch net-firewall-ephemeral", source=_HOROVOD
     ),
