@@ -1,8 +1,9 @@
 """Judge jobs of RANKS ranks on nodes as real ones are, and render their reports: ``judge_and_render.py RANKS``.
 
 Prints as JSON the seconds of CPU of some runs, for a healthy job and for each fault on a third of the nodes;
-the same for a plain pass over the ranks, of which judging makes hundreds; and in GiB what the job itself takes and what
-judging and rendering the healthy one takes beyond it, at its peak.
+the same for a plain pass over the ranks, of which judging makes hundreds; the share of each rule that takes more than
+a tenth of judging the healthy job, and the largest share; and in GiB what the job itself takes and what judging and
+rendering the healthy one takes beyond it, at its peak.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distcheck import report
+from distcheck.rules import rules_for
 from distcheck.rules.diagnose import diagnose
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 REPEATS = 3
 PASSES = 20
+DEAR = 0.1
+"""A rule that takes a larger share of the judging is named."""
 FAULTS = (
     "they do not answer",
     "NCCL takes Docker's bridge",
@@ -65,6 +69,17 @@ def plain_pass(job: Job) -> list[float]:
     return took
 
 
+def shares(job: Job) -> dict[str, float]:
+    """Return each rule's share of judging a job. What several rules need is on the account of the first one."""
+    fresh, took = msgspec.structs.replace(job), {}
+    for rule in rules_for(fresh):
+        if rule.applies(fresh) and not rule.unlooked(fresh):
+            start = time.process_time()
+            list(rule.judge(fresh))
+            took[rule.name] = time.process_time() - start
+    return {name: seconds / sum(took.values()) for name, seconds in took.items()}
+
+
 def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
 
@@ -79,9 +94,12 @@ def main() -> None:
     took = {"healthy": seconds(job, healthy=True)}
     judged = peak()
     plain = plain_pass(job)
+    of_rules = shares(job)
     for fault in FAULTS:
         took[fault] = seconds(real_job.faulty(job, fault, 3), healthy=False)
-    print(json.dumps({"seconds": took, "plain": plain, "job_GiB": built - before, "GiB": judged - built}))
+    dear = {name: share for name, share in of_rules.items() if share > DEAR}
+    found = {"seconds": took, "plain": plain, "dear": dear, "dearest": max(of_rules.values())}
+    print(json.dumps(found | {"job_GiB": built - before, "GiB": judged - built}))
 
 
 main()

@@ -199,7 +199,10 @@ def judging_and_rendering() -> list[Row]:
     worst = max(grown.values(), key=statistics.median)
     exponents = [(math.log(growth) / math.log(many / few), math.log(plain) / math.log(many / few)) for growth in worst]
     what = f"{name}: largest exponent of the growth / that of a plain pass over the ranks"
-    rows.append(compared(what, exponents, at_most(1.1))._replace(unit=""))
+    rows.append(compared(what, exponents, at_most(1.05))._replace(unit=""))
+    dear = ", ".join(f"{rule} {share:.2f}" for rule, share in large["dear"].items()) or "none takes a tenth"
+    what = f"judge {many} ranks, healthy: largest share of a rule ({dear})"
+    rows.append(counted(what, large["dearest"], None, large["dearest"], at_most(0.1), ""))
     healthy = samples(large["seconds"]["healthy"])
     costs = {"judge_seconds_per_rank": middle(healthy) / many}
     rows.append(alone(f"{name}, healthy: seconds of CPU", healthy, at_most(5.0), costs=costs))
