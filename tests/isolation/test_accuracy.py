@@ -11,7 +11,7 @@ FEW_FIGURES = {("5% nodes at 0.6 of the speed", 4)}
 """One of four nodes: as many rounds follow as a reference needs."""
 
 
-@pytest.mark.parametrize("n", [4, 16, 64])
+@pytest.mark.parametrize("n", [4, 16, pytest.param(64, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_bad_nodes_are_named_at_least_as_well_as_by_both_ways_of_testing_all_twice(kind, n):
     found = scores(kind, n, 12)

@@ -29,7 +29,7 @@ def test_nodes_are_split_evenly_and_none_is_left_out():
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@pytest.mark.parametrize("n", [4, 6, 8, 16, 64, 1024])
+@pytest.mark.parametrize("n", [4, 6, 8, 16, 64, pytest.param(1024, marks=pytest.mark.long)])
 @pytest.mark.parametrize("part", [2, 4])
 def test_a_boundary_names_its_two_sides_and_no_node(n, part):
     if n // part < 2:
@@ -57,7 +57,7 @@ def test_no_boundary_confirms_a_bad_node(n):
     assert told / trials > 0.75
 
 
-@pytest.mark.parametrize("n", [16, 64, 100, 1024])
+@pytest.mark.parametrize("n", [16, 64, 100, pytest.param(1024, marks=pytest.mark.long)])
 @pytest.mark.parametrize("largest", [4, 8, 31, 40, 200])
 def test_a_failure_only_above_a_size_is_reported_as_scale(n, largest):
     run = search(Cluster(names(n), largest=largest))

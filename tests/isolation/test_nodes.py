@@ -18,7 +18,7 @@ def blamed(run: Run) -> set[str]:
     return set(run.verdict.bad_nodes(certain=False))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 31, 64, 129, 1024])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 31, 64, 129, pytest.param(1024, marks=pytest.mark.long)])
 def test_healthy_nodes_pass_alone_in_two_rounds_of_pairs_and_all_together(n):
     run = search(Cluster(names(n), noise=0.05, local_ranks=2 if n < 64 else 0))
     assert run.verdict.kind == "healthy", run.verdict.sentence
@@ -28,7 +28,7 @@ def test_healthy_nodes_pass_alone_in_two_rounds_of_pairs_and_all_together(n):
 
 
 @pytest.mark.parametrize("ended", ["failed", "wrong", "hung"])
-@pytest.mark.parametrize("n", [3, 4, 5, 6, 8, 13, 64, 1024])
+@pytest.mark.parametrize("n", [3, 4, 5, 6, 8, 13, 64, pytest.param(1024, marks=pytest.mark.long)])
 def test_only_the_bad_node_is_named_with_its_fault(n, ended):
     for seed in range(3):
         bad = Random(seed).choice(names(n))
@@ -56,7 +56,7 @@ def test_up_to_29_percent_bad_nodes_are_all_found_and_no_others(trials, n, numbe
         assert run.pair_rounds <= ROUNDS + FURTHER_ROUNDS
 
 
-@pytest.mark.parametrize("n", [4, 16, 64, 256, 1024])
+@pytest.mark.parametrize("n", [4, 16, 64, 256, pytest.param(1024, marks=pytest.mark.long)])
 def test_up_to_10_percent_bad_nodes_take_at_most_four_rounds_of_pairs(trials, n):
     for seed in trials(200 if n < 256 else 10):
         random = Random(f"{n} {seed}")

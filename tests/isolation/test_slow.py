@@ -38,7 +38,12 @@ def test_several_slow_nodes_are_all_named(share):
 
 
 @pytest.mark.parametrize(
-    ("n", "noise"), [*((n, s) for n in (2, 3, 4, 8, 64, 512) for s in (0.02, 0.1, 0.2)), (64, 0.4), (512, 0.4)]
+    ("n", "noise"),
+    [
+        *((n, s) for n in (2, 3, 4, 8, 64) for s in (0.02, 0.1, 0.2)),
+        (64, 0.4),
+        *(pytest.param(512, s, marks=pytest.mark.long) for s in (0.02, 0.1, 0.2, 0.4)),
+    ],
 )
 def test_noise_convicts_no_node(n, noise):
     for seed in range(30 if n < 64 else 6):
