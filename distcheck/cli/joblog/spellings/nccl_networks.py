@@ -1,4 +1,4 @@
-"""NCCL's networks: InfiniBand and RoCE verbs, plugins, GPUDirect."""
+"""NCCL's networks: InfiniBand and RoCE verbs, sockets and MPI beside them, GPUDirect."""
 
 from __future__ import annotations
 
