@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 PER_NODE = 8
 JOB = "benchmark"
-LATE_SECONDS, PIECE_SECONDS, AGAIN_SECONDS = 2.0, 0.25, 0.5
+LATE_SECONDS, PIECE_SECONDS = 2.0, 0.25
 PIECES = 8
 MOST_SECONDS = 120
 replace = msgspec.structs.replace
@@ -156,15 +156,12 @@ class Crowd:
         heapq.heappush(self.due, (moment, len(self.due) + id(what), what))
 
     def connect(self, follower: Follower) -> None:
-        """Connect, and again every half second until it succeeds, as a follower does."""
-        if follower.connected:
-            return
+        """Connect; where the leader's queue is full, the kernel tries again after 1, 3 and 7 s."""
         if follower.sock is not None:
             self.by_fd.pop(follower.sock.fileno(), None)
         follower.connect(self.port)
         self.by_fd[follower.sock.fileno()] = follower
         self.poll.register(follower.sock, select.EPOLLOUT)
-        self.at(time.monotonic() + AGAIN_SECONDS, lambda: self.connect(follower))
 
     def run(self, until: Callable[[], bool]) -> None:
         while not until():
@@ -179,7 +176,9 @@ class Crowd:
     def serve(self, fd: int, follower: Follower, events: int) -> None:
         if not follower.connected:
             if events & (select.EPOLLERR | select.EPOLLHUP):
-                return  # it tries again
+                self.poll.unregister(fd)
+                self.at(time.monotonic() + PIECE_SECONDS, lambda: self.connect(follower))
+                return
             follower.connected = True
             self.poll.modify(fd, select.EPOLLIN)
             if follower.kind != "silent":
