@@ -49,6 +49,11 @@ def test_a_shape_counts_less_than_a_table_and_names_known_rules_or_says_what_it_
         ("port 29512 seems to be occupied", "net-port-in-use", "WARNING port 6006 seems occupied; 6007 serves"),
         ("failed to resolve the address of the master", "env-master-addr-unresolvable", "resolved the master"),
         ("could not connect to coordinator 10.0.0.1", "net-master-unreachable", "connected to coordinator 10.0.0.1"),
+        (
+            "connect 10.0.0.1: Operation timed out",
+            "net-master-unreachable",
+            "TimeoutError: The read operation timed out",
+        ),
         ("store: connect: ECONNREFUSED", "net-master-refused", "store: connect: ok"),
         ("cannot find 'srun' on this machine", "launch-failed", "found /usr/bin/srun on this machine"),
         ("sbatch is not installed", "launch-failed", "sbatch is installed"),

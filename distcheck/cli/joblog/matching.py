@@ -59,19 +59,19 @@ class Matcher:
 
     def search(self, pieces: Iterable[Piece], file: str, of_file: Place = NOWHERE) -> list[Sighting]:
         """Return the spellings that a log has: of each the line with the earliest time, or else the first line."""
-        found: dict[Spelling, Sighting] = {}
-        texts: dict[Spelling, set[str]] = {}
-        looked: Counter[bytes] = Counter()
+        found: dict[int, Sighting] = {}  # by the id of the spelling: to hash one costs more than to look for most
+        texts: dict[int, set[str]] = {}
+        looked: dict[bytes, int] = {}
         dull: set[bytes] = set()
         before = b""
         for piece in pieces:
             surroundings = _Surroundings(before, piece.data)
             for number, start, end, key in self._candidates(piece, dull):
                 candidates = self._with[key]
-                looked[key] += 1
-                if looked[key] > _MOST_READ:
-                    again = {s: found[s]._replace(times=found[s].times + 1) for s in candidates if s in found}
-                    found |= again
+                looked[key] = times = looked.get(key, 0) + 1
+                if times > _MOST_READ:
+                    again = [id(spelling) for spelling in candidates if id(spelling) in found]
+                    found |= {one: found[one]._replace(times=found[one].times + 1) for one in again}
                     if not again and len(key) <= _LONGEST_KNOWN_BYTES:
                         dull.add(key)
                     continue
@@ -80,22 +80,22 @@ class Matcher:
                 for spelling in candidates:  # those of the tables first
                     if spelling.fallback and (matched or b" INFO " in line.raw):
                         continue
-                    known = found.get(spelling)
+                    known = found.get(id(spelling))
                     if known and known.times >= _MOST_SEEN and not spelling.twice:
                         if spelling.pattern.search(line.text):
                             matched = True
-                            found[spelling] = known._replace(times=known.times + 1)
+                            found[id(spelling)] = known._replace(times=known.times + 1)
                         continue
                     if seen := _sighting(spelling, line, file, number, of_file):
                         matched = True
-                        found[spelling] = _earliest(known, seen)
+                        found[id(spelling)] = _earliest(known, seen)
                         if spelling.twice:
-                            texts.setdefault(spelling, set()).add(seen.matched)
+                            texts.setdefault(id(spelling), set()).add(seen.matched)
             before = piece.data[-_AROUND_BYTES:]
             if len(looked) > _KNOWN_LINES:
                 looked.clear()
                 dull.clear()
-        return [seen for seen in found.values() if not seen.spelling.twice or seen.times > len(texts[seen.spelling])]
+        return [seen for one, seen in found.items() if not seen.spelling.twice or seen.times > len(texts[one])]
 
     def _candidates(self, piece: Piece, dull: set[bytes]) -> Iterator[tuple[int, int, int, bytes]]:
         """Yield number, start, end and text without digits of the lines that have an anchor, and are not dull."""

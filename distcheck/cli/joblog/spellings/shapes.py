@@ -179,7 +179,7 @@ SPELLINGS = (
         source=_WINSOCK,
         unless=_ELSEWHERE,
     ),
-    _net(r"\bOperation timed out\b", _UNREACHABLE, source=_ERRNO, unless=_ELSEWHERE),
+    _net(r"\bconnect.{0,60}\bOperation timed out\b", _UNREACHABLE, source=_ERRNO, unless=_ELSEWHERE),
     _net(r"\bCan't assign requested address\b", "env-master-addr-not-rank0-host net-bind-failed", source=_ERRNO),
     _net(r"Address family (?:for hostname )?not supported", "net-ipv4-ipv6-mixed", source=_ERRNO),
     # The launcher's tools, and other nodes.
