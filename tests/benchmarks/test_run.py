@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from benchmarks.ratio import Estimate, Row, alone, at_least, at_most, counted
 from benchmarks.rows import BENCHMARKS, COVERS
-from benchmarks.run import WHOLE_RUN, Measured, as_json, as_text, exit_code, of_benchmarks
+from benchmarks.run import WHOLE_RUN, Measured, as_json, as_text, exit_code, measure, of_benchmarks
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +39,13 @@ def test_the_table_has_a_spread_for_every_row_and_the_noise_where_it_was_measure
     assert "unknown" in lines["once"]
     assert "no srun" in lines["broken"]
     assert "theirs / theirs" not in as_text([YES])
+
+
+def test_a_benchmark_that_fails_is_a_row_with_its_error_and_the_others_go_on(monkeypatch, capsys):
+    monkeypatch.setitem(BENCHMARKS, "broken", lambda: [].pop())
+    (row,) = measure("broken").rows
+    assert (row.met, row.error) == ("NO", "IndexError: pop from empty list")
+    assert "broken: 0 s, met: 1 NO" in capsys.readouterr().err
 
 
 def test_every_benchmark_has_its_code_and_its_place_in_the_page():
