@@ -161,9 +161,11 @@ PHRASES = {
             ],
         ),
         (
-            "({} MiB and {} KiB for each rank)",
+            "({} MiB and {} KiB for each rank;",
             [of("server:_MOST_BYTES") >> 20, of("server:_MOST_BYTES_A_RANK") >> 10],
         ),
+        ("or has not answered for {} s", [of("client:_MASTER_PATIENCE_SECONDS")]),
+        ("A message of more than {} KiB is compressed", [of("framing:_LEAST_DEFLATED_BYTES") >> 10]),
         ("After {} s stderr names the ranks that are awaited", [of("run.context:_REMIND_AFTER_SECONDS")]),
         ("sends {} MiB in segments", TRANSFER),
         ("So {} MiB follow from every node", [of("peers:_SINGLY_BYTES") >> 20]),
