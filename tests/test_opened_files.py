@@ -73,6 +73,7 @@ def ours(files):
     return [path for path in files if Path(path).is_relative_to(PACKAGE)]
 
 
+@pytest.mark.process
 def test_env_opens_less_than_three_hundred_files_and_about_half_are_its_own(starting):
     files, modules = starting(0, 1, free_port())()
     assert not NEEDLESS & set(modules)
@@ -80,6 +81,7 @@ def test_env_opens_less_than_three_hundred_files_and_about_half_are_its_own(star
     assert len(files) < 300, sorted(files)
 
 
+@pytest.mark.process
 def test_a_rank_that_follows_opens_no_file_of_the_rules_or_reports_that_only_rank_0_needs(starting):
     port = free_port()
     leader, follower = starting(0, 2, port), starting(1, 2, port)

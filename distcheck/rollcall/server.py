@@ -122,7 +122,7 @@ class Server:
                 break
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+                await connection.within(self._changed.wait(), left)
         else:
             return True
         return False

@@ -384,3 +384,16 @@ def test_a_follower_that_sends_no_time_has_no_clock_offset(live, leading):
             assert leader.server.followers["follower"].report.process.clock_ahead_seconds is None
 
     live(main())
+
+
+def test_an_interrupt_in_the_moment_in_which_the_roll_call_changes_is_not_lost(leading, live):
+    async def main():
+        async with leading(3) as leader:
+            waiting = asyncio.ensure_future(leader.server.wait_for_all(30))
+            await asyncio.sleep(0.01)
+            leader.server.close_roll()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+    live(main())

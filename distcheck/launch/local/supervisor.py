@@ -20,6 +20,7 @@ from distcheck.launch.local.rank import LocalRank, ending
 from distcheck.probe import memory
 from distcheck.probe.ending import end_group
 from distcheck.probe.process import state_of
+from distcheck.rollcall import connection
 from distcheck.rollcall.protocol import RunReport
 
 _WATCH_SECONDS = 0.25
@@ -208,7 +209,7 @@ class LocalRanks:
         """Wait briefly for messages and check the ranks' process states."""
         self._changed.clear()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), _WATCH_SECONDS)
+            await connection.within(self._changed.wait(), _WATCH_SECONDS)
         now = time.monotonic()
         for rank in self.ranks:
             stopped = rank.pid is not None and state_of(rank.pid) in {"T", "t"}
@@ -287,7 +288,7 @@ class LocalRanks:
                 break
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+                await connection.within(self._changed.wait(), left)
 
     def log_tail(self) -> str:
         """Return the last lines that the ranks wrote to their standard error."""

@@ -75,6 +75,7 @@ def test_a_probe_of_another_node_imports_torch_while_it_loads_its_run(started, m
     assert (remote_probe._probe(ranks, None, 0.0), started) == (0, order)
 
 
+@pytest.mark.process
 def test_a_fork_server_that_is_not_needed_is_ended_with_its_channel_and_output(monkeypatch):
     server = program.start(torch=False)
     monkeypatch.setattr(program, "_early", [server])
@@ -84,6 +85,7 @@ def test_a_fork_server_that_is_not_needed_is_ended_with_its_channel_and_output(m
         os.fstat(server.output)
 
 
+@pytest.mark.process
 def test_a_fork_server_whose_channel_is_closed_ends_by_itself():
     server = program.start(torch=False)
     server.control.close()
@@ -91,6 +93,7 @@ def test_a_fork_server_whose_channel_is_closed_ends_by_itself():
     os.close(server.output)
 
 
+@pytest.mark.process
 def test_the_ranks_come_from_the_fork_server_that_was_started_early(monkeypatch):
     server = program.start(torch=False)  # it ends after the first ranks, where another one would import torch
     monkeypatch.setattr(program, "_early", [server])
@@ -107,6 +110,7 @@ def test_the_ranks_come_from_the_fork_server_that_was_started_early(monkeypatch)
     assert asyncio.run(born()) == (server.process.pid, ["0", "1"])
 
 
+@pytest.mark.process
 def test_a_usage_error_leaves_no_fork_server():
     command = [sys.executable, "-m", "distcheck", "bandwidth", "--nproc", "x"]
     ended = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -55,7 +55,7 @@ class Running:
 
     async def until_busy(self) -> list[int]:
         """Wait until every rank is in the middle of the long plan; returns their pids."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not all(r.step.startswith("all_reduce") for r in self.ranks.ranks):
             assert time.monotonic() < end
             await asyncio.sleep(0.05)
@@ -77,7 +77,7 @@ def ranks():
             program = running.ranks.group
             seen = {program} if program else set()
             try:
-                await asyncio.wait_for(body(running), 60)
+                await asyncio.wait_for(body(running), 120)
                 seen |= {r.pid for r in running.ranks.ranks if r.pid}
             finally:
                 start = time.monotonic()
