@@ -133,7 +133,10 @@ class _Search:
         others = any(not d.side and d not in self.last for d in self._ways)
         unsure = not connection.welcome.of_node and (others or (door.side and not self.master_settled))
         now = asyncio.get_running_loop().time()
-        self.until = min(self.until, max(now, self._began + _MASTER_PATIENCE_SECONDS) if unsure else now)
+        # What was refused before the leader listened may be admitted now; what did not answer had its time.
+        refused = any(a.outcome == "refused" for d, a in self.last.items() if not d.side)
+        since = now if refused else self._began
+        self.until = min(self.until, max(now, since + _MASTER_PATIENCE_SECONDS) if unsure else now)
 
     def side_ports_from(self) -> float:
         """Return when to try the side ports in this round, if MASTER_PORT does not answer.
