@@ -1,4 +1,4 @@
-"""How well `distcheck explain --log` names the cause of real logs: totals for both halves of tests/explain/logs.
+"""How well `distcheck explain --log` names the cause of real logs: totals for each part of tests/explain/logs.
 
     python tests/explain/measure.py [--json | --write]
 
@@ -29,6 +29,7 @@ COVERS = (
     "distcheck/cli/joblog/matching.py", "distcheck/cli/joblog/judging.py", "distcheck/cli/joblog/quoted.py",
     "distcheck/cli/joblog/spellings/*.py", "tests/explain/logs/index.json",
 )  # fmt: skip
+PARTS = {"build": "used to write the tables", "held out": "held out", "fresh": "held out, second collection"}
 WITHOUT_RULE = ("right class, no rule blamed", "a rule blamed", "wrong class")
 
 
@@ -54,7 +55,7 @@ def outcome(entry: dict) -> str:
 
 @cache
 def totals(split: str) -> Counter[str]:
-    """Return the number of logs of one half by outcome."""
+    """Return the number of logs of one part by outcome."""
     entries = json.loads((LOGS / "index.json").read_text())
     return Counter(outcome(entry) for entry in entries if entry["split"] == split)
 
@@ -62,10 +63,10 @@ def totals(split: str) -> Counter[str]:
 def table() -> list[str]:
     """Return the totals as a table of Markdown."""
     lines = [
-        f"| half | logs with a rule | {' | '.join(OUTCOMES)} | logs without a rule | {' | '.join(WITHOUT_RULE)} |",
+        f"| part | logs with a rule | {' | '.join(OUTCOMES)} | logs without a rule | {' | '.join(WITHOUT_RULE)} |",
         "|---" * (len(OUTCOMES) + len(WITHOUT_RULE) + 3) + "|",
     ]
-    for split, name in (("build", "used to write the tables"), ("held out", "held out")):
+    for split, name in PARTS.items():
         counts = totals(split)
         first, second = ([counts[outcome] for outcome in outcomes] for outcomes in (OUTCOMES, WITHOUT_RULE))
         lines.append("| " + " | ".join(map(str, [name, sum(first), *first, sum(second), *second])) + " |")
@@ -73,19 +74,19 @@ def table() -> list[str]:
 
 
 def main() -> None:
-    """Print the totals of both halves, never those of single logs."""
+    """Print the totals of all parts, never those of single logs."""
     if "--write" in sys.argv:
         command = "python tests/explain/measure.py --write"
         measured.put("docs/reliability.md", "explained logs", table(), covers=COVERS, command=command)
-    halves = {split: totals(split) for split in ("build", "held out")}
+    parts = {split: totals(split) for split in PARTS}
     if "--json" in sys.argv:
-        print(json.dumps(halves))
+        print(json.dumps(parts))
         return
-    for split, counts in halves.items():
+    for split, counts in parts.items():
         for outcomes in (OUTCOMES, WITHOUT_RULE):
             logs = sum(counts[name] for name in outcomes)
-            parts = [f"{name} {counts[name]} ({counts[name] / max(1, logs):.0%})" for name in outcomes]
-            print(f"{split}, {logs} logs: {', '.join(parts)}")
+            shares = [f"{name} {counts[name]} ({counts[name] / max(1, logs):.0%})" for name in outcomes]
+            print(f"{split}, {logs} logs: {', '.join(shares)}")
 
 
 if __name__ == "__main__":

@@ -28,16 +28,16 @@ def test_every_log_is_listed_once_and_every_thread_is_used_once():
     assert len({entry["source"] for entry in ENTRIES}) == len(ENTRIES)
 
 
-def test_the_address_decides_the_half_of_a_log_and_a_log_added_later_is_never_held_out():
+def test_the_address_decides_the_part_of_a_log_and_a_log_added_later_is_never_held_out():
     for entry in ENTRIES:
         odd = hashlib.sha256(entry["source"].encode()).digest()[-1] % 2
-        held_out = odd and entry.get("added") != "later"
-        assert entry["split"] == ("held out" if held_out else "build")
+        unseen = {None: "held out", "later": "build", "second": "fresh"}[entry.get("added")]
+        assert entry["split"] == (unseen if odd else "build")
 
 
-def test_both_halves_are_large_enough_to_measure():
-    halves = [entry["split"] for entry in ENTRIES]
-    assert min(halves.count("build"), halves.count("held out")) >= 75
+def test_all_parts_are_large_enough_to_measure():
+    parts = [entry["split"] for entry in ENTRIES]
+    assert min(parts.count(part) for part in ("build", "held out", "fresh")) >= 75
 
 
 @pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
