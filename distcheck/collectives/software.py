@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 
+from distcheck.collectives.postponed import without_meta_kernels
 from distcheck.collectives.silence import without_warnings
 
 # torch imports NumPy if installed, whose OpenBLAS would start threads; the ranks are forked from this process.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
-with without_warnings():
+with without_warnings(), without_meta_kernels():
     import torch
     import torch.distributed as dist
 

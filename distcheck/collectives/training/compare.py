@@ -7,10 +7,6 @@ import hashlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-# Before torch: this import silences torch's warnings at import.
-import distcheck.collectives.software  # noqa: F401
-
-# isort: split
 import torch
 
 from distcheck.facts.training import WrongTensor

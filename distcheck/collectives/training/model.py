@@ -13,10 +13,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# Before torch: this import silences torch's warnings at import.
-import distcheck.collectives.software  # noqa: F401
-
-# isort: split
 import torch
 
 Tensors = dict[str, torch.Tensor]

@@ -6,10 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-# Before torch: this import silences torch's warnings at import.
-import distcheck.collectives.software  # noqa: F401
-
-# isort: split
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 

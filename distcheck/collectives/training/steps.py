@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-# Before torch: this import silences torch's warnings at import.
-import distcheck.collectives.software  # noqa: F401
-
-# isort: split
 import torch
 from msgspec.structs import replace
 

@@ -9,10 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-# Before torch: this import silences torch's warnings at import.
-import distcheck.collectives.software  # noqa: F401
-
-# isort: split
 import torch
 import torch.distributed as dist
 from msgspec.structs import replace

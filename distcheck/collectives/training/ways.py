@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-# Before torch: this import silences torch's warnings at import.
-import distcheck.collectives.software  # noqa: F401
-
-# isort: split
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from distcheck.collectives.silence import without_warnings
 from distcheck.collectives.training.model import Layers, TrainingRank
-
-with without_warnings(), contextlib.suppress(Exception):  # if it cannot be imported, the constructor's error shows it
-    # The constructor of DistributedDataParallel imports it since torch 2.3, for about a second of CPU time.
-    import torch._dynamo
 
 
 class Way(NamedTuple):
