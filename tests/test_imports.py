@@ -216,6 +216,21 @@ def test_env_without_options_loads_nothing_that_only_other_runs_need():
                          "distcheck.run.driver", "distcheck.run.node", "distcheck.probe.gpu"}  # fmt: skip
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "words",
+    ["node --gpus 0 --timeout 20 --format json --ignore gpu-duplicate", "explain env-rank-unset --format json",
+     "report /nonexistent --baseline /nonexistent"],
+)  # fmt: skip
+def test_options_and_arguments_are_converted_without_pydantic(words):
+    loaded = loaded_after(
+        f"import contextlib, io\nsys.argv[1:] = {words.split()!r}\nfrom distcheck.cli.main import main\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n    main()"
+    )
+    assert "typer" in loaded
+    assert not {name for name in loaded if name.partition(".")[0] == "pydantic"}
+
+
 def test_only_the_command_that_is_called_is_read():
     def names(*words: str) -> list[str]:
         return [c.callback.__name__ for c in app(list(words)).registered_commands]

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache, partial
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
 
@@ -42,7 +43,12 @@ class Entry(NamedTuple):
         if options is not None and issubclass(options, Checking):
             epilog += f"\n\n{_VARIABLES}"
         register = app.command(short_help=self.short_help, epilog=epilog, cls=LazyCommand)
-        register(_taking(options, self.function, own) if options is not None else self.function)
+        function: Any = _taking(options, self.function, own) if options is not None else self.function
+        function.kinds = {  # read by `_process`
+            **{p.name: _kind(get_args(p.annotation)[0]) for p in own if get_origin(p.annotation) is Annotated},
+            **{name: option.kind for name, option in getattr(function, "declared", {}).items()},
+        }
+        register(function)
 
 
 def command(short_help: str, example: str) -> Callable[[Callable[..., None]], Entry]:
@@ -63,9 +69,8 @@ def _taking(options: type[msgspec.Struct], function: Callable[..., None], own: l
     arguments = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p.name != "options"]
 
     def called(**values: Any) -> None:
-        plain = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
-        shared = {name: plain.pop(name) for name in declared}
-        function(options=options(**shared), **plain)
+        shared = {name: values.pop(name) for name in declared}
+        function(options=options(**shared), **values)
 
     called.__signature__ = inspect.Signature(arguments + given)  # type: ignore[attr-defined]  # read by typer
     called.__annotations__ = {p.name: p.annotation for p in arguments + given}
@@ -96,8 +101,21 @@ class _Declared(NamedTuple):
         if self.kind is bool:
             return "must be 1 or 0"
         number = "a whole number" if self.kind is int else "a number"
-        largest = LARGEST if self.info.max is None else self.info.max
-        return f"must be {number} from {-LARGEST if self.info.min is None else self.info.min} to {largest}"
+        return f"must be {number} from {self.least} to {self.largest}"
+
+    @property
+    def least(self) -> float:
+        """The smallest number that it accepts."""
+        return -LARGEST if self.info.min is None else self.info.min
+
+    @property
+    def largest(self) -> float:
+        """The largest number that it accepts."""
+        return LARGEST if self.info.max is None else self.info.max
+
+    def holds(self, number: float) -> bool:
+        """Return whether it accepts a number; it never accepts nan."""
+        return self.least <= number <= self.largest
 
 
 @cache
@@ -109,13 +127,18 @@ def _declared(options: type[msgspec.Struct]) -> dict[str, _Declared]:
     found = {}
     for name, hint in get_type_hints(options, include_extras=True).items():
         kind, info = get_args(hint)
-        (kind,) = [part for part in get_args(kind) if part is not NoneType] if NoneType in get_args(kind) else [kind]
         info = copy.copy(info)
         info.envvar, info.show_envvar = f"DISTCHECK_{name.upper()}" if issubclass(options, Checking) else None, False
         if not any(word.startswith("--") for word in info.param_decls):
             info.param_decls = (f"--{name.replace('_', '-')}", *info.param_decls)
-        found[name] = _Declared(kind, info)
+        found[name] = _Declared(_kind(kind), info)
     return found
+
+
+def _kind(annotation: Any) -> Any:
+    """Return a type without None."""
+    parts = get_args(annotation)
+    return next(part for part in parts if part is not NoneType) if NoneType in parts else annotation
 
 
 class LazyCommand(TyperCommand):
@@ -171,10 +194,10 @@ def _print_help(ctx: Any, _param: Any, wanted: bool) -> None:  # noqa: FBT001 ty
 
 
 def _converting_given_values(params: list[Any]) -> list[Any]:
-    """Return the parameters, changed to pass on their defaults without conversion.
+    """Return the parameters, changed to pass on their defaults and to convert what is given with msgspec.
 
-    Newer versions of typer convert defaults too, with a pydantic model for each. Importing pydantic took a third of the
-    start-up time. typer chooses the class of its parameters, so the method of each one is replaced.
+    Newer versions of typer convert with a pydantic model for each parameter, given or not. Importing pydantic took a
+    third of the start-up time. typer chooses the class of its parameters, so the method of each one is replaced.
     """
     for param in params:
         if "process_value" not in vars(param):
@@ -193,15 +216,27 @@ def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: An
             value = ()  # typer 0.15 takes the length of a list that is not given
         return param.callback(ctx, param, value) if param.callback else value
     declared: Mapping[str, _Declared] = getattr(ctx.command.callback, "declared", {})
+    kind = getattr(ctx.command.callback, "kinds", {}).get(param.name)
     try:
-        converted = convert(ctx, value)
-    except typer.BadParameter:
+        converted = convert(ctx, value) if kind in {None, bool} else _converted(value, kind)
+    except (typer.BadParameter, msgspec.ValidationError):
         if param.name not in declared:
             raise
         _refuse(param, ctx, value, declared[param.name])
-    if isinstance(converted, int | float) and not abs(converted) <= LARGEST:  # typer's limits let nan pass
+    if isinstance(converted, int | float) and not declared[param.name].holds(converted):
         _refuse(param, ctx, value, declared[param.name])
     return converted
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    """Return words of a command line as this type.
+
+    Raises:
+        msgspec.ValidationError: they are none.
+    """
+    if get_origin(kind) is list:
+        return [_converted(word, get_args(kind)[0]) for word in value]
+    return Path(value) if kind is Path else msgspec.convert(value, kind, strict=False)
 
 
 def _refuse(param: Any, ctx: Any, value: Any, declared: _Declared) -> NoReturn:

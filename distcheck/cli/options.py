@@ -41,7 +41,6 @@ History = Annotated[
         "Shared directory to which each run appends its result for each node, and in which it looks for nodes that "
         "failed before.",
         metavar="DIR",
-        parser=Path,  # typer's own type looks at the path, and a dead file server would stop this process
     ),
 ]
 Baseline = Annotated[Path | None, _measure("Compare the figures with this run, written by --save.", metavar="FILE")]
@@ -64,14 +63,11 @@ class ReportOptions(Reporting, frozen=True, kw_only=True):
         _output(
             "Show what differs from this run, written by --save: findings, figures, hardware, software, variables.",
             metavar="FILE|DIR",
-            parser=Path,
         ),
     ] = None
     history: Annotated[
         Path | None,
-        _output(
-            "Show the nodes by how often they failed, from the directory of --history.", metavar="DIR", parser=Path
-        ),
+        _output("Show the nodes by how often they failed, from the directory of --history.", metavar="DIR"),
     ] = None
     all_ranks: AllRanks = False
     schema: Annotated[bool, _output("Print the JSON Schema of --format json.")] = False
