@@ -27,6 +27,7 @@ CONFIDENCE = 0.99
 """Of one look."""
 _STUDENT = {3: 9.925, 4: 5.841, 5: 4.604, 6: 4.032, 7: 3.707}
 """By the number of samples, Student's t for `CONFIDENCE` on both sides."""
+_FEWEST_TO_GIVE_UP = 5
 _NORMAL = 2.576
 """The same for many samples."""
 _OF_A_MEDIAN = math.sqrt(math.pi / 2)
@@ -111,9 +112,10 @@ def _deviations(number: int) -> float:
 def hopeless(ratio: Estimate, goal: Interval, times: int, most: int) -> bool:
     """Return whether an undecided ratio would very likely be undecided after `most` repetitions, too.
 
-    It would if even half of the interval that is expected then, around the median of now, did not decide it.
+    It would if even half of the interval that is expected then, around the median of now, did not decide it. What is
+    expected from fewer than five repetitions says too little.
     """
-    if times < min(_STUDENT):
+    if times < _FEWEST_TO_GIVE_UP:
         return False
     shrunk = _deviations(most) / _deviations(times) / 2
     low, high = (ratio.middle + shrunk * (end - ratio.middle) for end in (ratio.low, ratio.high))

@@ -16,6 +16,7 @@ def gate(cluster, nproc, mesh, *words):
     return ended, report
 
 
+@pytest.mark.slow
 def test_a_slow_node_is_found_through_its_groups(cluster):
     limit(cluster, "node3", 100)
     # Only the groups lead to the search: the slow transfers between nodes are not judged.

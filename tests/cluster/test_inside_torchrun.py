@@ -211,6 +211,7 @@ def test_agents_that_wait_for_different_numbers_of_nodes_are_the_jobs_error_and_
     assert report["findings"][0]["evidence"]["in no world"] == "node4"
 
 
+@pytest.mark.slow
 def test_a_node_dropped_by_its_clock_is_named_and_the_run_does_not_pass(cluster):
     skewed = f"{sys.executable} {Path(__file__).parent / 'skewed_agent.py'}"
     agent = f"[ $SLURM_NODEID = 2 ] && agent='{skewed}' || agent={_TORCHRUN[0]}; $agent --nnodes 4"

@@ -81,7 +81,7 @@ FAULTS = {
 SHOWS_WITH_OTHERS = {"drops data after the start", "slow network"}
 """The rest shows on the node by itself, so that it is known of two nodes as well."""
 IN_EVERY_CHANGE = ((4, "frozen in a collective"),)
-"""test_groups.py finds a slow network; tests/isolation searches in a simulator, for all faults and sizes."""
+"""tests/isolation searches in a simulator, for all faults and sizes."""
 BAD = {2: "node2", 3: "node1", 4: "node3"}
 """Of so many nodes; on node1 are rank 0 and the process that leads the search."""
 

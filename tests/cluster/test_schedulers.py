@@ -149,6 +149,7 @@ def test_a_job_that_is_wrong_itself_stops_at_once(submit):
     assert job.out.count("distcheck 0.1.0 gate:") == 1
 
 
+@pytest.mark.slow
 def test_what_is_not_known_is_looked_at_once_more(recipes, submit):
     recipes.nvml("node2", "init !999\n")
     job = submit("gate.sbatch", nodes=2).wait()

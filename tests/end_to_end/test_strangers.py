@@ -270,7 +270,7 @@ def run_besieged(by_hand, port):
     return run
 
 
-@pytest.mark.parametrize(("command", "args"), [("net", []), ("gate", TABLE)])
+@pytest.mark.parametrize(("command", "args"), [("net", []), pytest.param("gate", TABLE, marks=pytest.mark.slow)])
 def test_with_a_token_strangers_change_nothing(run_besieged, mark, command, args):
     ended, _ = run_besieged(command, f"open {mark}", HARMLESS + PRETENDERS, "--timeout", "60", *args)
     assert [e.code for e in ended] == [0, 0, 0], ended
