@@ -36,7 +36,10 @@ class Running:
         self.process.send_signal(signum)
 
     def ranks(self, count: int, timeout: float = 30) -> list[psutil.Process]:
-        """Wait until the ranks that will measure are forked, and return them in rank order."""
+        """Wait until the ranks begin to measure, and return them in rank order.
+
+        They are forked before all processes of the job have met; a rank that has its task has a second thread.
+        """
         until = time.monotonic() + timeout
         while time.monotonic() < until:
             # The run starts short-lived processes too, which may end while they are looked at.
@@ -44,7 +47,7 @@ class Running:
                 for child in psutil.Process(self.process.pid).children():
                     ranks = child.children()
                     named = all(p.name().startswith("distcheck r") for p in ranks)
-                    if len(ranks) == count and named and any("torch" in m.path for m in child.memory_maps()):
+                    if len(ranks) == count and named and all(p.num_threads() > 1 for p in ranks):
                         return sorted(ranks, key=lambda p: int(p.name().removeprefix("distcheck r")))
             time.sleep(0.05)
         raise AssertionError(f"no {count} ranks within {timeout} s")

@@ -21,17 +21,24 @@ MACHINES = {
 }
 
 
-@pytest.fixture
-def on(tmp_path, job_of, change):
-    """Build a job on these machines; rank i of a node takes GPU i and may run on every CPU."""
-    read: dict[machines.Machine, Pci] = {}
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """Return what the tree of a machine shows; each machine is written and read once."""
+    read: dict[str, Pci] = {}
 
     def tree(machine):
         key = repr(machine)
         if key not in read:
-            read[key] = pci.collect(machines.write(tmp_path / str(len(read)), machine))
+            read[key] = pci.collect(machines.write(tmp_path_factory.mktemp("machine"), machine))
             assert isinstance(read[key], Pci)
         return read[key]
+
+    return tree
+
+
+@pytest.fixture
+def on(tree, job_of, change):
+    """Build a job on these machines; rank i of a node takes GPU i and may run on every CPU."""
 
     def on(*shapes, per_node=8, takes=None, launcher="by hand", **variables):
         job = job_of(len(shapes), per_node, launcher=launcher, looks=LOOKS, gpus=8)
