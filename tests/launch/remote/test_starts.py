@@ -85,7 +85,7 @@ def test_no_more_logins_begin_at_once_than_there_are_places_and_all_stay(log, wi
     # None ends before all are in: a window of connections would never get so far.
     assert sorted(listener.came) == sorted(hosts)
     assert listener.codes == dict.fromkeys(hosts, 0)
-    assert max(accumulate(1 if line == "+" else -1 for line in log.read_text().split())) in {2, 3}
+    assert max(accumulate(1 if line == "+" else -1 for line in log.read_text().split())) <= 3
 
 
 @pytest.mark.process
