@@ -158,12 +158,6 @@ SPELLINGS = (
         says=_LATE,
     ),
     _app(
-        r"world[_ ]size.*(?:is not divisible|not a multiple of|must be divisible)",
-        weight=LIKELY,
-        source="https://github.com/NVIDIA/Megatron-LM",
-        says="The number of ranks does not fit the parallel sizes that the script asks for.",
-    ),
-    _app(
         r"Check batch related parameters",
         source="https://www.deepspeed.ai/docs/config-json/",
         says="DeepSpeed's batch sizes do not fit the number of ranks.",

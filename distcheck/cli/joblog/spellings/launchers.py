@@ -1,6 +1,6 @@
-"""What launchers say themselves: the shell, ssh, torchrun, DeepSpeed, Accelerate, Lightning.
+"""What launchers say themselves: ssh, torchrun, DeepSpeed, Accelerate, Lightning, fairseq.
 
-Slurm, MPI, Ray and Kubernetes have tables of their own. DeepSpeed's words: deepspeed/launcher/runner.py.
+Shells, Slurm, MPI, Ray and Kubernetes have tables of their own. DeepSpeed's words: deepspeed/launcher/runner.py.
 """
 
 from __future__ import annotations
@@ -20,41 +20,12 @@ _PYTHON = "https://docs.python.org/3/library/exceptions.html"
 _LIGHTNING = "https://lightning.ai/docs/pytorch/stable/"
 _start = partial(told, about="start-up")
 _UNREACHABLE = "launch-node-unreachable launch-failed"
-_TOOLS = r"(?:srun|sbatch|mpirun|mpiexec|torchrun|horovodrun|orted|prted|pdsh|ssh|deepspeed|accelerate|ray|kubectl|colossalai)"
-_LOADER = "https://man7.org/linux/man-pages/man8/ld.so.8.html"
 _MAIN = "https://github.com/python/cpython/blob/main/Modules/main.c"
 _SEVERAL_NODES = r"nnodes[= ]+['\"]?[2-9]|--hostfile|pdsh|mpirun|srun: error"
 _VERSIONS = "Packages of versions that do not fit each other are installed."
 
 SPELLINGS = (
-    # A program is missing.
-    _start(rf"\b{_TOOLS}: (?:command )?not found", "launch-failed launch-probe-missing", source=_SHELL),
-    _start(rf"command not found: {_TOOLS}\b", "launch-failed launch-probe-missing", source=_SHELL),
-    _start(rf"No such file or directory: '(?:\S*/)?{_TOOLS}'", "launch-failed launch-probe-missing", source=_SHELL),
-    _start(
-        r"\bpython[\d.]*: (?:command )?not found", "launch-probe-missing launch-failed", weight=LIKELY, source=_SHELL
-    ),
-    _start(rf"\S*/{_TOOLS}: No such file or directory", "launch-failed launch-probe-missing", source=_SHELL),
-    _start(
-        r"bash: .*/python[\d.]*: No such file or directory", "launch-probe-missing command-file-missing", source=_SHELL
-    ),
-    _start(
-        r"bash: .*\bcd: /\S+: No such file or directory",
-        "storage-path-missing launch-probe-missing",
-        weight=LIKELY,
-        source=_SHELL,
-    ),
-    _start(
-        r"error while loading shared libraries: (?:libopen|libmpi|liborte|libprrte|libpmix|libhwloc|libevent)",
-        "launch-failed mpi-env-not-forwarded",
-        source=_LOADER,
-    ),
-    _start(
-        r"error while loading shared libraries: (?!libcuda|libnvidia|libnccl|libhip|librccl)",
-        weight=LIKELY,
-        source=_LOADER,
-        says="A library is missing on the node, or its folder is not in LD_LIBRARY_PATH there.",
-    ),
+    # A script is missing.
     _start(
         r"can't open file '[^']+': \[Errno 2\]",
         "command-file-missing",
