@@ -102,6 +102,12 @@ SPELLINGS = (
         weight=CONSEQUENCE,
         says=_LATE,
     ),
+    _app(
+        r"No available shared memory broadcast block found",
+        source="https://github.com/vllm-project/vllm/blob/main/vllm/distributed/device_communicators/shm_broadcast.py",
+        weight=CONSEQUENCE,
+        says="vLLM's workers do not take what the engine sends: a worker hangs, compiles or has ended.",
+    ),
     _app(r"Some NCCL operations have failed or timed out", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(
         r"devices? used by this process (?:are|is) currently unknown",

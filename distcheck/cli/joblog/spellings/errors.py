@@ -12,7 +12,7 @@ _C10D = "https://github.com/pytorch/pytorch/tree/main/torch/csrc/distributed/c10
 _unknown = partial(told, weight=ERROR, fallback=True)
 _LAUNCHING = (
     r"launcher/|hostfile|mpi_discovery|multi_gpu_launcher|commands/launch|init_process_group|init_distributed|rendezvous"
-    r"|torchrun|_dist_backend|import_module|from torch\._C"
+    r"|torchrun|_dist_backend|import_module|from torch\._C|in distributed_init|in init_dist\b|in init_distributed"
 )
 _TRACEBACK = r"Traceback \(most recent call last"
 _RAISED = "Python raised an error that distcheck does not know."
@@ -78,6 +78,15 @@ SPELLINGS = (
     _unknown(r"StopIteration", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
     _unknown(r"Exception: ", about="application", source=_PYTHON, says=_RAISED),
     _unknown(r"AssertionError", about="application", source=_PYTHON, says="An assertion failed."),
+    *(
+        _unknown(pattern, about="start-up", source=_PYTHON, says="A command of the start script failed.")
+        for pattern in (
+            r": cannot (?:create|open|access|stat|remove|touch|change|make|overwrite|move|execute|find|connect)\b",
+            r"^\S*(?:sh|line \d+|\d+): \S+: Permission denied",
+            r"sh: \d+: .*: not found",
+            r"^FATAL:? ",
+        )
+    ),
     _unknown(
         r"\berror: ", about="start-up", source=_PYTHON, says="A program reported an error that distcheck does not know."
     ),

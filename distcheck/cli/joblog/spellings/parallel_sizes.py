@@ -59,7 +59,14 @@ SPELLINGS = (
     *_sizes(rf"must divide distributed world size{_WORLD}", _PIPELINE),
     *_sizes(r"total_size \(\d+\) does not match num_processes \((?P<world>\d+)\)", _ACCELERATE),
     *_sizes(rf"Engine world size \(\d+\) != Runtime world size{_WORLD}", _TENSORRT),
-    *_sizes(rf"Loading a checkpoint for MP=\d+ but world size is{_WORLD}", _LLAMA),
+    *_sizes(rf"Loading a checkpoint for MP=[1-9]\d* but world size is{_WORLD}", _LLAMA),
+    told(
+        r"Loading a checkpoint for MP=0 but",
+        about="application",
+        weight=LIKELY,
+        source=_LLAMA,
+        says="The folder of the checkpoint has no parts of the model in it: check its path.",
+    ),
     told(
         r"Assertion failed: mpiSize == tp",
         about="start-up",

@@ -18,6 +18,12 @@ _DISCOVERY = r"mpi_discovery|detect MPI environment|init_distributed"
 _C10D = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/distributed_c10d.py"
 _DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launcher_helper.py"
 _LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning/tree/master/src/lightning/fabric/plugins/environments"
+_DDP2 = (
+    "https://github.com/Lightning-AI/pytorch-lightning/blob/1.0.8/pytorch_lightning/accelerators/ddp2_accelerator.py"
+)
+_FAIRSEQ = "https://github.com/facebookresearch/fairseq/blob/main/fairseq/distributed/utils.py"
+_NCCL_UTILS = "https://github.com/pytorch/pytorch/blob/v1.4.0/torch/lib/c10d/NCCLUtils.hpp"
+_STARTED = r"\b(?:torchrun|torchelastic|torch\.distributed\.(?:launch|run)|srun|slurm|mpirun|mpiexec|accelerate launch|horovodrun)\b"
 _GLOO = "https://github.com/pytorch/gloo/blob/main/gloo/context.cc"
 _LAUNCH = (
     "https://docs.pytorch.org/docs/stable/elastic/run.html#transitioning-from-torch-distributed-launch-to-torchrun"
@@ -58,6 +64,28 @@ SPELLINGS = (
         "env-rank-unset",
         weight=LIKELY,
         source=_LAUNCH,
+    ),
+    *(
+        _start(
+            rf"(?:Error|Exception)\b.{{0,80}}\bonly {words}\b.{{0,60}}{_STARTED}",
+            "env-rank-unset slurm-no-srun",
+            weight=LIKELY,
+            source=_DDP2,
+        )
+        for words in ("works", "supported", "available", "usable", "runs", "possible")
+    ),
+    _start(r"world size is \d+ but have \d+ available devices", "gpu-fewer-than-needed", about="GPU", source=_FAIRSEQ),
+    _start(
+        r"Cannot initialize distributed with distributed_world_size=1",
+        weight=LIKELY,
+        source=_FAIRSEQ,
+        says="fairseq took its ranks from the scheduler's variables, and there is one: unset them, or start more ranks.",
+    ),
+    _start(
+        r"--ntasks-per-node must match number of",
+        "slurm-ntasks-vs-devices",
+        weight=LIKELY,
+        source=_FAIRSEQ,
     ),
     _start(r"(?:`rank`|`world_size`) must be an integer\. None", "env-rank-unset", source=_RENDEZVOUS),
     _start(r"(?:local_rank|rank) number is not in current env", "env-rank-unset", source=_DEEPSPEED),
@@ -106,6 +134,13 @@ SPELLINGS = (
     _start(r"rank should be within the world_size", "env-rank-out-of-range env-world-size-mismatch", source=_C10D),
     _start(r"world size should be less or equal to the world size", "env-world-size-mismatch", source=_C10D),
     _start(r"Invalid rank requested :", "env-rank-out-of-range", source=_INIT),
+    _start(  # only ncclCommInitRank is called there, whose arguments are the rank and the number of ranks
+        r"NCCLUtils\.hpp:\d+, invalid argument",
+        "env-rank-out-of-range env-world-size-mismatch slurm-ntasks-vs-devices",
+        weight=LIKELY,
+        source=_NCCL_UTILS,
+        unless=r"NCCL WARN",
+    ),
     _start(r"rank < size\. ?\d+ vs -", "env-world-size-zero-neg", source=_GLOO),
     _start(r"rank < size\. ?\d+ vs \d", "env-rank-out-of-range", source=_GLOO),
     _start(r"TCPStore world size cannot be 0", "env-world-size-zero-neg", source=_STORE),

@@ -181,7 +181,11 @@ SPELLINGS = (
     ),
     _net(r"\bconnect.{0,60}\bOperation timed out\b", _UNREACHABLE, source=_ERRNO, unless=_ELSEWHERE),
     _net(r"\bCan't assign requested address\b", "env-master-addr-not-rank0-host net-bind-failed", source=_ERRNO),
-    _net(r"Address family (?:for hostname )?not supported", "net-ipv4-ipv6-mixed", source=_ERRNO),
+    _net(  # torch warns of a family that it tries first
+        r"^(?!.*socket\.cpp:\d+\]).*Address family (?:for hostname )?not supported",
+        "net-ipv4-ipv6-mixed",
+        source=_ERRNO,
+    ),
     # The launcher's tools, and other nodes.
     *(
         _start(rf"{_FAILED}.{{0,20}}\b{verb} ['\"`]?{_TOOL}(?![\w/.-])", _NO_TOOL, source=_SHELL)

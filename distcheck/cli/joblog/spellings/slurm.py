@@ -25,7 +25,9 @@ _NOT_A_REFUSAL = r"tasks? [\d,-]+:|timeout waiting|Job step aborted|Task launch|
 
 _REFUSAL = (
     r"invalid|unable|not (?:allowed|permitted|found|available|supported)|mutually exclusive|exceed|more processors|no such"
-    r"|can(?:not|'t| not)|requested|unrecognized|ambiguous|must be|required|denied|specification|expired|limit|busy"
+    r"|can(?:not|'t| not)|could(?:n't| not)|requested|unrecognized|ambiguous|must be|required|denied|specification|expired"
+    r"|limit|busy|only allocated|asked for|more than|violates|breached|insufficient|malformed|conflict|no partition|drained"
+    r"|missing|unknown|unsupported|incompatible|bad value|contains|illegal"
 )
 """What srun says when it does not start the tasks, in contrast to tasks that end."""
 
@@ -58,6 +60,22 @@ SPELLINGS = (
     _start(r"execve\(\): .*No such file", "launch-probe-missing launch-failed", source=_STEPD),
     _start(r"execve\(\): .*(?:Permission denied|Exec format error)", "launch-failed", source=_STEPD),
     _start(r"slurmstepd: error: couldn't chdir to", "storage-path-missing", source=_STEPD, weight=LIKELY),
+    _start(r"slurmstepd: error: .*mpi/(?:pmix|pmi2|openmpi|cray)", "launch-failed", weight=LIKELY, source=_STEPD),
+    _start(
+        r"slurmstepd: error: .*(?:TaskProlog|task_p_pre_launch|spank)", "launch-failed", weight=LIKELY, source=_STEPD
+    ),
+    _start(
+        r"Could not open std(?:out|err|in) file .*: No such file",
+        "storage-path-missing",
+        weight=LIKELY,
+        source=_STEPD,
+    ),
+    _start(
+        r"Could not open std(?:out|err|in) file .*: (?:Permission|Read-only)",
+        "storage-read-only storage-path-missing",
+        weight=LIKELY,
+        source=_STEPD,
+    ),
     _start(r"slurmstepd: error: pyxis: ", "launch-failed", source=_PYXIS),
     _start(r"Failed to invoke spank plugin stack", "launch-failed", weight=LIKELY, source=_PYXIS),
     _start(

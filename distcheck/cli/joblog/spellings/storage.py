@@ -11,6 +11,14 @@ _FILE_STORE = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distribut
 _THD = "https://github.com/pytorch/pytorch/blob/v0.4.1/torch/lib/THD/base/init_methods/InitMethodFile.cpp"
 _MEGATRON = "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/datasets/gpt_dataset.py"
 _NEMO = "https://github.com/NVIDIA/NeMo/blob/main/nemo/collections/nlp/data/language_modeling/text_memmap_dataset.py"
+_TRITON = "https://github.com/triton-lang/triton/blob/main/python/triton/runtime/cache.py"
+_LOCK = "https://github.com/tox-dev/filelock"
+_CACHE_RACE = (
+    "Ranks write the same cache on a shared file system at the same time. Give each node a cache of its own:"
+    " TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, TORCH_EXTENSIONS_DIR, HF_DATASETS_CACHE."
+)
+CODE_CACHE = r"\.triton/|triton[_/]cache|/inductor|torchinductor_|torch_extensions|torch_compile_cache|flashinfer/"
+CACHE = r"filelock|\.lock\b|_cache_file_name|/\.cache/|/cache-\w+\.arrow"
 _host = partial(told, about="start-up")
 _RENDEZVOUS = "net-file-rendezvous-nfs"
 _IN_RENDEZVOUS = r"init_process_group|FileStore|file_rendezvous|file://|init_method|init_distributed"
@@ -23,6 +31,19 @@ SPELLINGS = (
         source=_MEGATRON,
     ),
     _host(r"Memory Map for \S+ is not found", "storage-not-shared storage-path-missing", source=_NEMO),
+    # Caches on a shared file system that the ranks write at the same time
+    *(
+        told(pattern, about="application", weight=LIKELY, source=_TRITON, near=CODE_CACHE, says=_CACHE_RACE)
+        for pattern in (
+            r"Stale file handle",
+            r"cannot stat shared object",
+            r"file too short$",
+            r"invalid ELF header",
+            r"Directory not empty",
+            r"FileNotFoundError: .*(?:\.tmp\.|tmp\.pid|\.json'|\.cubin|\.ttir|\.so')",
+        )
+    ),
+    _host(r"Stale file handle", weight=LIKELY, source=_LOCK, near=CACHE, unless=CODE_CACHE, says=_CACHE_RACE),
     _host(
         r"flock: (?:Function not implemented|No locks available|Input/output error|Stale)",
         _RENDEZVOUS,
