@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
 
 _SSH = "https://man.openbsd.org/ssh"
 _DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py"
 _DETECTION = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/comm/comm.py"
 _ACCELERATE = "https://github.com/huggingface/accelerate/blob/main/src/accelerate/commands/launch.py"
+_HOROVOD = "https://github.com/horovod/horovod/blob/master/horovod/runner"
 _WINDOWS = "A script has line ends of Windows, or names an interpreter that this node lacks: run dos2unix on it."
 _COLOSSALAI = "https://github.com/hpcaitech/ColossalAI/blob/main/colossalai/cli/launcher/multinode_runner.py"
 _SHELL = "https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html"
@@ -120,6 +121,78 @@ SPELLINGS = (
         source=_DEEPSPEED,
         unless=r"\bssh\b",
         says="DeepSpeed could not run `hostname -I`: set MASTER_ADDR.",
+    ),
+    _start(
+        r"deepspeed\.launcher\.launch (?:-\S+ )+(?!-)\S*host\S* \S+\.py\b",
+        source=_DEEPSPEED,
+        weight=SYMPTOM,
+        says="DeepSpeed takes the hostfile for the script: give it with --hostfile=FILE, before the script.",
+    ),
+    _start(
+        r"Unable to find hostfile, will proceed with training with local resources only",
+        source=_DEEPSPEED,
+        weight=HINT,
+        says="DeepSpeed found no hostfile and starts ranks on this node only.",
+    ),
+    _start(r"MPI environment variables are not set", "env-rank-unset", weight=LIKELY, source=_DEEPSPEED),
+    *(
+        _start(
+            pattern, weight=LIKELY, source=_DEEPSPEED, says="The options of DeepSpeed's launcher contradict each other."
+        )
+        for pattern in (
+            r"backend does not support (?:worker include|limiting num nodes)",
+            r"include_str and exclude_str are mutually exclusive",
+            r"Cannot specify num_nodes/gpus with include/exclude",
+            r"requires same number of devices per node",
+            r"MIN:MAX format",
+            r"Unknown launcher \S+$",
+            r"without ssh, but --node_rank is not set correctly",
+        )
+    ),
+    # Horovod's launcher.
+    *(
+        _start(pattern, "launch-failed", weight=LIKELY, source=_HOROVOD)
+        for pattern in (
+            r"horovod does not find an installed MPI",
+            r"Requested more processes \(\d+\) than there are available slots",
+            r"Invalid host input, please make sure it has",
+            r"Different slots in -hosts parameter are not supported",
+            r"Was unable to run mpirun",
+        )
+    ),
+    *(
+        _start(pattern, weight=LIKELY, source=_HOROVOD, says="Horovod was built without what the job asks of it.")
+        for pattern in (
+            r"(?:Gloo|MPI) support has not been built",
+            r"Gloo support is required to use elastic training",
+            r"Extension horovod\.\w+ has not been built",
+            r"Horovod \S+ (?:op|extension) .*(?:not been built|not built)",
+        )
+    ),
+    # Accelerate's launcher and notebooks.
+    *(
+        _start(
+            pattern,
+            weight=LIKELY,
+            source=_ACCELERATE,
+            says="The options or the configuration of accelerate do not fit.",
+        )
+        for pattern in (
+            r"You can only use one of `--cpu`, `--multi_gpu`",
+            r"The passed configuration file `.*` does not exist",
+            r"need to manually pass in `--gpu_ids`",
+            r"When using `deepspeed_config`, the following accelerate config variables",
+            r"`Accelerator` should only be initialized inside your training function",
+            r"when launching the training: CUDA has been initialized before",
+            r"need to avoid running any instruction using `torch\.cuda`",
+        )
+    ),
+    # torch.multiprocessing and Windows.
+    _start(
+        r"attempt has been made to start a new process before the",
+        about="application",
+        source="https://docs.python.org/3/library/multiprocessing.html#the-spawn-and-forkserver-start-methods",
+        says="The script starts processes outside of `if __name__ == '__main__':`.",
     ),
     _start(
         r"KeyError: ['\"]PDSH_",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from distcheck.cli.joblog.spelling import LIKELY, told
@@ -22,6 +23,11 @@ CACHE = r"filelock|\.lock\b|_cache_file_name|/\.cache/|/cache-\w+\.arrow"
 _host = partial(told, about="start-up")
 _RENDEZVOUS = "net-file-rendezvous-nfs"
 _IN_RENDEZVOUS = r"init_process_group|FileStore|file_rendezvous|file://|init_method|init_distributed"
+
+
+def _too_many(values: Mapping[str, str]) -> bool:
+    return int(values["joined"]) > int(values["world"])
+
 
 SPELLINGS = (
     _host(  # what rank 0 wrote for all nodes: Megatron, GPT-NeoX, NeMo, Levanter
@@ -51,6 +57,19 @@ SPELLINGS = (
     ),
     _host(r"open\(/\S+\): (?:No such file|Permission denied|Stale|Input/output)", _RENDEZVOUS, source=_FILE_STORE),
     _host(r"cannot access '\S+' file: ", _RENDEZVOUS, source=_THD),
+    _host(  # the file of an earlier run holds addresses at which nobody listens any more
+        r"(?:NCCL WARN Connect to|Call to connect returned|connect \[\S+\]:\d+:|SO_ERROR:).*Connection refused",
+        f"{_RENDEZVOUS} net-nccl-auto-wrong-iface",
+        source=_FILE_STORE,
+        near=r"(?:init[_-]?method|dist[_-]url|init_file)\W{1,4}(?:store-)?file://|rendezvous.{0,20}file:///",
+    ),
+    _host(
+        r"in store[ -]based barrier .*\(world_size=(?P<world>\d+), worker_count=(?P<joined>\d+)",
+        f"{_RENDEZVOUS} env-rank-duplicate",
+        source=_FILE_STORE,
+        near=r"(?:init[_-]?method|dist[_-]url|init_file)\W{1,4}file://",
+        only=_too_many,
+    ),
     _host(r"Timeout waiting for key: ", _RENDEZVOUS, weight=LIKELY, source=_FILE_STORE, near=r"FileStore|file://"),
     _host(r"No locks available", _RENDEZVOUS, weight=LIKELY, source=_ERRNO, near=_IN_RENDEZVOUS, unless=r"flock: "),
 )
