@@ -5,6 +5,9 @@ from __future__ import annotations
 from distcheck.cli.joblog.spelling import Spelling
 from distcheck.cli.joblog.spellings import (
     application,
+    batch,
+    containers,
+    counts,
     cuda,
     cuda_libraries,
     cuda_texts,
@@ -33,6 +36,7 @@ from distcheck.cli.joblog.spellings import (
     shells,
     slurm,
     sockets,
+    ssh,
     storage,
     store,
     xids,
@@ -47,10 +51,13 @@ TABLES: tuple[Spelling, ...] = (
     *gloo.SPELLINGS,
     *sockets.SPELLINGS,
     *slurm.SPELLINGS,
+    *batch.SPELLINGS,
     *mpi.SPELLINGS,
     *shells.SPELLINGS,
+    *ssh.SPELLINGS,
     *launchers.SPELLINGS,
     *ray.SPELLINGS,
+    *containers.SPELLINGS,
     *kubernetes.SPELLINGS,
     *memory.SPELLINGS,
     *storage.SPELLINGS,
@@ -72,5 +79,5 @@ TABLES: tuple[Spelling, ...] = (
 )
 """Earlier ones go first where two match the same line with the same weight."""
 
-UNKNOWN: tuple[Spelling, ...] = (*shapes.SPELLINGS, *errors.SPELLINGS)
+UNKNOWN: tuple[Spelling, ...] = (*counts.SPELLINGS, *shapes.SPELLINGS, *errors.SPELLINGS)
 """Errors that no table knows; they come after the messages that docstrings quote."""

@@ -68,6 +68,12 @@ SPELLINGS = (
         says="torch reported an error of a process group.",
     ),
     _unknown(r"CUDA error: ", about="GPU", source=_PYTHON, says="A CUDA call failed."),
+    _unknown(  # the words of programs, in contrast to those of Python
+        r"^(?!.*(?-i:[a-z]Error\b|Exception|error: RuntimeError)).*(?<![\w.])(?-i:e)rror: (?!\w+ error)",
+        about="start-up",
+        source=_PYTHON,
+        says="A program reported an error that distcheck does not know.",
+    ),
     _unknown(r"(?<!SO_)Error: (?!Rank)", about="start-up", source=_PYTHON, trace=_LAUNCHING, says=_RAISED),
     MISTAKE,
     _unknown(r"(?<!SO_)Error: ", about="application", source=_PYTHON, says=_RAISED),

@@ -1,6 +1,6 @@
-"""What launchers say themselves: ssh, torchrun, DeepSpeed, Accelerate, Lightning, fairseq.
+"""What launchers say themselves: torchrun, DeepSpeed, Accelerate, Lightning, fairseq.
 
-Shells, Slurm, MPI, Ray and Kubernetes have tables of their own. DeepSpeed's words: deepspeed/launcher/runner.py.
+Shells, ssh, Slurm, MPI, Ray and Kubernetes have tables of their own. DeepSpeed's words: deepspeed/launcher/runner.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from functools import partial
 
 from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
 
-_SSH = "https://man.openbsd.org/ssh"
 _DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py"
 _DETECTION = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/comm/comm.py"
 _ACCELERATE = "https://github.com/huggingface/accelerate/blob/main/src/accelerate/commands/launch.py"
@@ -43,32 +42,6 @@ SPELLINGS = (
         says="The script that the command names does not exist.",
     ),
     _start(r"launcher '\w+' not installed", "launch-failed", source=_DEEPSPEED),
-    # ssh.
-    _start(
-        r"ssh: Could not resolve hostname (?P<host>[^:\s]+)",
-        "k8s-dns-not-ready launch-node-unreachable",
-        source=_SSH,
-        near=r"\.svc\b|mpijob|mpi-operator|-worker-\d+\.|-launcher",
-    ),
-    _start(
-        r"ssh: Could not resolve hostname (?P<host>[^:\s]+)",
-        "launch-node-unreachable k8s-dns-not-ready",
-        source=_SSH,
-        unless=r"\.svc\b|mpijob|mpi-operator|-worker-\d+\.|-launcher",
-    ),
-    _start(r"ssh: connect to host (?P<host>\S+) port \d+: ", _UNREACHABLE, source=_SSH),
-    _start(r"Permission denied \((?:publickey|password|keyboard|gssapi|hostbased)", _UNREACHABLE, source=_SSH),
-    _start(r"Permission denied, please try again", _UNREACHABLE, weight=LIKELY, source=_SSH),
-    _start(r"Host key verification failed", _UNREACHABLE, source=_SSH),
-    _start(r"REMOTE HOST IDENTIFICATION HAS CHANGED", _UNREACHABLE, source=_SSH),
-    _start(r"Bad owner or permissions on \S*ssh", _UNREACHABLE, source=_SSH),
-    _start(r"Too many authentication failures", _UNREACHABLE, source=_SSH),
-    _start(r"Unable to negotiate with \S+ port", _UNREACHABLE, source=_SSH),
-    _start(r"(?:kex|ssh)_exchange_identification", _UNREACHABLE, source=_SSH),
-    _start(r"ssh exited with exit code 255", _UNREACHABLE, source=_SSH),
-    _start(r"Connection closed by \S+ port 22\b", _UNREACHABLE, source=_SSH),
-    _start(r"returned non-zero exit status 255", _UNREACHABLE, source=_SSH, near=r"\bssh\b"),
-    _start(r"was not reachable via ssh", _UNREACHABLE, source=_DEEPSPEED),
     # torchrun, DeepSpeed, Accelerate, Lightning.
     _start(
         r"(?:torchrun|launch\.py|accelerate|deepspeed|run\.py): error: ",

@@ -56,6 +56,16 @@ SPELLINGS = (
         source=_VLLM,
     ),
     _gpu(r"not enough (?:available )?GPUs\b", _FEWER, source=_VLLM),
+    _gpu(
+        r"(?:larger|greater) than the (?:total )?number of (?:available|visible) (?:GPUs|devices|CUDA)",
+        _FEWER,
+        source=_VLLM,
+    ),
+    _gpu(
+        r"(?:larger|greater|more) than (?:the )?(?:available|visible) (?:GPUs|devices|CUDA devices)",
+        _FEWER,
+        source=_VLLM,
+    ),
     _gpu(r"only \d+ GPUs? (?:are|is|were) (?:available|visible|found|detected)", _FEWER, source=_VLLM),
     # of an architecture without code
     _gpu(r"invalid value for --gpu-architecture", _ARCH, source=_NVRTC),

@@ -14,6 +14,7 @@ _MAPPING = "https://github.com/openpmix/prrte/blob/master/src/mca/rmaps/base/hel
 _DAEMONS = "https://github.com/openpmix/prrte/blob/master/src/mca/errmgr/base/help-errmgr-base.txt"
 _HYDRA = "https://github.com/pmodels/mpich/tree/main/src/pm/hydra"
 _HOROVOD = "https://github.com/horovod/horovod/blob/master/horovod/runner/driver/driver_service.py"
+_INIT = "MPI could not start: a component of it, of PMIx or of UCX is missing, or belongs to another release."
 _ORTERUN = "https://github.com/open-mpi/ompi/blob/v4.1.x/orte/tools/orterun/help-orterun.txt"
 _PLM = "https://github.com/open-mpi/ompi/tree/v4.1.x/orte/mca/plm"
 _OF_PYTHON = r"(?:python|torchrun|accelerate|deepspeed)"
@@ -58,6 +59,7 @@ SPELLINGS = (
             r"unrecognized command line token as the executable",
             r"specified fork agent was not found",
             r"Unable to open the appfile",
+            r"(?:mpirun|mpiexec|prterun) could not find anything to do",
         )
     ),
     # The options do not fit the nodes: help-*rmaps-base.txt, help-hostfile.txt, help-dash-host.txt.
@@ -100,6 +102,9 @@ SPELLINGS = (
             r"HYDU_process_mfile_token \(.*token \S+ not supported",
             r"unrecognized (?:launcher|RMK|bootstrap)\b",
             r"no executable (?:provided|specified)",
+            r"HYDU_parse_array \(",
+            r"HYD_uii_mpx_get_parameters \(",
+            r"argument matching returned error",
             r"Unable to bind socket; port range",
         )
     ),
@@ -119,6 +124,24 @@ SPELLINGS = (
         says="MPICH lost a node's process manager, which ended first. The cause is in the lines before.",
     ),
     _start(r"It looks like (?:orte|opal|prte|pmix)_\w+ failed", "launch-failed", weight=SYMPTOM, source=_MPI),
+    *(
+        _start(pattern, weight=SYMPTOM, source=_MPI, says=_INIT)
+        for pattern in (
+            r"A requested component was not found, or was unable",
+            r"No components were able to be opened in the",
+            r"An error occurred in MPI_Init",
+            r"Fatal error in (?:P?MPI|internal)_Init",
+            r"supposed to get help about:",
+        )
+    ),
+    _start(r"system limit exceeded on number of pipes", "host-nofile", weight=LIKELY, source=_MPI),
+    _start(
+        r"(?:mpirun|mpiexec|horovodrun) failed with exit code",
+        weight=CONSEQUENCE,
+        about="application",
+        source=_HOROVOD,
+        says="A rank failed. The cause is in the lines of that rank before this report.",
+    ),
     _start(r"PMI2?_Init failed", "launch-failed", weight=SYMPTOM, source=_MPI),
     _start(r"ompi_mpi_init: (?:ompi_rte_init|orte_init) failed", "launch-failed", weight=SYMPTOM, source=_MPI),
     _start(r"unable to reliably start one or more daemons", _UNREACHABLE, weight=LIKELY, source=_DAEMONS),

@@ -24,6 +24,7 @@ _DDP2 = (
 _FAIRSEQ = "https://github.com/facebookresearch/fairseq/blob/main/fairseq/distributed/utils.py"
 _NCCL_UTILS = "https://github.com/pytorch/pytorch/blob/v1.4.0/torch/lib/c10d/NCCLUtils.hpp"
 _STARTED = r"\b(?:torchrun|torchelastic|torch\.distributed\.(?:launch|run)|srun|slurm|mpirun|mpiexec|accelerate launch|horovodrun)\b"
+_JAX = "https://github.com/jax-ml/jax/blob/main/jax/_src/distributed.py"
 _GLOO = "https://github.com/pytorch/gloo/blob/main/gloo/context.cc"
 _LAUNCH = (
     "https://docs.pytorch.org/docs/stable/elastic/run.html#transitioning-from-torch-distributed-launch-to-torchrun"
@@ -47,6 +48,7 @@ SPELLINGS = (
         "slurm-no-srun env-rank-unset",
         source=_ENVIRON,
     ),
+    _start(r"KeyError: ['\"]?SLURM_\w+['\"]", "slurm-no-srun env-rank-unset", weight=LIKELY, source=_ENVIRON),
     _start(r"KeyError: ['\"]OMPI_COMM_WORLD_", "env-rank-unset", source=_ENVIRON),
     _start(
         r"KeyError: ['\"](?:(?:MASTER|NODE|GROUP|GLOBAL|LOCAL|WORLD|PMI)_\w+|NNODES)['\"]",
@@ -64,6 +66,21 @@ SPELLINGS = (
         "env-rank-unset",
         weight=LIKELY,
         source=_LAUNCH,
+    ),
+    *(
+        _start(
+            rf"(?:Error|Exception)\b.{{0,160}}{words}\b.{{0,60}}\b(?:us|start|launch|run|execut)\w*\b.{{0,20}}{_STARTED}",
+            "env-rank-unset",
+            weight=LIKELY,
+            source=_LAUNCH,
+        )
+        for words in ("please", "need to", "needs to", "should", "must be", "requires", "have to")
+    ),
+    _start(
+        r"Error\b.{0,60}\bonly works? in distributed training",
+        "env-rank-unset",
+        weight=LIKELY,
+        source="https://github.com/huggingface/transformers/blob/main/src/transformers/training_args.py",
     ),
     *(
         _start(
@@ -115,6 +132,7 @@ SPELLINGS = (
     _start(r"no such option:? --local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"unknown command line flag 'local[-_]rank'", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"Could not consume arg: --local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
+    _start(r"hydra: error: .*--local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"not used by the HfArgumentParser: .*--local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"arguments are required: --local[-_]rank", "launch-local-rank-arg env-local-rank-unset", source=_LAUNCH),
     _start(
@@ -176,6 +194,24 @@ SPELLINGS = (
     ),
     _start(rf"\b{_VARIABLES}\b.{{0,40}} must be set\b", "env-rank-unset", weight=LIKELY, source=_RENDEZVOUS),
     _start(rf"\b{_VARIABLES}: unbound variable", "env-rank-unset", source=_RENDEZVOUS),
+    _start(
+        r"TypeError: .*NoneType",
+        "env-rank-unset env-local-rank-unset",
+        weight=LIKELY,
+        source=_ENVIRON,
+        trace=rf"(?:environ\.get|getenv)\(['\"]{_VARIABLES}['\"]\)[^\n]*\n(?:[ ~^]*\n)?[^\n]*$",
+    ),
+    _start(  # the line of the script in a traceback whose end is missing
+        rf"^\s.*int\(os\.environ\[['\"]{_VARIABLES}['\"]\]\)", "env-rank-unset", weight=HINT, source=_ENVIRON
+    ),
+    *(
+        _start(pattern, "env-rank-unset slurm-no-srun", weight=LIKELY, source=_JAX)
+        for pattern in (
+            r"coordinator_address should be defined",
+            r"Number of processes must be defined",
+            r"process id of the current process must be defined",
+        )
+    ),
     _start(r"str expected, not NoneType", "env-rank-unset", weight=LIKELY, source=_ENVIRON, near=_VARIABLES),
     _start(r"Setting OMP_NUM_THREADS environment variable", "perf-omp-1", weight=NOISE, source=_LAUNCH),
 )

@@ -67,6 +67,9 @@ SPELLINGS = (
             "not exist",
             "not available",
             "not initialized",
+            "be specified",
+            "be provided",
+            "be defined",
         )
     ),
     *(
@@ -79,6 +82,7 @@ SPELLINGS = (
             "please set",
             "not found",
             "must set",
+            "cannot find",
             "need to set",
             "not read",
             "required",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from distcheck.cli.joblog.spelling import LIKELY, told
+from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
 
 _ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
 _FILE_STORE = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/FileStore.cpp"
@@ -13,6 +13,8 @@ _THD = "https://github.com/pytorch/pytorch/blob/v0.4.1/torch/lib/THD/base/init_m
 _MEGATRON = "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/datasets/gpt_dataset.py"
 _NEMO = "https://github.com/NVIDIA/NeMo/blob/main/nemo/collections/nlp/data/language_modeling/text_memmap_dataset.py"
 _TRITON = "https://github.com/triton-lang/triton/blob/main/python/triton/runtime/cache.py"
+_NFS = "https://man7.org/linux/man-pages/man5/nfs.5.html"
+_LUSTRE = "https://doc.lustre.org/lustre_manual.xhtml"
 _LOCK = "https://github.com/tox-dev/filelock"
 _CACHE_RACE = (
     "Ranks write the same cache on a shared file system at the same time. Give each node a cache of its own:"
@@ -57,6 +59,16 @@ SPELLINGS = (
     ),
     _host(r"open\(/\S+\): (?:No such file|Permission denied|Stale|Input/output)", _RENDEZVOUS, source=_FILE_STORE),
     _host(r"cannot access '\S+' file: ", _RENDEZVOUS, source=_THD),
+    # What the kernel and mount say about a file server
+    *(
+        _host(pattern, "storage-hangs storage-path-missing", weight=weight, source=source)
+        for pattern, weight, source in (
+            (r"\bnfs: server \S+ not responding", LIKELY, _NFS),
+            (r"mount\.(?:nfs|lustre|beegfs|ceph)\S*: (?!.*already)", LIKELY, _NFS),
+            (r"\bLustreError: ", SYMPTOM, _LUSTRE),
+            (r"\bLustre: .*was lost; in progress operations", LIKELY, _LUSTRE),
+        )
+    ),
     _host(  # the file of an earlier run holds addresses at which nobody listens any more
         r"(?:NCCL WARN Connect to|Call to connect returned|connect \[\S+\]:\d+:|SO_ERROR:).*Connection refused",
         f"{_RENDEZVOUS} net-nccl-auto-wrong-iface",
