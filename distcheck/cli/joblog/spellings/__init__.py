@@ -26,11 +26,13 @@ from distcheck.cli.joblog.spellings import (
     nccl_networks,
     nccl_plugins,
     nccl_warnings,
+    packages,
     parallel_sizes,
     placement,
     ray,
     rdma,
     rendezvous,
+    services,
     shapes,
     shared_memory,
     shells,
@@ -43,6 +45,7 @@ from distcheck.cli.joblog.spellings import (
 )
 
 TABLES: tuple[Spelling, ...] = (
+    *services.SPELLINGS,
     *placement.SPELLINGS,
     *parallel_sizes.SPELLINGS,
     *rendezvous.SPELLINGS,
@@ -74,6 +77,7 @@ TABLES: tuple[Spelling, ...] = (
     *rdma.SPELLINGS,
     *cuda_texts.SPELLINGS,
     *machine.SPELLINGS,
+    *packages.SPELLINGS,
     *application.SPELLINGS,
     *endings.SPELLINGS,
 )

@@ -102,6 +102,15 @@ SPELLINGS = (
         weight=CONSEQUENCE,
         says=_LATE,
     ),
+    *(
+        _app(
+            pattern,
+            weight=LIKELY,
+            source="https://github.com/triton-lang/triton/blob/main/python/triton/runtime/errors.py",
+            says="A kernel needs more of the GPU's shared memory than this GPU has: use smaller blocks, or another kernel.",
+        )
+        for pattern in (r"out of resource: shared memory", r"uses too much shared data", r"shared memory, Required: \d")
+    ),
     _app(
         r"No available shared memory broadcast block found",
         source="https://github.com/vllm-project/vllm/blob/main/vllm/distributed/device_communicators/shm_broadcast.py",

@@ -96,6 +96,15 @@ SPELLINGS = (
     _unknown(
         r"\berror: ", about="start-up", source=_PYTHON, says="A program reported an error that distcheck does not know."
     ),
+    _unknown(r"\.exc\.\w+(?:: |$)", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
+    _unknown(r"SystemExit: [1-9]", about="application", source=_PYTHON, says="The program ended itself."),
+    _unknown(
+        rf"{_TRACEBACK}",
+        weight=HINT,
+        about="application",
+        source=_PYTHON,
+        says="Python raised an error; the log lacks its last line.",
+    ),
     _unknown(
         r"terminate called ",
         about="application",

@@ -39,6 +39,7 @@ _TOOL = r"(?:srun|sbatch|mpirun|mpiexec|torchrun|horovodrun|orted|prted|pdsh|ssh
 _NO_TOOL = "launch-failed launch-probe-missing"
 _NO_NODE = "launch-node-unreachable launch-failed"
 _HOST_MEMORY = r"\b(?:host|system|cpu|node|physical|main|server|virtual)\b"
+_OF_GPU = r"out of resource|num_stages|Hardware limit|per block|smem|kernel"
 _MISSING = "env-rank-missing net-master-unreachable torchrun-nnodes-mismatch"
 _UNREACHABLE = "net-master-unreachable net-master-refused"
 _UNRESOLVED = "env-master-addr-unresolvable host-own-name-unresolvable"
@@ -258,7 +259,7 @@ SPELLINGS = (
         for words in (r"\b(?:create|start|spawn) (?:a |new |any )*threads?\b",)
     ),
     *(
-        _start(rf"{first}.{{0,60}}{second}", "host-shm-too-small host-shm-not-writable", source=_SHM)
+        _start(rf"{first}.{{0,60}}{second}", "host-shm-too-small host-shm-not-writable", source=_SHM, unless=_OF_GPU)
         for first, second in (
             (r"\bshared memory\b", r"\b(?:insufficient|exhausted|full|fail|too small|unable|limit|not enough)"),
             (r"\b(?:insufficient|exhausted|not enough|out of|unable|fail\w*|increase)\b", r"\bshared memory\b"),
