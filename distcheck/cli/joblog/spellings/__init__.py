@@ -5,6 +5,9 @@ from __future__ import annotations
 from distcheck.cli.joblog.spelling import Spelling
 from distcheck.cli.joblog.spellings import (
     application,
+    batch,
+    containers,
+    counts,
     cuda,
     cuda_libraries,
     cuda_texts,
@@ -23,30 +26,41 @@ from distcheck.cli.joblog.spellings import (
     nccl_networks,
     nccl_plugins,
     nccl_warnings,
+    packages,
+    parallel_sizes,
     placement,
     ray,
     rdma,
     rendezvous,
+    services,
     shapes,
     shared_memory,
+    shells,
     slurm,
     sockets,
+    ssh,
     storage,
     store,
     xids,
 )
 
 TABLES: tuple[Spelling, ...] = (
+    *services.SPELLINGS,
     *placement.SPELLINGS,
+    *parallel_sizes.SPELLINGS,
     *rendezvous.SPELLINGS,
     *store.SPELLINGS,
     *names.SPELLINGS,
     *gloo.SPELLINGS,
     *sockets.SPELLINGS,
     *slurm.SPELLINGS,
+    *batch.SPELLINGS,
     *mpi.SPELLINGS,
+    *shells.SPELLINGS,
+    *ssh.SPELLINGS,
     *launchers.SPELLINGS,
     *ray.SPELLINGS,
+    *containers.SPELLINGS,
     *kubernetes.SPELLINGS,
     *memory.SPELLINGS,
     *storage.SPELLINGS,
@@ -63,10 +77,11 @@ TABLES: tuple[Spelling, ...] = (
     *rdma.SPELLINGS,
     *cuda_texts.SPELLINGS,
     *machine.SPELLINGS,
+    *packages.SPELLINGS,
     *application.SPELLINGS,
     *endings.SPELLINGS,
 )
 """Earlier ones go first where two match the same line with the same weight."""
 
-UNKNOWN: tuple[Spelling, ...] = (*shapes.SPELLINGS, *errors.SPELLINGS)
+UNKNOWN: tuple[Spelling, ...] = (*counts.SPELLINGS, *shapes.SPELLINGS, *errors.SPELLINGS)
 """Errors that no table knows; they come after the messages that docstrings quote."""

@@ -102,6 +102,21 @@ SPELLINGS = (
         weight=CONSEQUENCE,
         says=_LATE,
     ),
+    *(
+        _app(
+            pattern,
+            weight=LIKELY,
+            source="https://github.com/triton-lang/triton/blob/main/python/triton/runtime/errors.py",
+            says="A kernel needs more of the GPU's shared memory than this GPU has: use smaller blocks, or another kernel.",
+        )
+        for pattern in (r"out of resource: shared memory", r"uses too much shared data", r"shared memory, Required: \d")
+    ),
+    _app(
+        r"No available shared memory broadcast block found",
+        source="https://github.com/vllm-project/vllm/blob/main/vllm/distributed/device_communicators/shm_broadcast.py",
+        weight=CONSEQUENCE,
+        says="vLLM's workers do not take what the engine sends: a worker hangs, compiles or has ended.",
+    ),
     _app(r"Some NCCL operations have failed or timed out", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(
         r"devices? used by this process (?:are|is) currently unknown",
@@ -156,12 +171,6 @@ SPELLINGS = (
         source="https://horovod.readthedocs.io/en/stable/troubleshooting_include.html",
         weight=CONSEQUENCE,
         says=_LATE,
-    ),
-    _app(
-        r"world[_ ]size.*(?:is not divisible|not a multiple of|must be divisible)",
-        weight=LIKELY,
-        source="https://github.com/NVIDIA/Megatron-LM",
-        says="The number of ranks does not fit the parallel sizes that the script asks for.",
     ),
     _app(
         r"Check batch related parameters",

@@ -24,7 +24,11 @@ _SIGSEGV = (
     "A process crashed with SIGSEGV. Run it with python -X faulthandler, and compare the versions of its libraries."
 )
 _SIGILL = "A program was built for a newer processor than this node's."
+_HEAP = (
+    "A process broke its own memory and ended. Run it with python -X faulthandler; look for libraries that do not fit."
+)
 _EVICTED = "Kubernetes evicted the pod: it used more of a resource than allowed, or its node ran out of it."
+_MALLOC = "https://sourceware.org/glibc/manual/latest/html_node/Heap-Consistency-Checking.html"
 _BATCH = "https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-termination-reasons"
 _WALLTIME = "The job reached its time limit. Request more time, or resume from a checkpoint."
 _PREEMPTED = "The scheduler preempted the job. Resume it from a checkpoint."
@@ -83,6 +87,13 @@ SPELLINGS = (
     _killed(r"KeyboardInterrupt", source=_SIGNAL, weight=SYMPTOM, says=_SIGINT),
     _killed(r"got signal ?: ?15\b", source=_ELASTIC, weight=SYMPTOM, says=_SIGTERM),
     _killed(r"Received (?:Signals\.SIGTERM|15) death signal", source=_ELASTIC, weight=SYMPTOM, says=_SIGTERM),
+    _killed(r"line \d+: +\d+ Terminated\b", source=_SIGNAL, weight=SYMPTOM, says=_SIGTERM),
+    _killed(r"(?:^|: )Terminated$", source=_SIGNAL, weight=SYMPTOM, says=_SIGTERM),
+    _killed(r"\b(?:received|caught|got) (?:signal )?SIGTERM\b", source=_SIGNAL, weight=CONSEQUENCE, says=_SIGTERM),
+    _killed(r"\bpreempted by\b", source=_BATCH, weight=LIKELY, says=_PREEMPTED),
+    _killed(
+        r"\b(?:spot|instance) .{0,20}interruption (?:notice|warning)", source=_BATCH, weight=LIKELY, says=_PREEMPTED
+    ),
     _killed(r"\bEvicted\b(?! \d)", source=_KUBERNETES, weight=LIKELY, says=_EVICTED),
     _killed(
         r"The node was low on resource: (?!memory|ephemeral-storage|nodefs|imagefs|inodes)",
@@ -106,6 +117,26 @@ SPELLINGS = (
     _app(r"Signals\.SIGSEGV", source=_SIGNAL, weight=SYMPTOM, says=_SIGSEGV),
     _app(r"terminated with signal SIGSEGV", source=_SIGNAL, weight=SYMPTOM, says=_SIGSEGV),
     _app(r"Segmentation fault", source=_SIGNAL, weight=SYMPTOM, says=_SIGSEGV),
+    *(
+        _app(pattern, source=_SIGNAL, weight=SYMPTOM, says=_SIGSEGV)
+        for pattern in (
+            r"\*\*\* SIGSEGV received",
+            r"Segfault encountered",
+            r"SIGSEGV: segmentation",
+            r"Signal: Segmentation fault",
+        )
+    ),
+    *(
+        _app(pattern, source=_MALLOC, weight=SYMPTOM, says=_HEAP)
+        for pattern in (
+            r"double free or corruption",
+            r"free\(\): (?:invalid|corrupted|double)",
+            r"malloc\(\): ",
+            r"corrupted (?:double-linked list|size vs\. prev_size|unsorted chunks)",
+            r"munmap_chunk\(\): invalid pointer",
+            r"stack smashing detected",
+        )
+    ),
     _app(r"Illegal instruction", source=_SIGNAL, weight=LIKELY, says=_SIGILL),
     _app(r"Signal 4 \(SIGILL\)", source=_ELASTIC, weight=SYMPTOM, says=_SIGILL),
     _killed(

@@ -12,7 +12,7 @@ _C10D = "https://github.com/pytorch/pytorch/tree/main/torch/csrc/distributed/c10
 _unknown = partial(told, weight=ERROR, fallback=True)
 _LAUNCHING = (
     r"launcher/|hostfile|mpi_discovery|multi_gpu_launcher|commands/launch|init_process_group|init_distributed|rendezvous"
-    r"|torchrun|_dist_backend|import_module|from torch\._C"
+    r"|torchrun|_dist_backend|import_module|from torch\._C|in distributed_init|in init_dist\b|in init_distributed"
 )
 _TRACEBACK = r"Traceback \(most recent call last"
 _RAISED = "Python raised an error that distcheck does not know."
@@ -68,6 +68,12 @@ SPELLINGS = (
         says="torch reported an error of a process group.",
     ),
     _unknown(r"CUDA error: ", about="GPU", source=_PYTHON, says="A CUDA call failed."),
+    _unknown(  # the words of programs, in contrast to those of Python
+        r"^(?!.*(?-i:[a-z]Error\b|Exception|error: RuntimeError)).*(?<![\w.])(?-i:e)rror: (?!\w+ error)",
+        about="start-up",
+        source=_PYTHON,
+        says="A program reported an error that distcheck does not know.",
+    ),
     _unknown(r"(?<!SO_)Error: (?!Rank)", about="start-up", source=_PYTHON, trace=_LAUNCHING, says=_RAISED),
     MISTAKE,
     _unknown(r"(?<!SO_)Error: ", about="application", source=_PYTHON, says=_RAISED),
@@ -78,8 +84,26 @@ SPELLINGS = (
     _unknown(r"StopIteration", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
     _unknown(r"Exception: ", about="application", source=_PYTHON, says=_RAISED),
     _unknown(r"AssertionError", about="application", source=_PYTHON, says="An assertion failed."),
+    *(
+        _unknown(pattern, about="start-up", source=_PYTHON, says="A command of the start script failed.")
+        for pattern in (
+            r": cannot (?:create|open|access|stat|remove|touch|change|make|overwrite|move|execute|find|connect)\b",
+            r"^\S*(?:sh|line \d+|\d+): \S+: Permission denied",
+            r"sh: \d+: .*: not found",
+            r"^FATAL:? ",
+        )
+    ),
     _unknown(
         r"\berror: ", about="start-up", source=_PYTHON, says="A program reported an error that distcheck does not know."
+    ),
+    _unknown(r"\.exc\.\w+(?:: |$)", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
+    _unknown(r"SystemExit: [1-9]", about="application", source=_PYTHON, says="The program ended itself."),
+    _unknown(
+        rf"{_TRACEBACK}",
+        weight=HINT,
+        about="application",
+        source=_PYTHON,
+        says="Python raised an error; the log lacks its last line.",
     ),
     _unknown(
         r"terminate called ",

@@ -1,18 +1,18 @@
-"""What launchers say themselves: the shell, ssh, torchrun, DeepSpeed, Accelerate, Lightning.
+"""What launchers say themselves: torchrun, DeepSpeed, Accelerate, Lightning, fairseq.
 
-Slurm, MPI, Ray and Kubernetes have tables of their own. DeepSpeed's words: deepspeed/launcher/runner.py.
+Shells, ssh, Slurm, MPI, Ray and Kubernetes have tables of their own. DeepSpeed's words: deepspeed/launcher/runner.py.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
 
-_SSH = "https://man.openbsd.org/ssh"
 _DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py"
 _DETECTION = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/comm/comm.py"
 _ACCELERATE = "https://github.com/huggingface/accelerate/blob/main/src/accelerate/commands/launch.py"
+_HOROVOD = "https://github.com/horovod/horovod/blob/master/horovod/runner"
 _WINDOWS = "A script has line ends of Windows, or names an interpreter that this node lacks: run dos2unix on it."
 _COLOSSALAI = "https://github.com/hpcaitech/ColossalAI/blob/main/colossalai/cli/launcher/multinode_runner.py"
 _SHELL = "https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html"
@@ -20,41 +20,12 @@ _PYTHON = "https://docs.python.org/3/library/exceptions.html"
 _LIGHTNING = "https://lightning.ai/docs/pytorch/stable/"
 _start = partial(told, about="start-up")
 _UNREACHABLE = "launch-node-unreachable launch-failed"
-_TOOLS = r"(?:srun|sbatch|mpirun|mpiexec|torchrun|horovodrun|orted|prted|pdsh|ssh|deepspeed|accelerate|ray|kubectl|colossalai)"
-_LOADER = "https://man7.org/linux/man-pages/man8/ld.so.8.html"
 _MAIN = "https://github.com/python/cpython/blob/main/Modules/main.c"
 _SEVERAL_NODES = r"nnodes[= ]+['\"]?[2-9]|--hostfile|pdsh|mpirun|srun: error"
 _VERSIONS = "Packages of versions that do not fit each other are installed."
 
 SPELLINGS = (
-    # A program is missing.
-    _start(rf"\b{_TOOLS}: (?:command )?not found", "launch-failed launch-probe-missing", source=_SHELL),
-    _start(rf"command not found: {_TOOLS}\b", "launch-failed launch-probe-missing", source=_SHELL),
-    _start(rf"No such file or directory: '(?:\S*/)?{_TOOLS}'", "launch-failed launch-probe-missing", source=_SHELL),
-    _start(
-        r"\bpython[\d.]*: (?:command )?not found", "launch-probe-missing launch-failed", weight=LIKELY, source=_SHELL
-    ),
-    _start(rf"\S*/{_TOOLS}: No such file or directory", "launch-failed launch-probe-missing", source=_SHELL),
-    _start(
-        r"bash: .*/python[\d.]*: No such file or directory", "launch-probe-missing command-file-missing", source=_SHELL
-    ),
-    _start(
-        r"bash: .*\bcd: /\S+: No such file or directory",
-        "storage-path-missing launch-probe-missing",
-        weight=LIKELY,
-        source=_SHELL,
-    ),
-    _start(
-        r"error while loading shared libraries: (?:libopen|libmpi|liborte|libprrte|libpmix|libhwloc|libevent)",
-        "launch-failed mpi-env-not-forwarded",
-        source=_LOADER,
-    ),
-    _start(
-        r"error while loading shared libraries: (?!libcuda|libnvidia|libnccl|libhip|librccl)",
-        weight=LIKELY,
-        source=_LOADER,
-        says="A library is missing on the node, or its folder is not in LD_LIBRARY_PATH there.",
-    ),
+    # A script is missing.
     _start(
         r"can't open file '[^']+': \[Errno 2\]",
         "command-file-missing",
@@ -71,32 +42,6 @@ SPELLINGS = (
         says="The script that the command names does not exist.",
     ),
     _start(r"launcher '\w+' not installed", "launch-failed", source=_DEEPSPEED),
-    # ssh.
-    _start(
-        r"ssh: Could not resolve hostname (?P<host>[^:\s]+)",
-        "k8s-dns-not-ready launch-node-unreachable",
-        source=_SSH,
-        near=r"\.svc\b|mpijob|mpi-operator|-worker-\d+\.|-launcher",
-    ),
-    _start(
-        r"ssh: Could not resolve hostname (?P<host>[^:\s]+)",
-        "launch-node-unreachable k8s-dns-not-ready",
-        source=_SSH,
-        unless=r"\.svc\b|mpijob|mpi-operator|-worker-\d+\.|-launcher",
-    ),
-    _start(r"ssh: connect to host (?P<host>\S+) port \d+: ", _UNREACHABLE, source=_SSH),
-    _start(r"Permission denied \((?:publickey|password|keyboard|gssapi|hostbased)", _UNREACHABLE, source=_SSH),
-    _start(r"Permission denied, please try again", _UNREACHABLE, weight=LIKELY, source=_SSH),
-    _start(r"Host key verification failed", _UNREACHABLE, source=_SSH),
-    _start(r"REMOTE HOST IDENTIFICATION HAS CHANGED", _UNREACHABLE, source=_SSH),
-    _start(r"Bad owner or permissions on \S*ssh", _UNREACHABLE, source=_SSH),
-    _start(r"Too many authentication failures", _UNREACHABLE, source=_SSH),
-    _start(r"Unable to negotiate with \S+ port", _UNREACHABLE, source=_SSH),
-    _start(r"(?:kex|ssh)_exchange_identification", _UNREACHABLE, source=_SSH),
-    _start(r"ssh exited with exit code 255", _UNREACHABLE, source=_SSH),
-    _start(r"Connection closed by \S+ port 22\b", _UNREACHABLE, source=_SSH),
-    _start(r"returned non-zero exit status 255", _UNREACHABLE, source=_SSH, near=r"\bssh\b"),
-    _start(r"was not reachable via ssh", _UNREACHABLE, source=_DEEPSPEED),
     # torchrun, DeepSpeed, Accelerate, Lightning.
     _start(
         r"(?:torchrun|launch\.py|accelerate|deepspeed|run\.py): error: ",
@@ -149,6 +94,78 @@ SPELLINGS = (
         source=_DEEPSPEED,
         unless=r"\bssh\b",
         says="DeepSpeed could not run `hostname -I`: set MASTER_ADDR.",
+    ),
+    _start(
+        r"deepspeed\.launcher\.launch (?:-\S+ )+(?!-)\S*host\S* \S+\.py\b",
+        source=_DEEPSPEED,
+        weight=SYMPTOM,
+        says="DeepSpeed takes the hostfile for the script: give it with --hostfile=FILE, before the script.",
+    ),
+    _start(
+        r"Unable to find hostfile, will proceed with training with local resources only",
+        source=_DEEPSPEED,
+        weight=HINT,
+        says="DeepSpeed found no hostfile and starts ranks on this node only.",
+    ),
+    _start(r"MPI environment variables are not set", "env-rank-unset", weight=LIKELY, source=_DEEPSPEED),
+    *(
+        _start(
+            pattern, weight=LIKELY, source=_DEEPSPEED, says="The options of DeepSpeed's launcher contradict each other."
+        )
+        for pattern in (
+            r"backend does not support (?:worker include|limiting num nodes)",
+            r"include_str and exclude_str are mutually exclusive",
+            r"Cannot specify num_nodes/gpus with include/exclude",
+            r"requires same number of devices per node",
+            r"MIN:MAX format",
+            r"Unknown launcher \S+$",
+            r"without ssh, but --node_rank is not set correctly",
+        )
+    ),
+    # Horovod's launcher.
+    *(
+        _start(pattern, "launch-failed", weight=LIKELY, source=_HOROVOD)
+        for pattern in (
+            r"horovod does not find an installed MPI",
+            r"Requested more processes \(\d+\) than there are available slots",
+            r"Invalid host input, please make sure it has",
+            r"Different slots in -hosts parameter are not supported",
+            r"Was unable to run mpirun",
+        )
+    ),
+    *(
+        _start(pattern, weight=LIKELY, source=_HOROVOD, says="Horovod was built without what the job asks of it.")
+        for pattern in (
+            r"(?:Gloo|MPI) support has not been built",
+            r"Gloo support is required to use elastic training",
+            r"Extension horovod\.\w+ has not been built",
+            r"Horovod \S+ (?:op|extension) .*(?:not been built|not built)",
+        )
+    ),
+    # Accelerate's launcher and notebooks.
+    *(
+        _start(
+            pattern,
+            weight=LIKELY,
+            source=_ACCELERATE,
+            says="The options or the configuration of accelerate do not fit.",
+        )
+        for pattern in (
+            r"You can only use one of `--cpu`, `--multi_gpu`",
+            r"The passed configuration file `.*` does not exist",
+            r"need to manually pass in `--gpu_ids`",
+            r"When using `deepspeed_config`, the following accelerate config variables",
+            r"`Accelerator` should only be initialized inside your training function",
+            r"when launching the training: CUDA has been initialized before",
+            r"need to avoid running any instruction using `torch\.cuda`",
+        )
+    ),
+    # torch.multiprocessing and Windows.
+    _start(
+        r"attempt has been made to start a new process before the",
+        about="application",
+        source="https://docs.python.org/3/library/multiprocessing.html#the-spawn-and-forkserver-start-methods",
+        says="The script starts processes outside of `if __name__ == '__main__':`.",
     ),
     _start(
         r"KeyError: ['\"]PDSH_",

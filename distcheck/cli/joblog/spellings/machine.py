@@ -57,6 +57,13 @@ SPELLINGS = (
         source=_TENSORFLOW,
     ),
     told(
+        r"NCCL error .*unknown result code",
+        about="start-up",
+        weight=LIKELY,
+        source="https://github.com/NVIDIA/nccl/blob/master/src/misc/utils.cc",
+        says="NCCL returned a code that it does not name itself: the program was built for another NCCL than it loads.",
+    ),
+    told(
         r"version \S+ not defined in file",
         about="start-up",
         source=_LOADER,

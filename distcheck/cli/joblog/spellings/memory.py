@@ -15,6 +15,7 @@ _LSF = "https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-terminat
 _PBS = "https://help.altair.com/2022.1.0/PBS%20Professional/PBSUserGuide2022.1.pdf"
 _ALLOCATOR = "https://github.com/pytorch/pytorch/blob/main/c10/core/impl/alloc_cpu.cpp"
 _PYTHON = "https://docs.python.org/3/library/exceptions.html#MemoryError"
+_CLONE = "https://man7.org/linux/man-pages/man2/clone.2.html"
 _killed = partial(told, about="process killed")
 _MEMORY = "host-memory-low host-oom-kills"
 _THREADS = "host-nproc-pids"
@@ -58,6 +59,22 @@ SPELLINGS = (
     _killed(r"std::bad_alloc", _MEMORY, weight=SYMPTOM, source=_PYTHON),
     _killed(r"pthread_create failed for thread", _THREADS, about="start-up", source=_KERNEL),
     _killed(r"Thread creation failed: Resource temporarily unavailable", _THREADS, about="start-up", source=_KERNEL),
+    # EAGAIN of pthread_create() and fork(), in the words of C++, Rust, Go, Java and the shells
+    *(
+        _killed(pattern, _THREADS, about="start-up", weight=LIKELY, source=_CLONE)
+        for pattern in (
+            r"what\(\): +(?:thread: )?Resource temporarily unavailable",
+            r"std::system_error.{0,40}Resource temporarily unavailable",
+            r"ThreadPoolBuildError .*(?:WouldBlock|code: 11\b)",
+            r"failed to spawn thread: .*(?:WouldBlock|code: 11\b)",
+            r"failed to create new OS thread",
+            r"may need to increase max user processes",
+            r"unable to create (?:new )?native thread",
+            r"Cannot fork$",
+            r"OMP: System error #11",
+            r"(?:v?fork|clone)(?:\(\))?(?: failed)?: Resource temporarily unavailable",
+        )
+    ),
     _killed(r"fork: (?:retry: )?Resource temporarily unavailable", _THREADS, about="start-up", source=_KERNEL),
     _killed(
         r"BlockingIOError: \[Errno 11\]",

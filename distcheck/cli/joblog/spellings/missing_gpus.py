@@ -11,7 +11,6 @@ _ACCELERATOR = "https://github.com/pytorch/pytorch/blob/main/c10/core/DeviceGuar
 _C10D = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/__init__.py"
 _LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/accelerators/cuda.py"
 _VLLM = "https://github.com/vllm-project/vllm/blob/main/vllm/config"
-_RAY = "https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html"
 _NVRTC = "https://docs.nvidia.com/cuda/nvrtc/index.html"
 _EXTENSION = "https://github.com/pytorch/pytorch/blob/main/torch/utils/cpp_extension.py"
 _SMI = "https://docs.nvidia.com/deploy/nvidia-smi/index.html"
@@ -50,14 +49,24 @@ SPELLINGS = (
         near=r"rocminfo|ROCk",
     ),
     # too few
-    _gpu(r"required GPUs exceeds the total number of available GPUs", _FEWER, source=_VLLM),
+    _gpu(r"required GPUs exceeds the total number of available GPUs(?! in the placement group)", _FEWER, source=_VLLM),
     _gpu(
-        r"exceeds? the (?:total )?number of (?:available|visible) (?:GPUs|devices|CUDA devices)", _FEWER, source=_VLLM
+        r"exceeds? the (?:total )?number of (?:available|visible) (?:GPUs|devices|CUDA devices)(?! in the placement)",
+        _FEWER,
+        source=_VLLM,
     ),
     _gpu(r"not enough (?:available )?GPUs\b", _FEWER, source=_VLLM),
+    _gpu(
+        r"(?:larger|greater) than the (?:total )?number of (?:available|visible) (?:GPUs|devices|CUDA)",
+        _FEWER,
+        source=_VLLM,
+    ),
+    _gpu(
+        r"(?:larger|greater|more) than (?:the )?(?:available|visible) (?:GPUs|devices|CUDA devices)",
+        _FEWER,
+        source=_VLLM,
+    ),
     _gpu(r"only \d+ GPUs? (?:are|is|were) (?:available|visible|found|detected)", _FEWER, source=_VLLM),
-    _gpu(r"Ray does not allocate any GPUs on the driver node", _FEWER, source=_RAY),
-    _gpu(r"Current node has no GPU available", _FEWER, source=_RAY),
     # of an architecture without code
     _gpu(r"invalid value for --gpu-architecture", _ARCH, source=_NVRTC),
     _gpu(r"Unknown CUDA arch \(\d+\.\d+\w?\) or GPU not supported", _ARCH, source=_EXTENSION),

@@ -14,6 +14,10 @@ _MAPPING = "https://github.com/openpmix/prrte/blob/master/src/mca/rmaps/base/hel
 _DAEMONS = "https://github.com/openpmix/prrte/blob/master/src/mca/errmgr/base/help-errmgr-base.txt"
 _HYDRA = "https://github.com/pmodels/mpich/tree/main/src/pm/hydra"
 _HOROVOD = "https://github.com/horovod/horovod/blob/master/horovod/runner/driver/driver_service.py"
+_INIT = "MPI could not start: a component of it, of PMIx or of UCX is missing, or belongs to another release."
+_ORTERUN = "https://github.com/open-mpi/ompi/blob/v4.1.x/orte/tools/orterun/help-orterun.txt"
+_PLM = "https://github.com/open-mpi/ompi/tree/v4.1.x/orte/mca/plm"
+_OF_PYTHON = r"(?:python|torchrun|accelerate|deepspeed)"
 _TCP = "https://github.com/open-mpi/ompi/blob/main/opal/mca/btl/tcp/help-mpi-btl-tcp.txt"
 _start = partial(told, about="start-up")
 _UNREACHABLE = "launch-node-unreachable launch-failed"
@@ -39,11 +43,107 @@ SPELLINGS = (
     _start(
         r"could not (?:find|access) (?:the|or execute an) executable", "launch-probe-missing launch-failed", source=_MPI
     ),
-    _start(r"execvp error on file", "launch-probe-missing launch-failed", source=_HYDRA),
+    _start(rf"execvp error on file (?:\S*/)?{_OF_PYTHON}", "launch-probe-missing launch-failed", source=_HYDRA),
+    _start(rf"execvp error on file (?!(?:\S*/)?{_OF_PYTHON})", "launch-failed launch-probe-missing", source=_HYDRA),
     _start(r"detected an attempt to run as root", "launch-failed", source=_MPI),
     _start(r"binding more processes than cpus on a resource", "launch-failed", source=_MPI),
     _start(r"OMPI was not built with SLURM's PMI support", "launch-failed", source=_MPI),
     _start(r"launch agent .*could not be found", "launch-failed", source=_MPI),
+    # The program is no program, or none is named: help-orterun.txt, help-prun.txt, help-orte-odls-default.txt.
+    *(
+        _start(pattern, "launch-failed launch-probe-missing", weight=LIKELY, source=_ORTERUN)
+        for pattern in (
+            r"Open MPI tried to fork a new process via the",
+            r"was unable to start the specified application",
+            r"No executable was specified on the",
+            r"unrecognized command line token as the executable",
+            r"specified fork agent was not found",
+            r"Unable to open the appfile",
+            r"(?:mpirun|mpiexec|prterun) could not find anything to do",
+        )
+    ),
+    # The options do not fit the nodes: help-*rmaps-base.txt, help-hostfile.txt, help-dash-host.txt.
+    *(
+        _start(pattern, "launch-failed", weight=LIKELY, source=_MAPPING)
+        for pattern in (
+            r"was unable to determine how many processes to launch",
+            r"was unable to allocate enough resources to start your",
+            r"requested hosts (?:are|is) not included in the current",
+            r"A hostfile was provided that contains (?:at least one node|multiple)",
+            r"was unable to open the hostfile",
+            r"detected a (?:parse error|bad parameter) in the hostfile",
+            r"relative host was (?:specified, but|improperly specified)",
+            r"Your job has requested (?:a conflicting number of processes|more (?:processes|cpus) )",
+            r"No objects of the specified type were found",
+            r"mapping request contains (?:an unrecognized|a pattern)",
+            r"The specified \S+ policy is not recognized",
+            r"Conflicting directives for \S+ policy are causing",
+            r"A mapping directive was given that requires",
+            r"A request for multiple cpus-per-proc was given, but",
+            r"Open MPI tried to bind a new process",
+            r"node was detected to be missing a daemon",
+            r"(?:mpirun|mpiexec|orterun|prterun)[^:]*: (?:Error: )?(?:unknown|unrecognized|invalid) option",
+        )
+    ),
+    # The daemons do not start: help-plm-*.txt.
+    _start(r"A daemon \(pid .* died unexpectedly", _UNREACHABLE, weight=LIKELY, source=_PLM),
+    _start(r"No available launching agents were found", _UNREACHABLE, weight=LIKELY, source=_PLM),
+    _start(r"The SLURM process starter for Open ?MPI", "launch-failed", weight=LIKELY, source=_PLM),
+    _start(r"MCA parameter \"plm_(?:rsh|ssh)_agent\" was set to", "launch-failed", source=_PLM),
+    _start(r"not able to find the executable \"orted\"", "launch-failed launch-probe-missing", source=_PLM),
+    _start(r"application appears to have been direct launched using \"srun\"", "launch-failed", source=_MPI),
+    # MPICH's and Intel's Hydra.
+    *(
+        _start(pattern, "launch-failed", weight=LIKELY, source=_HYDRA)
+        for pattern in (
+            r"node list format not recognized",
+            r"match_arg \(.*(?:unrecognized argument|unrecognized option)",
+            r"HYDU?_?\w* \(.*unable to open host ?file",
+            r"HYDU_process_mfile_token \(.*token \S+ not supported",
+            r"unrecognized (?:launcher|RMK|bootstrap)\b",
+            r"no executable (?:provided|specified)",
+            r"HYDU_parse_array \(",
+            r"HYD_uii_mpx_get_parameters \(",
+            r"argument matching returned error",
+            r"Unable to bind socket; port range",
+        )
+    ),
+    *(
+        _start(pattern, _UNREACHABLE, weight=LIKELY, source=_HYDRA)
+        for pattern in (
+            r"unable to run (?:bstrap_)?proxy\b",
+            r"Cannot launch hydra_bstrap_proxy",
+            r"error setting up the (?:boostrap|bootstrap) proxies",
+            r"HYDT_bsc[a-z]_\w+ \(.*(?:launcher|bootstrap) (?:returned error|cannot launch)",
+        )
+    ),
+    _start(
+        r"control_cb \(.*assert \(!closed\) failed",
+        source=_HYDRA,
+        weight=CONSEQUENCE,
+        says="MPICH lost a node's process manager, which ended first. The cause is in the lines before.",
+    ),
+    _start(r"It looks like (?:orte|opal|prte|pmix)_\w+ failed", "launch-failed", weight=SYMPTOM, source=_MPI),
+    *(
+        _start(pattern, weight=SYMPTOM, source=_MPI, says=_INIT)
+        for pattern in (
+            r"A requested component was not found, or was unable",
+            r"No components were able to be opened in the",
+            r"An error occurred in MPI_Init",
+            r"Fatal error in (?:P?MPI|internal)_Init",
+            r"supposed to get help about:",
+        )
+    ),
+    _start(r"system limit exceeded on number of pipes", "host-nofile", weight=LIKELY, source=_MPI),
+    _start(
+        r"(?:mpirun|mpiexec|horovodrun) failed with exit code",
+        weight=CONSEQUENCE,
+        about="application",
+        source=_HOROVOD,
+        says="A rank failed. The cause is in the lines of that rank before this report.",
+    ),
+    _start(r"PMI2?_Init failed", "launch-failed", weight=SYMPTOM, source=_MPI),
+    _start(r"ompi_mpi_init: (?:ompi_rte_init|orte_init) failed", "launch-failed", weight=SYMPTOM, source=_MPI),
     _start(r"unable to reliably start one or more daemons", _UNREACHABLE, weight=LIKELY, source=_DAEMONS),
     _start(r"daemon has unexpectedly failed after launch", _UNREACHABLE, weight=LIKELY, source=_DAEMONS),
     _start(r"lost communication with a remote daemon", _UNREACHABLE, weight=LIKELY, source=_DAEMONS),

@@ -35,7 +35,8 @@ SPELLINGS = (
     ),
     _net(r"provider efa output empty list", "nccl-efa-provider-missing", source=_OFI),
     _net(r"Failed to find ncclNetPlugin symbol", "sw-plugin-abi", weight=HINT, source=_PLUGIN),
-    _net(r"Failed to find ncclNetPlugin_v\d+ symbol", weight=HINT, source=_PLUGIN, says=_NO_PLUGIN),
+    # An older interface is tried next; only the last of these lines is one plugin that does not fit.
+    _net(r"Failed to find nccl(?:Net|CollNet)Plugin_v\d+ symbol", weight=NOISE, source=_PLUGIN, says=_NO_PLUGIN),
     _net(
         r"NET/Plugin: Could not find: libnccl-net",
         "nccl-net-plugin-on-some-ranks",

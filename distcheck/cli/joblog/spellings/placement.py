@@ -18,6 +18,13 @@ _DISCOVERY = r"mpi_discovery|detect MPI environment|init_distributed"
 _C10D = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/distributed_c10d.py"
 _DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launcher_helper.py"
 _LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning/tree/master/src/lightning/fabric/plugins/environments"
+_DDP2 = (
+    "https://github.com/Lightning-AI/pytorch-lightning/blob/1.0.8/pytorch_lightning/accelerators/ddp2_accelerator.py"
+)
+_FAIRSEQ = "https://github.com/facebookresearch/fairseq/blob/main/fairseq/distributed/utils.py"
+_NCCL_UTILS = "https://github.com/pytorch/pytorch/blob/v1.4.0/torch/lib/c10d/NCCLUtils.hpp"
+_STARTED = r"\b(?:torchrun|torchelastic|torch\.distributed\.(?:launch|run)|srun|slurm|mpirun|mpiexec|accelerate launch|horovodrun)\b"
+_JAX = "https://github.com/jax-ml/jax/blob/main/jax/_src/distributed.py"
 _GLOO = "https://github.com/pytorch/gloo/blob/main/gloo/context.cc"
 _LAUNCH = (
     "https://docs.pytorch.org/docs/stable/elastic/run.html#transitioning-from-torch-distributed-launch-to-torchrun"
@@ -41,6 +48,7 @@ SPELLINGS = (
         "slurm-no-srun env-rank-unset",
         source=_ENVIRON,
     ),
+    _start(r"KeyError: ['\"]?SLURM_\w+['\"]", "slurm-no-srun env-rank-unset", weight=LIKELY, source=_ENVIRON),
     _start(r"KeyError: ['\"]OMPI_COMM_WORLD_", "env-rank-unset", source=_ENVIRON),
     _start(
         r"KeyError: ['\"](?:(?:MASTER|NODE|GROUP|GLOBAL|LOCAL|WORLD|PMI)_\w+|NNODES)['\"]",
@@ -58,6 +66,43 @@ SPELLINGS = (
         "env-rank-unset",
         weight=LIKELY,
         source=_LAUNCH,
+    ),
+    *(
+        _start(
+            rf"(?:Error|Exception)\b.{{0,160}}{words}\b.{{0,60}}\b(?:us|start|launch|run|execut)\w*\b.{{0,20}}{_STARTED}",
+            "env-rank-unset",
+            weight=LIKELY,
+            source=_LAUNCH,
+        )
+        for words in ("please", "need to", "needs to", "should", "must be", "requires", "have to")
+    ),
+    _start(
+        r"Error\b.{0,60}\bonly works? in distributed training",
+        "env-rank-unset",
+        weight=LIKELY,
+        source="https://github.com/huggingface/transformers/blob/main/src/transformers/training_args.py",
+    ),
+    *(
+        _start(
+            rf"(?:Error|Exception)\b.{{0,80}}\bonly {words}\b.{{0,60}}{_STARTED}",
+            "env-rank-unset slurm-no-srun",
+            weight=LIKELY,
+            source=_DDP2,
+        )
+        for words in ("works", "supported", "available", "usable", "runs", "possible")
+    ),
+    _start(r"world size is \d+ but have \d+ available devices", "gpu-fewer-than-needed", about="GPU", source=_FAIRSEQ),
+    _start(
+        r"Cannot initialize distributed with distributed_world_size=1",
+        weight=LIKELY,
+        source=_FAIRSEQ,
+        says="fairseq took its ranks from the scheduler's variables, and there is one: unset them, or start more ranks.",
+    ),
+    _start(
+        r"--ntasks-per-node must match number of",
+        "slurm-ntasks-vs-devices",
+        weight=LIKELY,
+        source=_FAIRSEQ,
     ),
     _start(r"(?:`rank`|`world_size`) must be an integer\. None", "env-rank-unset", source=_RENDEZVOUS),
     _start(r"(?:local_rank|rank) number is not in current env", "env-rank-unset", source=_DEEPSPEED),
@@ -87,6 +132,7 @@ SPELLINGS = (
     _start(r"no such option:? --local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"unknown command line flag 'local[-_]rank'", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"Could not consume arg: --local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
+    _start(r"hydra: error: .*--local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"not used by the HfArgumentParser: .*--local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"arguments are required: --local[-_]rank", "launch-local-rank-arg env-local-rank-unset", source=_LAUNCH),
     _start(
@@ -106,6 +152,13 @@ SPELLINGS = (
     _start(r"rank should be within the world_size", "env-rank-out-of-range env-world-size-mismatch", source=_C10D),
     _start(r"world size should be less or equal to the world size", "env-world-size-mismatch", source=_C10D),
     _start(r"Invalid rank requested :", "env-rank-out-of-range", source=_INIT),
+    _start(  # only ncclCommInitRank is called there, whose arguments are the rank and the number of ranks
+        r"NCCLUtils\.hpp:\d+, invalid argument",
+        "env-rank-out-of-range env-world-size-mismatch slurm-ntasks-vs-devices",
+        weight=LIKELY,
+        source=_NCCL_UTILS,
+        unless=r"NCCL WARN",
+    ),
     _start(r"rank < size\. ?\d+ vs -", "env-world-size-zero-neg", source=_GLOO),
     _start(r"rank < size\. ?\d+ vs \d", "env-rank-out-of-range", source=_GLOO),
     _start(r"TCPStore world size cannot be 0", "env-world-size-zero-neg", source=_STORE),
@@ -141,6 +194,24 @@ SPELLINGS = (
     ),
     _start(rf"\b{_VARIABLES}\b.{{0,40}} must be set\b", "env-rank-unset", weight=LIKELY, source=_RENDEZVOUS),
     _start(rf"\b{_VARIABLES}: unbound variable", "env-rank-unset", source=_RENDEZVOUS),
+    _start(
+        r"TypeError: .*NoneType",
+        "env-rank-unset env-local-rank-unset",
+        weight=LIKELY,
+        source=_ENVIRON,
+        trace=rf"(?:environ\.get|getenv)\(['\"]{_VARIABLES}['\"]\)[^\n]*\n(?:[ ~^]*\n)?[^\n]*$",
+    ),
+    _start(  # the line of the script in a traceback whose end is missing
+        rf"^\s.*int\(os\.environ\[['\"]{_VARIABLES}['\"]\]\)", "env-rank-unset", weight=HINT, source=_ENVIRON
+    ),
+    *(
+        _start(pattern, "env-rank-unset slurm-no-srun", weight=LIKELY, source=_JAX)
+        for pattern in (
+            r"coordinator_address should be defined",
+            r"Number of processes must be defined",
+            r"process id of the current process must be defined",
+        )
+    ),
     _start(r"str expected, not NoneType", "env-rank-unset", weight=LIKELY, source=_ENVIRON, near=_VARIABLES),
     _start(r"Setting OMP_NUM_THREADS environment variable", "perf-omp-1", weight=NOISE, source=_LAUNCH),
 )

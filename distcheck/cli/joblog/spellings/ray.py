@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import HINT, LIKELY, SYMPTOM, told
 
 _RAY = "https://docs.ray.io/en/latest/cluster/faq.html"
+_VLLM = "https://github.com/vllm-project/vllm/blob/v0.11.0/vllm/executor/ray_utils.py"
+_PLACEMENT = (
+    "Ray cannot place the workers: compare `ray status` with what the job asks for; GPUs may be held by another job, and"
+    " VLLM_HOST_IP must be the address that Ray knows the node by."
+)
+_NO_HEAD = (
+    "A Ray node and the head node lost each other or never met. Check the head's address, its ports and the firewall."
+)
 _start = partial(told, about="start-up")
 
 SPELLINGS = (
@@ -57,6 +65,37 @@ SPELLINGS = (
         r"No available node types can fulfill resource request",
         source=_RAY,
         says="The job asks Ray for more GPUs or CPUs than its cluster has.",
+    ),
+    # Placement groups: Ray has the GPUs, but not free, not on these nodes, or not under this address.
+    *(
+        _start(pattern, weight=LIKELY, source=_VLLM, says=_PLACEMENT)
+        for pattern in (
+            r"number of available \w+ in the placement group",
+            r"Ray does not allocate any \w+ on the driver node",
+            r"Current node has no \w+ available",
+            r"driver node id .* is not included in a placement",
+            r"Cannot provide a placement group of",
+            r"Placement group bundle cannot have more than 1",
+            r"Every node should have a unique IP address",
+            r"placement group .*(?:infeasible|cannot be (?:fulfilled|scheduled|created))",
+            r"(?:actor|task|request) cannot be scheduled (?:right now|because)",
+            r"Total available GPUs \d+(?:\.\d+)? is less than total desired GPUs",
+        )
+    ),
+    _start(r"Waiting for creating a placement group of specs", weight=HINT, source=_VLLM, says=_PLACEMENT),
+    *(
+        _start(pattern, weight=LIKELY, about="network", source=_RAY, says=_NO_HEAD)
+        for pattern in (
+            r"node timed out during startup",
+            r"The node with node id: \S+ .*has been marked dead",
+            r"Failed to register worker .*to Raylet",
+        )
+    ),
+    _start(
+        r"RuntimeEnvSetupError",
+        weight=LIKELY,
+        source=_RAY,
+        says="Ray could not set up the runtime environment on a node: its packages or files are not available there.",
     ),
     _start(r"Version mismatch: The cluster was started with", "sw-packages-differ sw-python-differs", source=_RAY),
     _start(

@@ -19,6 +19,9 @@ _JAX = "https://github.com/openxla/xla/tree/main/xla/tsl/distributed_runtime/coo
 _ETCD = "https://docs.pytorch.org/docs/stable/elastic/rendezvous.html"
 _start = partial(told, about="start-up")
 _SEVERAL_NODES = r"nnodes[= ]+['\"]?(?:[2-9]|[1-9]\d|\d+:(?:[2-9]|\d\d))|(?:max|min)_nodes\s+: (?:[2-9]|\d\d)"
+_PORT_OF = r"port number of the (?:rendezvous endpoint|C10d store) '"
+_JOINING = r"Rendezvous'ing worker group|Attempting to join next rendezvous|next_rendezvous"
+_JOINED = r"Rendezvous complete|Starting worker group|Joined rendezvous|death signal|worker group (?:finished|failed)|_keep_alive"
 _ENDPOINT = r"rdzv[-_]endpoint[= ]+['\"]?(?!localhost|127\.|is )[\w.\[]|rdzv_endpoint\s+: (?!localhost|127\.)\S"
 _NO_ENDPOINT = r"rdzv_endpoint\s+: (?:localhost|127\.|$)|rdzv[-_]endpoint[= ]+['\"]?(?:localhost|127\.)"
 _UNUSED_ADDRESS = r"master_addr is only used for static rdzv_backend"
@@ -130,8 +133,19 @@ SPELLINGS = (
     _start(
         r"\bDEADLINE_EXCEEDED\b", _MISSING, weight=SYMPTOM, source=_JAX, trace=r"jax/_src/distributed\.py|RegisterTask"
     ),
+    _start(rf"{_PORT_OF}(?!(?:None|null)?:|\S*:(?:None|null)?')(?=\S+:-?\d+')", "env-master-port-range", source=_UTILS),
     _start(
-        r"port number of the (?:rendezvous endpoint|C10d store)", "env-master-port-range env-not-integer", source=_UTILS
+        rf"{_PORT_OF}(?!(?:None|null)?:|\S*:(?:None|null)?')(?!\S+:-?\d+')",
+        "env-master-port-range env-not-integer",
+        source=_UTILS,
+    ),
+    _start(
+        rf"{_PORT_OF}(?!None|null)[^':]+:'", "env-empty-string env-not-integer env-master-port-range", source=_UTILS
+    ),
+    _start(
+        rf"{_PORT_OF}(?:(?:None|null)?:|[^']*:(?:None|null)')",
+        source=_UTILS,
+        says="The launcher passed no address or no port to torch: look at the options of the command, and their order.",
     ),
     _start(
         r"(?:rank|endpoint|Port) is absent in ",
@@ -168,6 +182,21 @@ SPELLINGS = (
     ),
     _start(r"No module named '?etcd", "sw-etcd-missing", source=_ETCD),
     _start(r"The 'etcd' module is required", "sw-etcd-missing", source=_ETCD),
+    _start(  # at the agent's first rendezvous: it was closed before, and etcd keeps that for two hours
+        r"RendezvousClosedError",
+        "torchrun-rdzv-id-shared elastic-nodes-changed",
+        weight=SYMPTOM,
+        source=_ETCD,
+        near=_JOINING,
+        unless=_JOINED,
+    ),
+    _start(
+        r"Rendezvous for run_id=\S+ was observed to be closed",
+        "torchrun-rdzv-id-shared elastic-nodes-changed",
+        weight=SYMPTOM,
+        source=_ETCD,
+        unless=_JOINED,
+    ),
     _start(
         r"RendezvousClosedError",
         about="network",

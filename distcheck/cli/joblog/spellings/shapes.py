@@ -39,6 +39,7 @@ _TOOL = r"(?:srun|sbatch|mpirun|mpiexec|torchrun|horovodrun|orted|prted|pdsh|ssh
 _NO_TOOL = "launch-failed launch-probe-missing"
 _NO_NODE = "launch-node-unreachable launch-failed"
 _HOST_MEMORY = r"\b(?:host|system|cpu|node|physical|main|server|virtual)\b"
+_OF_GPU = r"out of resource|num_stages|Hardware limit|per block|smem|kernel"
 _MISSING = "env-rank-missing net-master-unreachable torchrun-nnodes-mismatch"
 _UNREACHABLE = "net-master-unreachable net-master-refused"
 _UNRESOLVED = "env-master-addr-unresolvable host-own-name-unresolvable"
@@ -67,6 +68,9 @@ SPELLINGS = (
             "not exist",
             "not available",
             "not initialized",
+            "be specified",
+            "be provided",
+            "be defined",
         )
     ),
     *(
@@ -79,6 +83,7 @@ SPELLINGS = (
             "please set",
             "not found",
             "must set",
+            "cannot find",
             "need to set",
             "not read",
             "required",
@@ -181,7 +186,11 @@ SPELLINGS = (
     ),
     _net(r"\bconnect.{0,60}\bOperation timed out\b", _UNREACHABLE, source=_ERRNO, unless=_ELSEWHERE),
     _net(r"\bCan't assign requested address\b", "env-master-addr-not-rank0-host net-bind-failed", source=_ERRNO),
-    _net(r"Address family (?:for hostname )?not supported", "net-ipv4-ipv6-mixed", source=_ERRNO),
+    _net(  # torch warns of a family that it tries first
+        r"^(?!.*socket\.cpp:\d+\]).*Address family (?:for hostname )?not supported",
+        "net-ipv4-ipv6-mixed",
+        source=_ERRNO,
+    ),
     # The launcher's tools, and other nodes.
     *(
         _start(rf"{_FAILED}.{{0,20}}\b{verb} ['\"`]?{_TOOL}(?![\w/.-])", _NO_TOOL, source=_SHELL)
@@ -250,7 +259,7 @@ SPELLINGS = (
         for words in (r"\b(?:create|start|spawn) (?:a |new |any )*threads?\b",)
     ),
     *(
-        _start(rf"{first}.{{0,60}}{second}", "host-shm-too-small host-shm-not-writable", source=_SHM)
+        _start(rf"{first}.{{0,60}}{second}", "host-shm-too-small host-shm-not-writable", source=_SHM, unless=_OF_GPU)
         for first, second in (
             (r"\bshared memory\b", r"\b(?:insufficient|exhausted|full|fail|too small|unable|limit|not enough)"),
             (r"\b(?:insufficient|exhausted|not enough|out of|unable|fail\w*|increase)\b", r"\bshared memory\b"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spellings.storage import CACHE, CODE_CACHE
 
 _SHM = "https://github.com/NVIDIA/nccl/blob/master/src/misc/shmutils.cc"
 _LOADER = "https://github.com/pytorch/pytorch/blob/main/torch/utils/data/_utils/signal_handling.py"
@@ -110,7 +111,13 @@ SPELLINGS = (
         near=r"fork|thread|clone|spawn|pthread",
         unless=r"ibv_|recv",
     ),
-    _host(r"Stale file handle", "storage-hangs storage-not-shared", weight=LIKELY, source=_ERRNO),
+    _host(
+        r"Stale file handle",
+        "storage-hangs storage-not-shared",
+        weight=LIKELY,
+        source=_ERRNO,
+        unless=rf"{CODE_CACHE}|{CACHE}",
+    ),
     _host(
         r"Transport endpoint is not connected",
         "storage-hangs storage-path-missing",

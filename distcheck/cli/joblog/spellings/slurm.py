@@ -25,7 +25,9 @@ _NOT_A_REFUSAL = r"tasks? [\d,-]+:|timeout waiting|Job step aborted|Task launch|
 
 _REFUSAL = (
     r"invalid|unable|not (?:allowed|permitted|found|available|supported)|mutually exclusive|exceed|more processors|no such"
-    r"|can(?:not|'t| not)|requested|unrecognized|ambiguous|must be|required|denied|specification|expired|limit|busy"
+    r"|can(?:not|'t| not)|could(?:n't| not)|requested|unrecognized|ambiguous|must be|required|denied|specification|expired"
+    r"|limit|busy|only allocated|asked for|more than|violates|breached|insufficient|malformed|conflict|no partition|drained"
+    r"|missing|unknown|unsupported|incompatible|bad value|contains|illegal"
 )
 """What srun says when it does not start the tasks, in contrast to tasks that end."""
 
@@ -49,15 +51,51 @@ SPELLINGS = (
         source=_SRUN,
         says="srun reported an error. The lines of the tasks may tell more.",
     ),
+    _start(
+        r"srun: error: Unable to (?:confirm|resolve|open|locate|find|parse|initialize|read|connect)",
+        "launch-failed launch-node-unreachable",
+        weight=LIKELY,
+        source=_SRUN,
+    ),
+    _start(r"Check SLURM_JOB_ID environment variable", "launch-failed", source=_SRUN),
     _start(r"srun: (?:unrecognized|invalid) option", "launch-failed", source=_SRUN),
     _start(r"step creation (?:still )?(?:temporarily )?disabled", "launch-failed", weight=LIKELY, source=_SRUN),
     _start(r"srun: Requested partition configuration not available now", "launch-failed", weight=LIKELY, source=_ERRNO),
-    _start(r"Task launch for .*failed on node (?P<host>\S+):", _UNREACHABLE, source=_SRUN),
+    _start(r"Unable to satisfy cpu bind request", "launch-failed", source=_SRUN),
+    _start(r"CPU binding outside of job step allocation", "launch-failed", weight=LIKELY, source=_SRUN),
+    _start(r"Unable to create job step", "launch-failed", source=_SRUN),
+    _start(r"srun: error: .*launch failed(?: on node)?: (?!.*cpu bind)", _UNREACHABLE, weight=LIKELY, source=_SRUN),
+    _start(r"Task launch for .*failed on node (?P<host>\S+): (?!.*cpu bind)", _UNREACHABLE, source=_SRUN),
     _start(r"Communication connection failure", _UNREACHABLE, source=_ERRNO),
     _start(r"Unable to contact slurm controller", "launch-failed", source=_ERRNO),
-    _start(r"execve\(\): .*No such file", "launch-probe-missing launch-failed", source=_STEPD),
+    _start(
+        r"execve\(\): (?:\S*/)?(?:python|torchrun|accelerate|deepspeed)\S*: No such file",
+        "launch-probe-missing launch-failed",
+        source=_STEPD,
+    ),
+    _start(
+        r"execve\(\): (?!(?:\S*/)?(?:python|torchrun|accelerate|deepspeed)).*No such file",
+        "launch-failed launch-probe-missing",
+        source=_STEPD,
+    ),
     _start(r"execve\(\): .*(?:Permission denied|Exec format error)", "launch-failed", source=_STEPD),
     _start(r"slurmstepd: error: couldn't chdir to", "storage-path-missing", source=_STEPD, weight=LIKELY),
+    _start(r"slurmstepd: error: .*mpi/(?:pmix|pmi2|openmpi|cray)", "launch-failed", weight=LIKELY, source=_STEPD),
+    _start(
+        r"slurmstepd: error: .*(?:TaskProlog|task_p_pre_launch|spank)", "launch-failed", weight=LIKELY, source=_STEPD
+    ),
+    _start(
+        r"Could not open std(?:out|err|in) file .*: No such file",
+        "storage-path-missing",
+        weight=LIKELY,
+        source=_STEPD,
+    ),
+    _start(
+        r"Could not open std(?:out|err|in) file .*: (?:Permission|Read-only)",
+        "storage-read-only storage-path-missing",
+        weight=LIKELY,
+        source=_STEPD,
+    ),
     _start(r"slurmstepd: error: pyxis: ", "launch-failed", source=_PYXIS),
     _start(r"Failed to invoke spank plugin stack", "launch-failed", weight=LIKELY, source=_PYXIS),
     _start(

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
-from distcheck.cli.joblog.spelling import LIKELY, told
+from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
 
 _ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
 _FILE_STORE = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/FileStore.cpp"
 _THD = "https://github.com/pytorch/pytorch/blob/v0.4.1/torch/lib/THD/base/init_methods/InitMethodFile.cpp"
 _MEGATRON = "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/datasets/gpt_dataset.py"
 _NEMO = "https://github.com/NVIDIA/NeMo/blob/main/nemo/collections/nlp/data/language_modeling/text_memmap_dataset.py"
+_TRITON = "https://github.com/triton-lang/triton/blob/main/python/triton/runtime/cache.py"
+_NFS = "https://man7.org/linux/man-pages/man5/nfs.5.html"
+_LUSTRE = "https://doc.lustre.org/lustre_manual.xhtml"
+_LOCK = "https://github.com/tox-dev/filelock"
+_CACHE_RACE = (
+    "Ranks write the same cache on a shared file system at the same time. Give each node a cache of its own:"
+    " TRITON_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, TORCH_EXTENSIONS_DIR, HF_DATASETS_CACHE."
+)
+CODE_CACHE = r"\.triton/|triton[_/]cache|/inductor|torchinductor_|torch_extensions|torch_compile_cache|flashinfer/"
+CACHE = r"filelock|\.lock\b|_cache_file_name|/\.cache/|/cache-\w+\.arrow"
 _host = partial(told, about="start-up")
 _RENDEZVOUS = "net-file-rendezvous-nfs"
 _IN_RENDEZVOUS = r"init_process_group|FileStore|file_rendezvous|file://|init_method|init_distributed"
+
+
+def _too_many(values: Mapping[str, str]) -> bool:
+    return int(values["joined"]) > int(values["world"])
+
 
 SPELLINGS = (
     _host(  # what rank 0 wrote for all nodes: Megatron, GPT-NeoX, NeMo, Levanter
@@ -23,6 +39,19 @@ SPELLINGS = (
         source=_MEGATRON,
     ),
     _host(r"Memory Map for \S+ is not found", "storage-not-shared storage-path-missing", source=_NEMO),
+    # Caches on a shared file system that the ranks write at the same time
+    *(
+        told(pattern, about="application", weight=LIKELY, source=_TRITON, near=CODE_CACHE, says=_CACHE_RACE)
+        for pattern in (
+            r"Stale file handle",
+            r"cannot stat shared object",
+            r"file too short$",
+            r"invalid ELF header",
+            r"Directory not empty",
+            r"FileNotFoundError: .*(?:\.tmp\.|tmp\.pid|\.json'|\.cubin|\.ttir|\.so')",
+        )
+    ),
+    _host(r"Stale file handle", weight=LIKELY, source=_LOCK, near=CACHE, unless=CODE_CACHE, says=_CACHE_RACE),
     _host(
         r"flock: (?:Function not implemented|No locks available|Input/output error|Stale)",
         _RENDEZVOUS,
@@ -30,6 +59,29 @@ SPELLINGS = (
     ),
     _host(r"open\(/\S+\): (?:No such file|Permission denied|Stale|Input/output)", _RENDEZVOUS, source=_FILE_STORE),
     _host(r"cannot access '\S+' file: ", _RENDEZVOUS, source=_THD),
+    # What the kernel and mount say about a file server
+    *(
+        _host(pattern, "storage-hangs storage-path-missing", weight=weight, source=source)
+        for pattern, weight, source in (
+            (r"\bnfs: server \S+ not responding", LIKELY, _NFS),
+            (r"mount\.(?:nfs|lustre|beegfs|ceph)\S*: (?!.*already)", LIKELY, _NFS),
+            (r"\bLustreError: ", SYMPTOM, _LUSTRE),
+            (r"\bLustre: .*was lost; in progress operations", LIKELY, _LUSTRE),
+        )
+    ),
+    _host(  # the file of an earlier run holds addresses at which nobody listens any more
+        r"(?:NCCL WARN Connect to|Call to connect returned|connect \[\S+\]:\d+:|SO_ERROR:).*Connection refused",
+        f"{_RENDEZVOUS} net-nccl-auto-wrong-iface",
+        source=_FILE_STORE,
+        near=r"(?:init[_-]?method|dist[_-]url|init_file)\W{1,4}(?:store-)?file://|rendezvous.{0,20}file:///",
+    ),
+    _host(
+        r"in store[ -]based barrier .*\(world_size=(?P<world>\d+), worker_count=(?P<joined>\d+)",
+        f"{_RENDEZVOUS} env-rank-duplicate",
+        source=_FILE_STORE,
+        near=r"(?:init[_-]?method|dist[_-]url|init_file)\W{1,4}file://",
+        only=_too_many,
+    ),
     _host(r"Timeout waiting for key: ", _RENDEZVOUS, weight=LIKELY, source=_FILE_STORE, near=r"FileStore|file://"),
     _host(r"No locks available", _RENDEZVOUS, weight=LIKELY, source=_ERRNO, near=_IN_RENDEZVOUS, unless=r"flock: "),
 )

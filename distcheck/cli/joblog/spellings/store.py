@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, NOISE, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, NOISE, SYMPTOM, told
 
 _SOCKET = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/socket.cpp"
 _OLD_STORE = "https://github.com/pytorch/pytorch/blob/v1.8.0/torch/lib/c10d/Utils.cpp"
@@ -84,7 +84,14 @@ SPELLINGS = (
         _UNREACHABLE,
         source=_SOCKET,
     ),
-    _net(rf"failed to connect to .*{_ERRNO}(?:97|99|10049)\b", "net-ipv4-ipv6-mixed", weight=NOISE, source=_SOCKET),
+    _net(rf"failed to connect to .*{_ERRNO}(?:97|99)\b", "net-ipv4-ipv6-mixed", weight=NOISE, source=_SOCKET),
+    _net(rf"failed to connect to \[?\]?:.*{_ERRNO}10049\b", "net-ipv4-ipv6-mixed", weight=NOISE, source=_SOCKET),
+    _net(  # on Windows also while the ranks still come
+        rf"failed to connect to (?!\[?\]?:).*{_ERRNO}10049\b",
+        "net-master-refused env-rank-missing net-master-unreachable",
+        weight=HINT,
+        source=_SOCKET,
+    ),
     _net(
         rf"client socket cannot be initialized to connect to .*{_ERRNO}(?:97|93)\b",
         "net-ipv4-ipv6-mixed",

@@ -1,0 +1,74 @@
+"""ssh, pdsh and the ssh libraries of Python: a node that the launcher cannot log in to."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import LIKELY, told
+
+_SSH = "https://man.openbsd.org/ssh"
+_DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py"
+_PDSH = "https://github.com/chaos/pdsh/tree/master/src"
+_PARAMIKO = "https://docs.paramiko.org/en/stable/api/ssh_exception.html"
+_ASYNCSSH = "https://asyncssh.readthedocs.io/en/latest/api.html#exceptions"
+_start = partial(told, about="start-up")
+_UNREACHABLE = "launch-node-unreachable launch-failed"
+
+SPELLINGS = (
+    _start(
+        r"ssh: Could not resolve hostname (?P<host>[^:\s]+)",
+        "k8s-dns-not-ready launch-node-unreachable",
+        source=_SSH,
+        near=r"\.svc\b|mpijob|mpi-operator|-worker-\d+\.|-launcher",
+    ),
+    _start(
+        r"ssh: Could not resolve hostname (?P<host>[^:\s]+)",
+        "launch-node-unreachable k8s-dns-not-ready",
+        source=_SSH,
+        unless=r"\.svc\b|mpijob|mpi-operator|-worker-\d+\.|-launcher",
+    ),
+    _start(r"ssh: connect to host (?P<host>\S+) port \d+: ", _UNREACHABLE, source=_SSH),
+    _start(r"Permission denied \((?:publickey|password|keyboard|gssapi|hostbased)", _UNREACHABLE, source=_SSH),
+    _start(r"Permission denied, please try again", _UNREACHABLE, weight=LIKELY, source=_SSH),
+    _start(r"Host key verification failed", _UNREACHABLE, source=_SSH),
+    _start(r"REMOTE HOST IDENTIFICATION HAS CHANGED", _UNREACHABLE, source=_SSH),
+    _start(r"Bad owner or permissions on \S*ssh", _UNREACHABLE, source=_SSH),
+    _start(r"Too many authentication failures", _UNREACHABLE, source=_SSH),
+    _start(r"Unable to negotiate with \S+ port", _UNREACHABLE, source=_SSH),
+    _start(r"(?:kex|ssh)_exchange_identification", _UNREACHABLE, source=_SSH),
+    _start(r"ssh exited with exit code 255", _UNREACHABLE, source=_SSH),
+    _start(r"Connection closed by \S+ port 22\b", _UNREACHABLE, source=_SSH),
+    _start(r"returned non-zero exit status 255", _UNREACHABLE, source=_SSH, near=r"\bssh\b"),
+    _start(r"was not reachable via ssh", _UNREACHABLE, source=_DEEPSPEED),
+    _start(r"ssh_askpass: exec\(", _UNREACHABLE, source=_SSH),
+    _start(r"Load key \"[^\"]+\": (?:invalid format|bad permissions|Permission denied)", _UNREACHABLE, source=_SSH),
+    _start(r"WARNING: UNPROTECTED PRIVATE KEY FILE", _UNREACHABLE, weight=LIKELY, source=_SSH),
+    _start(r"Identity file \S+ not accessible", _UNREACHABLE, weight=LIKELY, source=_SSH),
+    _start(r"Unable to open connection to host", _UNREACHABLE, weight=LIKELY, source=_SSH),
+    _start(r"ssh: Connection (?:closed|reset|timed out)", _UNREACHABLE, weight=LIKELY, source=_SSH),
+    _start(r"client_loop: .*(?:Broken pipe|disconnect)", _UNREACHABLE, weight=LIKELY, source=_SSH),
+    # pdsh, whose modules and remote commands are files of its own
+    _start(r"\bgethostbyname\(\"[^\"]+\"\) failed", _UNREACHABLE, source=_PDSH),
+    _start(r"\brcmd: (?:socket|connect|\S+: (?:Permission denied|Connection|No route))", _UNREACHABLE, source=_PDSH),
+    *(
+        _start(pattern, "launch-failed", source=_PDSH)
+        for pattern in (
+            r"symbol lookup error: \S*/pdsh/",
+            r"pdsh@\S+: Can't find module",
+            r"pdsh@\S+: module path .* insecure",
+            r"pdsh\"?: Owner not root",
+            r"No such rcmd module",
+            r"pdsh@\S+: no remote hosts specified",
+        )
+    ),
+    # Python: Fabric and ColossalAI use paramiko, others asyncssh
+    _start(r"paramiko\.ssh_exception\.\w+", _UNREACHABLE, weight=LIKELY, source=_PARAMIKO),
+    _start(
+        r"asyncssh\.(?:misc\.)?(?:PermissionDenied|ConnectionLost|HostKeyNotVerifiable|KeyExchangeFailed)",
+        _UNREACHABLE,
+        weight=LIKELY,
+        source=_ASYNCSSH,
+    ),
+    _start(r"SSHException: ", _UNREACHABLE, weight=LIKELY, source=_PARAMIKO),
+    _start(r"AuthenticationException: ", _UNREACHABLE, weight=LIKELY, source=_PARAMIKO, near=r"paramiko|fabric|ssh"),
+)
