@@ -15,6 +15,12 @@ _LAUNCHING = (
     r"|torchrun|_dist_backend|import_module|from torch\._C"
 )
 _TRACEBACK = r"Traceback \(most recent call last"
+_MARKED = r"(?<![\w./-])(?=(?-i:ERROR))"
+_NETWORK = r"(?:\bconnect|socket|network|unreachable|rdma|infiniband|\bibv_|\bhost\b|\bport\b)"
+_GPU = r"(?:\bcuda|\bgpu|nvml|nvidia|\bhip\b|rocm)"
+_GLOG = "https://docs.python.org/3/library/logging.html#logging-levels"
+_CUT = "Python raised an error; its last line, which names it, is not in the log."
+_REPORTED = "A program reported an error that distcheck does not know."
 _RAISED = "Python raised an error that distcheck does not know."
 
 MISTAKE = _unknown(
@@ -67,6 +73,7 @@ SPELLINGS = (
         source=_C10D,
         says="torch reported an error of a process group.",
     ),
+    _unknown(r"\bCUDA_ERROR_[A-Z]", about="GPU", source=_PYTHON, says="A CUDA call failed."),
     _unknown(r"CUDA error: ", about="GPU", source=_PYTHON, says="A CUDA call failed."),
     _unknown(r"(?<!SO_)Error: (?!Rank)", about="start-up", source=_PYTHON, trace=_LAUNCHING, says=_RAISED),
     MISTAKE,
@@ -74,6 +81,8 @@ SPELLINGS = (
     _unknown(r"\berrors\.(?!html)\w+(?:: |$)", about="application", source=_PYTHON, says=_RAISED),
     _unknown(r"\bexceptions\.(?!html)\w+(?:: |$)", about="application", source=_PYTHON, says=_RAISED),
     _unknown(r"\w+Failed: ", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
+    _unknown(r"\w+Error:?$", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
+    _unknown(r"\w+Exception:?$", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
     _unknown(r"\bEOFError", about="application", source=_PYTHON, says=_RAISED),
     _unknown(r"StopIteration", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
     _unknown(r"Exception: ", about="application", source=_PYTHON, says=_RAISED),
@@ -87,5 +96,26 @@ SPELLINGS = (
         source=_PYTHON,
         says="A C++ exception ended the process.",
         unless=r"watchdog caught collective|watchdog thread terminated",
+    ),
+    # What leads only where nothing else is known: a traceback without its last line, and lines marked as errors.
+    _unknown(
+        r"Traceback \(most recent call last", weight=HINT, about="start-up", source=_PYTHON, near=_LAUNCHING, says=_CUT
+    ),
+    _unknown(
+        r"Traceback \(most recent call last",
+        weight=HINT,
+        about="application",
+        source=_PYTHON,
+        unless=_LAUNCHING,
+        says=_CUT,
+    ),
+    _unknown(rf"{_MARKED}error\b.*{_NETWORK}", weight=HINT, about="network", source=_GLOG, says=_REPORTED),
+    _unknown(rf"{_MARKED}error\b.*{_GPU}", weight=HINT, about="GPU", source=_GLOG, says=_REPORTED),
+    _unknown(
+        rf"{_MARKED}error\b(?!.*{_NETWORK})(?!.*{_GPU})",
+        weight=HINT,
+        about="start-up",
+        source=_GLOG,
+        says=_REPORTED,
     ),
 )

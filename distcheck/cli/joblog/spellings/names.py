@@ -22,7 +22,7 @@ _OF = r"network addresses of \((?P<host>[^,]+), (?P<port>\d+)\) cannot be retrie
 _CHOSEN = r"network addresses of \((?P<host>[^,]+), (?P<port>(?:3[3-9]|[45]\d|6[0-5])\d{3})\) cannot be retrieved"
 """A port in the ephemeral range was chosen by torchrun, and so was the name: its agent's own."""
 _OWN = r"gethostbyname\(|gethostname\(|getfqdn|hostname --?[iIf]\b|hostname --(?:ip|fqdn|all-ip)"
-WEB = r"urllib3|dns\.google|HTTPS?ConnectionPool|requests/|urlopen|http\.client|huggingface_hub/|wandb/|wandb: ERROR|Max retries exceeded"
+WEB = r"urllib3|dns\.google|HTTPS?ConnectionPool|requests/|urlopen|http\.client|huggingface_hub/|wandb/|wandb: ERROR|Max retries exceeded|aiohttp|httpx|httpcore|websockets?[./]|botocore|s3fs|fsspec|mlflow|clearml|comet_ml|neptune|swanlab"
 """A download or a tracker, not the job's own network."""
 
 SPELLINGS = (

@@ -13,7 +13,7 @@ _net = partial(told, about="network")
 _TAKEN = "net-port-in-use net-port-in-use-by-peer-job"
 _WORKERS = r"multiprocessing/(?:connection|managers|resource_sharer|reduction|queues)|pin_memory|rebuild_storage"
 """Python's own sockets between a rank and its data loaders, which break when the rank ends."""
-SERVICES = r"visdom/|redis\.exceptions|redis/connection|pymongo\.errors|psycopg2?\.|pymysql\.err|TensorBoard could not bind|dial tcp"
+SERVICES = r"zmq\.error|zmq/|attempting to bind on address|in use by another program|visdom/|redis\.exceptions|redis/connection|pymongo\.errors|psycopg2?\.|pymysql\.err|TensorBoard could not bind|dial tcp"
 """Clients and servers beside the job."""
 _OTHER_SOFTWARE = rf"ssh: |failed to connect to|connect to \S+<|ibv_|NCCL WARN|{_WORKERS}|{SERVICES}|{WEB}"
 
