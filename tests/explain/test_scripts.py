@@ -42,6 +42,13 @@ from explain.test_spellings import HEALTHY, found, rules
             'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    dist.init_process_group()',
             "start-up",
         ),
+        ("#2 c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<int>) + 0x1d2", "application"),
+        ("frame #3: c10d::TCPStore::doWait(c10::ArrayRef<std::string>, int) + 0x1f", "network"),
+        ("    raise ValueError('wrong shape')", "application"),
+        ("in distributed_init\n    raise ValueError('Cannot initialize')", "start-up"),
+        ("Unable to find hostfile, will proceed with training with local resources only.", "start-up"),
+        ("Failed, NCCL error allreducePlugin.cpp:183 'unknown result code'", "start-up"),
+        ("the driver could not be loaded", "GPU"),
         ("2024-01-01 ERROR worker cannot be contacted: the connection is gone", "network"),
         ("[ERROR] nvidia runtime is absent", "GPU"),
         ("[ERROR] the job did not begin", "start-up"),
@@ -90,6 +97,13 @@ def test_a_file_that_another_node_prepared_is_not_shared(text, rule):
 )
 def test_near_misses_name_no_rule(text):
     assert not rules(text)
+
+
+def test_a_line_with_the_form_of_a_failure_leads_only_where_nothing_else_does():
+    guess = "the connection failed\n"
+    assert found(guess).about == "network"
+    assert found(guess + "Exits: srun: error: n1: task 3: Exited with exit code 1\n").telling.line == 2
+    assert rules("the probe failed\ndevices used by this process are currently unknown\n") == ["gpu-barrier-guess"]
 
 
 def test_a_traceback_leads_only_where_nothing_else_does():

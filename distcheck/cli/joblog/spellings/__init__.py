@@ -12,7 +12,9 @@ from distcheck.cli.joblog.spellings import (
     errors,
     frameworks,
     gloo,
+    guesses,
     kubernetes,
+    languages,
     launchers,
     machine,
     memory,
@@ -48,6 +50,7 @@ TABLES: tuple[Spelling, ...] = (
     *names.SPELLINGS,
     *gloo.SPELLINGS,
     *sockets.SPELLINGS,
+    *languages.SPELLINGS,
     *slurm.SPELLINGS,
     *mpi.SPELLINGS,
     *mpi_networks.SPELLINGS,
@@ -78,5 +81,5 @@ TABLES: tuple[Spelling, ...] = (
 )
 """Earlier ones go first where two match the same line with the same weight."""
 
-UNKNOWN: tuple[Spelling, ...] = (*shapes.SPELLINGS, *errors.SPELLINGS)
+UNKNOWN: tuple[Spelling, ...] = (*shapes.SPELLINGS, guesses.STARTING, *errors.SPELLINGS, *guesses.SPELLINGS)
 """Errors that no table knows; they come after the messages that docstrings quote."""

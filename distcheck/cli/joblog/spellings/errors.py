@@ -15,12 +15,6 @@ _LAUNCHING = (
     r"|torchrun|_dist_backend|import_module|from torch\._C"
 )
 _TRACEBACK = r"Traceback \(most recent call last"
-_MARKED = r"(?<![\w./-])(?=(?-i:ERROR))"
-_NETWORK = r"(?:\bconnect|socket|network|unreachable|rdma|infiniband|\bibv_|\bhost\b|\bport\b)"
-_GPU = r"(?:\bcuda|\bgpu|nvml|nvidia|\bhip\b|rocm)"
-_GLOG = "https://docs.python.org/3/library/logging.html#logging-levels"
-_CUT = "Python raised an error; its last line, which names it, is not in the log."
-_REPORTED = "A program reported an error that distcheck does not know."
 _RAISED = "Python raised an error that distcheck does not know."
 
 MISTAKE = _unknown(
@@ -96,26 +90,5 @@ SPELLINGS = (
         source=_PYTHON,
         says="A C++ exception ended the process.",
         unless=r"watchdog caught collective|watchdog thread terminated",
-    ),
-    # What leads only where nothing else is known: a traceback without its last line, and lines marked as errors.
-    _unknown(
-        r"Traceback \(most recent call last", weight=HINT, about="start-up", source=_PYTHON, near=_LAUNCHING, says=_CUT
-    ),
-    _unknown(
-        r"Traceback \(most recent call last",
-        weight=HINT,
-        about="application",
-        source=_PYTHON,
-        unless=_LAUNCHING,
-        says=_CUT,
-    ),
-    _unknown(rf"{_MARKED}error\b.*{_NETWORK}", weight=HINT, about="network", source=_GLOG, says=_REPORTED),
-    _unknown(rf"{_MARKED}error\b.*{_GPU}", weight=HINT, about="GPU", source=_GLOG, says=_REPORTED),
-    _unknown(
-        rf"{_MARKED}error\b(?!.*{_NETWORK})(?!.*{_GPU})",
-        weight=HINT,
-        about="start-up",
-        source=_GLOG,
-        says=_REPORTED,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import LIKELY, NOISE, SYMPTOM, told
+from distcheck.cli.joblog.spelling import HINT, LIKELY, NOISE, SYMPTOM, told
 
 _SOCKET = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/socket.cpp"
 _GETADDRINFO = "https://man7.org/linux/man-pages/man3/gai_strerror.3.html"
@@ -132,12 +132,25 @@ SPELLINGS = (
         source=_GETADDRINFO,
         unless=rf"gaierror|ssh: |{WEB}|{_KUBERNETES}",
     ),
+    _net(  # sudo goes on
+        r"sudo: unable to resolve host",
+        "host-own-name-unresolvable net-hostname-loopback",
+        weight=HINT,
+        source="https://github.com/sudo-project/sudo/blob/main/plugins/sudoers/sudoers.c",
+    ),
+    _net(
+        r"nodename nor servname provided",
+        "env-master-addr-unresolvable host-own-name-unresolvable",
+        weight=SYMPTOM,
+        source=_GETADDRINFO,
+        unless=rf"gaierror|ssh: |host not found:|cannot be retrieved|{WEB}",
+    ),
     _net(
         r"Name or service not known",
         "env-master-addr-unresolvable",
         weight=SYMPTOM,
         source=_GETADDRINFO,
-        unless=rf"gaierror|ssh: |host not found:|cannot be retrieved|{WEB}",
+        unless=rf"gaierror|ssh: |sudo: |host not found:|cannot be retrieved|{WEB}",
     ),
     _net(
         r"Could not resolve host",
