@@ -10,10 +10,11 @@ from typing import Literal, NamedTuple
 About = Literal["start-up", "network", "GPU", "process killed", "application"]
 """What a fault concerns; the `class` of the answer."""
 
-CAUSE, LIKELY, SYMPTOM, SHAPE, ERROR, CONSEQUENCE, HINT, NOISE = 7, 6, 5, 4, 3, 2, 1, 0
+CAUSE, LIKELY, SYMPTOM, SHAPE, ERROR, CONSEQUENCE, HINT, GUESS, NOISE = 8, 7, 6, 5, 4, 3, 2, 1, 0
 """How much a line says about the cause. A cause goes before a symptom wherever they stand. A shape is a symptom in
 words that no table has. An error is one that nothing here knows. A consequence shows that something failed, elsewhere
-or earlier. A hint is also written by healthy jobs: it leads only if nothing else does, and noise never."""
+or earlier. A hint is also written by healthy jobs: it leads only if nothing else does. A guess has only
+the form of a message about a failure: it leads after all these, and noise never."""
 
 _SHORTEST_ANCHOR = 5
 

@@ -13,13 +13,18 @@ from distcheck.cli.joblog.spellings import (
     cuda_texts,
     endings,
     errors,
+    frameworks,
     gloo,
+    guesses,
     kubernetes,
+    languages,
     launchers,
     machine,
     memory,
     missing_gpus,
     mpi,
+    mpi_networks,
+    mpich,
     names,
     nccl,
     nccl_calls,
@@ -32,6 +37,7 @@ from distcheck.cli.joblog.spellings import (
     ray,
     rdma,
     rendezvous,
+    scripts,
     services,
     shapes,
     shared_memory,
@@ -41,6 +47,7 @@ from distcheck.cli.joblog.spellings import (
     ssh,
     storage,
     store,
+    trackers,
     xids,
 )
 
@@ -53,11 +60,16 @@ TABLES: tuple[Spelling, ...] = (
     *names.SPELLINGS,
     *gloo.SPELLINGS,
     *sockets.SPELLINGS,
+    *languages.SPELLINGS,
     *slurm.SPELLINGS,
     *batch.SPELLINGS,
     *mpi.SPELLINGS,
     *shells.SPELLINGS,
     *ssh.SPELLINGS,
+    *mpi_networks.SPELLINGS,
+    *mpich.SPELLINGS,
+    *trackers.SPELLINGS,
+    *frameworks.SPELLINGS,
     *launchers.SPELLINGS,
     *ray.SPELLINGS,
     *containers.SPELLINGS,
@@ -79,9 +91,12 @@ TABLES: tuple[Spelling, ...] = (
     *machine.SPELLINGS,
     *packages.SPELLINGS,
     *application.SPELLINGS,
+    *scripts.SPELLINGS,
     *endings.SPELLINGS,
 )
 """Earlier ones go first where two match the same line with the same weight."""
 
-UNKNOWN: tuple[Spelling, ...] = (*counts.SPELLINGS, *shapes.SPELLINGS, *errors.SPELLINGS)
+UNKNOWN: tuple[Spelling, ...] = (
+    *counts.SPELLINGS, *shapes.SPELLINGS, guesses.STARTING, *errors.SPELLINGS, *guesses.SPELLINGS,
+)  # fmt: skip
 """Errors that no table knows; they come after the messages that docstrings quote."""

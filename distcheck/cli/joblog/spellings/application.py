@@ -44,7 +44,12 @@ SPELLINGS = (
         says="The ranks called different collectives, or the same with other shapes.",
         unless=r"sw-script",
     ),
-    _app(r"DDP expects same model across all ranks", source=_DDP, says="The ranks built different models."),
+    _app(
+        r"DDP expects same model across all ranks",
+        source=_DDP,
+        says="The ranks built different models.",
+        unless=r"has inconsistent 0 params",
+    ),
     _app(
         r"appears not to match (?:sizes|strides) of the same param",
         source=_DDP,

@@ -146,8 +146,8 @@ SPELLINGS = (
         says="A data loader's worker ended. Look for OOM kills, and repeat with num_workers=0 to see its error.",
     ),
     # What the others report.
-    _killed(r"closing signal (?:Signals\.)?SIGTERM", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
-    _killed(r"exitcode\s*: ?\(?-15\b", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
+    _app(r"closing signal (?:Signals\.)?SIGTERM", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
+    _app(r"exitcode\s*: ?\(?-15\b", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _killed(r"exit code:? ?-15\b", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _killed(r"Signal 15 \(SIGTERM\)", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _app(

@@ -67,6 +67,7 @@ SPELLINGS = (
         source=_C10D,
         says="torch reported an error of a process group.",
     ),
+    _unknown(r"\bCUDA_ERROR_[A-Z]", about="GPU", source=_PYTHON, says="A CUDA call failed."),
     _unknown(r"CUDA error: ", about="GPU", source=_PYTHON, says="A CUDA call failed."),
     _unknown(  # the words of programs, in contrast to those of Python
         r"^(?!.*(?-i:[a-z]Error\b|Exception|error: RuntimeError)).*(?<![\w.])(?-i:e)rror: (?!\w+ error)",
@@ -80,6 +81,8 @@ SPELLINGS = (
     _unknown(r"\berrors\.(?!html)\w+(?:: |$)", about="application", source=_PYTHON, says=_RAISED),
     _unknown(r"\bexceptions\.(?!html)\w+(?:: |$)", about="application", source=_PYTHON, says=_RAISED),
     _unknown(r"\w+Failed: ", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
+    _unknown(r"\w+Error:?$", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
+    _unknown(r"\w+Exception:?$", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
     _unknown(r"\bEOFError", about="application", source=_PYTHON, says=_RAISED),
     _unknown(r"StopIteration", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
     _unknown(r"Exception: ", about="application", source=_PYTHON, says=_RAISED),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import LIKELY, NOISE, SYMPTOM, told
+from distcheck.cli.joblog.spelling import HINT, LIKELY, NOISE, SYMPTOM, told
 
 _SOCKET = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/socket.cpp"
 _GETADDRINFO = "https://man7.org/linux/man-pages/man3/gai_strerror.3.html"
@@ -22,7 +22,7 @@ _OF = r"network addresses of \((?P<host>[^,]+), (?P<port>\d+)\) cannot be retrie
 _CHOSEN = r"network addresses of \((?P<host>[^,]+), (?P<port>(?:3[3-9]|[45]\d|6[0-5])\d{3})\) cannot be retrieved"
 """A port in the ephemeral range was chosen by torchrun, and so was the name: its agent's own."""
 _OWN = r"gethostbyname\(|gethostname\(|getfqdn|hostname --?[iIf]\b|hostname --(?:ip|fqdn|all-ip)"
-WEB = r"urllib3|dns\.google|HTTPS?ConnectionPool|requests/|urlopen|http\.client|huggingface_hub/|wandb/|wandb: ERROR|Max retries exceeded"
+WEB = r"urllib3|dns\.google|HTTPS?ConnectionPool|requests/|urlopen|http\.client|huggingface_hub/|wandb/|wandb: ERROR|Max retries exceeded|aiohttp|httpx|httpcore|websockets?[./]|botocore|s3fs|fsspec|mlflow|clearml|comet_ml|neptune|swanlab"
 """A download or a tracker, not the job's own network."""
 
 SPELLINGS = (
@@ -132,12 +132,25 @@ SPELLINGS = (
         source=_GETADDRINFO,
         unless=rf"gaierror|ssh: |{WEB}|{_KUBERNETES}",
     ),
+    _net(  # sudo goes on
+        r"sudo: unable to resolve host",
+        "host-own-name-unresolvable net-hostname-loopback",
+        weight=HINT,
+        source="https://github.com/sudo-project/sudo/blob/main/plugins/sudoers/sudoers.c",
+    ),
+    _net(
+        r"nodename nor servname provided",
+        "env-master-addr-unresolvable host-own-name-unresolvable",
+        weight=SYMPTOM,
+        source=_GETADDRINFO,
+        unless=rf"gaierror|ssh: |host not found:|cannot be retrieved|{WEB}",
+    ),
     _net(
         r"Name or service not known",
         "env-master-addr-unresolvable",
         weight=SYMPTOM,
         source=_GETADDRINFO,
-        unless=rf"gaierror|ssh: |host not found:|cannot be retrieved|{WEB}",
+        unless=rf"gaierror|ssh: |sudo: |host not found:|cannot be retrieved|{WEB}",
     ),
     _net(
         r"Could not resolve host",

@@ -94,6 +94,12 @@ SPELLINGS = (
         source=_SOCKET,
         near=r"Using (?:interface |\[0\])?(?:lo:127|docker|virbr)",
     ),
+    _net(  # NCCL also took an interface that has only a link-local address, as a container's veth
+        r"Call to connect (?:returned|failed|timeout).*(?:timed out|No route|unreachable)",
+        "net-ipv6-link-local net-nccl-auto-wrong-iface",
+        source=_SOCKET,
+        near=r"Using .*\[\d+\]\w+:fe80:",
+    ),
     _net(
         r"Call to connect (?:returned|failed|timeout).*(?:timed out|No route|unreachable)",
         "net-firewall-ephemeral net-nccl-auto-wrong-iface net-nccl-picks-loopback-or-docker",

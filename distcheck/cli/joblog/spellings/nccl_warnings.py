@@ -52,6 +52,12 @@ SPELLINGS = (
         says=_NO_INTERFACE,
         unless=r"Too many open files",
     ),
+    _net(  # a healthy job on one node writes it too
+        r"Bootstrap : Using .*\[\d+\]veth\w+:fe80:",
+        weight=HINT,
+        source=f"{_SRC}/misc/socket.cc",
+        says="NCCL also takes a container's veth interface, over which no other node can be reached. Set NCCL_SOCKET_IFNAME.",
+    ),
     _net(r"Error : Network returned 0 device", source=f"{_SRC}/transport/net.cc", says=_NO_INTERFACE),
     _start(
         r"TOPO/NET : (?:Could not force merge|Tried to merge|Only matched)",

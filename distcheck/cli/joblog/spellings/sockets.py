@@ -9,11 +9,12 @@ from distcheck.cli.joblog.spellings.names import WEB
 
 _ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
 _PAIR = "https://github.com/pytorch/gloo/blob/main/gloo/transport/tcp/pair.cc"
+_PING = "https://man7.org/linux/man-pages/man8/ping.8.html"
 _net = partial(told, about="network")
 _TAKEN = "net-port-in-use net-port-in-use-by-peer-job"
 _WORKERS = r"multiprocessing/(?:connection|managers|resource_sharer|reduction|queues)|pin_memory|rebuild_storage"
 """Python's own sockets between a rank and its data loaders, which break when the rank ends."""
-SERVICES = r"visdom/|redis\.exceptions|redis/connection|pymongo\.errors|psycopg2?\.|pymysql\.err|TensorBoard could not bind|dial tcp"
+SERVICES = r"zmq\.error|zmq/|attempting to bind on address|in use by another program|visdom/|redis\.exceptions|redis/connection|pymongo\.errors|psycopg2?\.|pymysql\.err|TensorBoard could not bind|dial tcp"
 """Clients and servers beside the job."""
 _OTHER_SOFTWARE = rf"ssh: |failed to connect to|connect to \S+<|ibv_|NCCL WARN|{_WORKERS}|{SERVICES}|{WEB}"
 
@@ -65,6 +66,13 @@ SPELLINGS = (
         source=_ERRNO,
         unless=_OTHER_SOFTWARE,
     ),
+    _net(
+        r"Destination (?:Host|Net|Port) Unreachable",
+        "net-master-unreachable net-subnet-mismatch",
+        weight=SYMPTOM,
+        source=_PING,
+    ),
+    _net(r" 100% packet loss", "net-master-unreachable net-firewall-ephemeral", weight=SYMPTOM, source=_PING),
     _net(
         r"Network is unreachable",
         "net-master-unreachable net-ipv4-ipv6-mixed",

@@ -22,6 +22,10 @@ _CACHE_RACE = (
 )
 CODE_CACHE = r"\.triton/|triton[_/]cache|/inductor|torchinductor_|torch_extensions|torch_compile_cache|flashinfer/"
 CACHE = r"filelock|\.lock\b|_cache_file_name|/\.cache/|/cache-\w+\.arrow"
+_ARROW = "https://github.com/huggingface/datasets/blob/main/src/datasets/arrow_dataset.py"
+_DISTCP = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/checkpoint/filesystem.py"
+_ZERO = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/engine.py"
+_FUSED = "https://github.com/NVIDIA/Megatron-LM/blob/v2.5/megatron/fused_kernels/__init__.py"
 _host = partial(told, about="start-up")
 _RENDEZVOUS = "net-file-rendezvous-nfs"
 _IN_RENDEZVOUS = r"init_process_group|FileStore|file_rendezvous|file://|init_method|init_distributed"
@@ -37,6 +41,30 @@ SPELLINGS = (
         "storage-not-shared storage-path-missing",
         weight=LIKELY,
         source=_MEGATRON,
+    ),
+    _host(  # what one rank of the first node prepared: Hugging Face Datasets
+        r"(?:Failed to open local file|No such file or directory:) '\S*/cache-[0-9a-f]+\w*\.arrow'",
+        "storage-not-shared storage-path-missing",
+        weight=LIKELY,
+        source=_ARROW,
+    ),
+    _host(  # what each rank saved in the folder of its own node: torch's distributed checkpoints
+        r"No such file or directory: '\S*/__\d+_\d+\.distcp'",
+        "storage-not-shared storage-path-missing",
+        weight=LIKELY,
+        source=_DISTCP,
+    ),
+    _host(  # the ranks' parts of a checkpoint; they are missing also if the number of ranks has changed
+        r"No such file or directory: '\S*(?:zero_pp_rank_\d+_mp_rank_\d+\w*|random_states_\d+)\.(?:pt|pkl)'",
+        "storage-not-shared storage-path-missing",
+        weight=SYMPTOM,
+        source=_ZERO,
+    ),
+    _host(  # rank 0 compiles for all nodes: Megatron up to core 0.6
+        r"/fused_kernels/build/\S+: cannot open shared object file",
+        "storage-not-shared storage-path-missing",
+        weight=LIKELY,
+        source=_FUSED,
     ),
     _host(r"Memory Map for \S+ is not found", "storage-not-shared storage-path-missing", source=_NEMO),
     # Caches on a shared file system that the ranks write at the same time

@@ -1,0 +1,93 @@
+"""Lines that have only the form of a failure: excerpts of tracebacks and stacks, and lines that say that something failed.
+
+They lead only where nothing is known, so that an excerpt without its error line still has a class.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import CONSEQUENCE, ERROR, GUESS, told
+
+_LOGGING = "https://docs.python.org/3/library/logging.html#logging-levels"
+_PYTHON = "https://docs.python.org/3/library/traceback.html"
+_C10D = "https://github.com/pytorch/pytorch/tree/main/torch/csrc/distributed/c10d"
+_WATCHDOG = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"
+_DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py"
+_guess = partial(told, weight=GUESS, fallback=True)
+_TRACEBACK = r"Traceback \(most recent call last"
+_STARTING = (
+    r"launcher/|commands/launch|init_process_group|init_distributed|distributed_init|init_dist\b|rendezvous|torchrun"
+    r"|accelerator_connector|accelerate/state|_setup_devices|_initialize_distributed|initialize_model_parallel"
+    r"|horovod/runner|distributed/(?:run|launch)\.py|distributed/elastic/|ray/scripts|ray/_private/(?:services|node)"
+)
+"""Code that runs while a job starts."""
+_NETWORK = r"(?:\bconnect|socket|network|unreachable|rdma|infiniband|\bibv_|\bhost\b|\bport\b|\baddress\b|\bpeer)"
+_GPU = r"(?:\bcuda|\bgpus?\b|nvml|nvidia|\bhip\b|rocm|nvlink|\bxid\b|\bdriver)"
+_CUT = "Python raised an error; its last line, which names it, is not in the log."
+_REPORTED = "A program reported a failure that distcheck does not know."
+_STACK = "The frames of a C++ stack; the error itself is not in the log."
+_LATE = (
+    "A rank did not reach or finish a collective in time. Usually another rank prepares data or saves a file for longer"
+    " than the timeout, calls another collective, or failed first."
+)
+
+STARTING = told(
+    r"(?<!SO_)Error: (?!Rank)",
+    about="start-up",
+    weight=ERROR,
+    fallback=True,
+    source=_PYTHON,
+    trace=r"accelerator_connector|accelerate/state|_setup_devices|_initialize_distributed|initialize_model_parallel"
+    r"|horovod/runner|ray/scripts|ray/_private/(?:services|node)",
+    says="Python raised an error that distcheck does not know.",
+)
+"""An error of code that runs while a job starts; it comes before the errors that no table knows."""
+
+SPELLINGS = (
+    # Parts of stacks.
+    told(
+        r"WorkNCCL::checkTimeout\(",
+        about="application",
+        weight=CONSEQUENCE,
+        fallback=True,
+        source=_WATCHDOG,
+        says=_LATE,
+    ),
+    _guess(r"ProcessGroupNCCL::(?:\w+::)?\w+\(", about="application", source=_WATCHDOG, says=_STACK),
+    *(_guess(rf"c10d::{name}", about="network", source=_C10D, says=_STACK) for name in ("TCPStore", "detail::Socket")),
+    _guess(r"gloo::transport::", about="network", source=_C10D, says=_STACK),
+    _guess(r"c10::cuda::", about="GPU", source=_C10D, says=_STACK),
+    _guess(_TRACEBACK, about="start-up", source=_PYTHON, near=_STARTING, says=_CUT),
+    _guess(_TRACEBACK, about="application", source=_PYTHON, unless=_STARTING, says=_CUT),
+    *(
+        _guess(rf"\braise \w+(?:\.\w+)*{words}", about=about, source=_PYTHON, says=_CUT, near=near, unless=unless)
+        for words in (r"Error\b", r"Exception\b")
+        for about, near, unless in (("start-up", _STARTING, ""), ("application", "", _STARTING))
+    ),
+    # Launchers that go on with less than was asked for.
+    _guess(
+        r"will proceed with training with local resources only",
+        about="start-up",
+        source=_DEEPSPEED,
+        says="DeepSpeed found no hostfile, and starts on this node only. Give it with --hostfile.",
+    ),
+    # Lines that say that something failed.
+    *(
+        _guess(line + words, about=about, source=_LOGGING, says=_REPORTED)
+        for words in (
+            r"(?<![\w./-])(?=(?-i:ERROR))error\b",
+            r"(?<![\w./-])(?=(?-i:FATAL))fatal\b",
+            r"\bfailed\b",
+            r"\bfailure\b",
+            r"\bunable to\b",
+            r"\bcannot\b",
+            r"\bcould not\b",
+        )
+        for about, line in (
+            ("network", rf"^(?=.*{_NETWORK}).*"),
+            ("GPU", rf"^(?!.*{_NETWORK})(?=.*{_GPU}).*"),
+            ("start-up", rf"^(?!.*{_NETWORK})(?!.*{_GPU}).*"),
+        )
+    ),
+)
