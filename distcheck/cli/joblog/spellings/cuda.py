@@ -12,6 +12,7 @@ from distcheck.cli.joblog.spelling import CAUSE, LIKELY, SYMPTOM, told
 _RUNTIME = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 _TORCH = "https://github.com/pytorch/pytorch/blob/main/torch/cuda/__init__.py"
 _LAZY = "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/detail/CUDAHooks.cpp"
+_ALLOCATOR = "https://github.com/pytorch/pytorch/blob/main/c10/cuda/CUDACachingAllocator.cpp"
 _SMI = "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html"
 _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html"
 _DISTRIBUTED = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/distributed_c10d.py"
@@ -137,6 +138,7 @@ SPELLINGS = (
         "gpu-nvml-init-failed",
         source=_SMI,
     ),
+    _gpu(r"nvmlInit_v2_\(\) INTERNAL ASSERT FAILED", "gpu-nvml-init-failed", weight=LIKELY, source=_ALLOCATOR),
     _gpu(r"nvidia-container-cli: initialization error", "gpu-nvml-init-failed", source=_TOOLKIT),
     _gpu(r"nvidia-container-cli: device error", "gpu-fewer-than-needed gpu-cvd-bad-item", source=_TOOLKIT),
     _gpu(r"No devices were found", "gpu-none-visible gpu-nvml-init-failed", source=_SMI),

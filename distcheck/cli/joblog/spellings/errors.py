@@ -67,7 +67,10 @@ SPELLINGS = (
         source=_C10D,
         says="torch reported an error of a process group.",
     ),
-    _unknown(r"CUDA error: ", about="GPU", source=_PYTHON, says="A CUDA call failed."),
+    *(
+        _unknown(words, about="GPU", source=_PYTHON, says="A call of CUDA or HIP failed.")
+        for words in (r"CUDA error: ", r"CUDA driver error: ", r"HIP error: ")
+    ),
     _unknown(r"(?<!SO_)Error: (?!Rank)", about="start-up", source=_PYTHON, trace=_LAUNCHING, says=_RAISED),
     MISTAKE,
     _unknown(r"(?<!SO_)Error: ", about="application", source=_PYTHON, says=_RAISED),

@@ -15,6 +15,7 @@ _LSF = "https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-terminat
 _PBS = "https://help.altair.com/2022.1.0/PBS%20Professional/PBSUserGuide2022.1.pdf"
 _ALLOCATOR = "https://github.com/pytorch/pytorch/blob/main/c10/core/impl/alloc_cpu.cpp"
 _PYTHON = "https://docs.python.org/3/library/exceptions.html#MemoryError"
+_PINNED = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__MEMORY.html"
 _killed = partial(told, about="process killed")
 _MEMORY = "host-memory-low host-oom-kills"
 _THREADS = "host-nproc-pids"
@@ -53,9 +54,26 @@ SPELLINGS = (
         source=_PYTHON,
         unless=r"ibv_|infiniband|OpenFabrics|NET/IB|static TLS|libfabric|memlock|/dev/shm|shared memory object",
     ),
+    _killed(  # pinned memory is the host's
+        r"CUDA error: out of memory",
+        _MEMORY,
+        source=_PINNED,
+        trace=r"\bpin_memory\(|CachingHostAllocator|cudaHostAlloc",
+    ),
+    _killed(
+        r"cudaHost(?:Alloc|Register)\b.{0,40}(?:out of memory|failed)",
+        _MEMORY,
+        weight=LIKELY,
+        source=_PINNED,
+    ),
+    _killed(r"MemoryError: Unable to allocate \d", _MEMORY, weight=LIKELY, source=_PYTHON),
+    _killed(r"CANCELLED DUE TO MEMORY LIMIT", _MEMORY, source=_CGROUP),
+    _killed(r"Exceeded (?:job|step) memory limit", _MEMORY, source=_CGROUP),
+    _killed(r"exceeded memory limit \(\d+ > \d+\)", _MEMORY, source=_CGROUP),
     _killed(r"Unable to allocate \S+ [KMGTP]?i?B for an array", _MEMORY, weight=LIKELY, source=_PYTHON),
     _killed(r"(?:^|\s)MemoryError(?::|$)", _MEMORY, weight=SYMPTOM, source=_PYTHON),
     _killed(r"std::bad_alloc", _MEMORY, weight=SYMPTOM, source=_PYTHON),
+    _killed(r"what\(\): +Resource temporarily unavailable", _THREADS, about="start-up", weight=LIKELY, source=_KERNEL),
     _killed(r"pthread_create failed for thread", _THREADS, about="start-up", source=_KERNEL),
     _killed(r"Thread creation failed: Resource temporarily unavailable", _THREADS, about="start-up", source=_KERNEL),
     _killed(r"fork: (?:retry: )?Resource temporarily unavailable", _THREADS, about="start-up", source=_KERNEL),

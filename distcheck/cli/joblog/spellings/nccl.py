@@ -173,6 +173,11 @@ SPELLINGS = (
     _start(
         r"NVLink SHARP \(NVLS\) Multicast memory", "gpu-nvls-multicast-broken gpu-fabric-manager-down", source=_NVLS
     ),
+    _start(
+        r"transport/nvls\.cc.*WARN.*invalid argument",
+        "gpu-nvls-multicast-broken gpu-fabric-manager-down sw-driver-too-old",
+        source="https://github.com/pytorch/pytorch/issues/150852",
+    ),
     _start(r"transport/nvls\.cc.*WARN", "gpu-nvls-multicast-broken gpu-fabric-manager-down", source=_NVLS),
     _start(
         r"Cuda failure.*",

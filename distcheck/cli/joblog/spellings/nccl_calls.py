@@ -98,6 +98,17 @@ SPELLINGS = (
         source=f"{_SRC}/misc/nvmlwrap.cc",
     ),
     _gpu(
+        r"nvmlDevice(?!GetHandleBy)\w+(?:\([^()]*\))? failed(?!: Not Supported)",
+        "gpu-nvml-init-failed gpu-fell-off-bus",
+        weight=LIKELY,
+        source=f"{_SRC}/misc/nvmlwrap.cc",
+    ),
+    _gpu(
+        r"NVML failure '", "gpu-nvml-init-failed gpu-fell-off-bus", weight=LIKELY, source=f"{_SRC}/include/nvmlwrap.h"
+    ),
+    _gpu(r"Retrieve cu\w+ (?:version \d+ )?failed with \d", "sw-driver-too-old", source=f"{_SRC}/misc/cudawrap.cc"),
+    _gpu(r"Failed to load CUDA missing symbol cu", "sw-driver-too-old", source=f"{_SRC}/misc/cudawrap.cc"),
+    _gpu(
         r"exceeds device/fn maxSharedMem",
         weight=LIKELY,
         source=f"{_SRC}/enqueue.cc",

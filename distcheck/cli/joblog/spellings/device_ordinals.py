@@ -1,0 +1,77 @@
+"""A GPU whose number the process does not have, or more GPUs than there are: as other programs than torch word it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import HINT, LIKELY, told
+
+_TENSORFLOW = "https://github.com/tensorflow/tensorflow/tree/master/tensorflow/core/common_runtime/gpu"
+_PLACER = "https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/common_runtime/placer.cc"
+_PADDLE = "https://github.com/PaddlePaddle/Paddle/blob/develop/paddle/phi/backends/gpu/cuda/cuda_info.cc"
+_JAX = "https://github.com/jax-ml/jax/blob/main/jax/_src/xla_bridge.py"
+_NCCL_TESTS = "https://github.com/NVIDIA/nccl-tests/blob/master/src/common.cu"
+_VLLM = "https://github.com/vllm-project/vllm/blob/main/vllm/config"
+_TGI = "https://github.com/huggingface/text-generation-inference/blob/main/launcher/src/main.rs"
+_YOLO = "https://github.com/ultralytics/yolov5/blob/master/utils/torch_utils.py"
+_SAMPLES = "https://github.com/NVIDIA/cuda-samples"
+_DOCKER = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html"
+_PYTHON = "https://docs.python.org/3/library/exceptions.html"
+_SMI = "https://docs.nvidia.com/deploy/nvidia-smi/index.html"
+_gpu = partial(told, about="GPU", weight=LIKELY)
+_BEYOND = "env-local-rank-out-of-range gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus"
+_FEWER = "gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus gpu-none-visible"
+_NONE = "gpu-none-visible gpu-cuda-init-failed"
+_COUNTED = r"(?:available|visible|found|detected|present|requested)"
+
+SPELLINGS = (
+    # beyond the last: gpu_device.cc, gpu_id_manager.cc and stream_executor of TensorFlow, of all versions
+    _gpu(r"'visible_device_list' listed an invalid (?:GPU|device) id", _BEYOND, source=_TENSORFLOW),
+    _gpu(r"Invalid device ordinal value \(\d+\)", _BEYOND, source=_TENSORFLOW),
+    _gpu(r"explicitly assigned to \S*GPU:\d+\S* but available devices are \[(?!.*GPU:)", _NONE, source=_PLACER),
+    _gpu(r"explicitly assigned to \S*GPU:\d+\S* but available devices are \[.*GPU:", _BEYOND, source=_PLACER),
+    _gpu(r"Device id must be less than GPU count", _BEYOND, source=_PADDLE),
+    _gpu(r"device_id should be within \[", _BEYOND, source=_PADDLE),
+    _gpu(r"\bDevice index out of range: ", _BEYOND, source=_TENSORFLOW),
+    _gpu(
+        r"No CUDA devices? (?:is|are|was|were) (?:available|found|detected)",
+        "gpu-none-visible gpu-cuda-init-failed",
+        source=_SAMPLES,
+    ),
+    _gpu(r"\bonly 0 devices available", _NONE, source=_SAMPLES),
+    _gpu(r"Invalid GPU device: \d+, only \d+ available", _BEYOND, source=_TENSORFLOW),
+    _gpu(  # a list of GPUs, indexed by the rank
+        r"IndexError: list index out of range",
+        _BEYOND,
+        source=_PYTHON,
+        trace=r"\b(?:gpu|device|cuda)\w*\[[^\]]*(?:local_|hvd\.)?rank\w*(?:\(\))?\]",
+    ),
+    _gpu(r"Invalid CUDA '--device \S+ requested", "gpu-fewer-than-needed gpu-none-visible", source=_YOLO),
+    # fewer than asked for
+    _gpu(r"Invalid number of GPUs: \d+ requested but only \d", _FEWER, source=_NCCL_TESTS),
+    _gpu(r"\bonly \d+ devices available, \d+ requested", _FEWER, source=_SAMPLES),
+    _gpu(
+        r"\b(?:larger|greater|more|higher) than (?:the )?(?:total )?number of (?:available |visible )?(?:CUDA )?(?:GPUs|devices)\b",
+        _FEWER,
+        source=_VLLM,
+    ),
+    _gpu(rf"\bGPUs?\b.{{0,60}}\bbut only \d+ (?:GPUs? )?(?:are |is |were )?{_COUNTED}", _FEWER, source=_VLLM),
+    _gpu(
+        r"\bnumber of (?:available |visible )?GPUs\b.{0,40}\b(?:less|fewer|smaller) than\b",
+        _FEWER,
+        source=_VLLM,
+        unless=r"number of GPUs\b.{0,40}\bmust (?:not )?be",
+    ),
+    _gpu(r"\bGPUs\b.{0,20}\b(?:is|are) not enough\b", _FEWER, source=_VLLM),
+    _gpu(r"NotEnoughCUDADevices", _FEWER, source=_TGI),
+    _gpu(r"\bonly found \d+ CUDA devices", _FEWER, source=_TGI),
+    # none
+    _gpu(r"no platforms that are instances of (?:gpu|cuda|rocm) are present", _NONE, source=_JAX),
+    _gpu(r"No GPU/TPU found, falling back to CPU", _NONE, weight=HINT, source=_JAX),
+    _gpu(r"Cannot dlopen some GPU libraries", _NONE, weight=HINT, source=_TENSORFLOW),
+    _gpu(r"Unknown runtime specified nvidia", "gpu-none-visible", source=_DOCKER),
+    _gpu(r"unknown or invalid runtime name: nvidia", "gpu-none-visible", source=_DOCKER),
+    _gpu(r"nvidia-smi: (?:command )?not found", _NONE, weight=HINT, source=_SMI),
+    _gpu(r"No such file or directory: '(?:\S*/)?nvidia-smi'", _NONE, weight=HINT, source=_SMI),
+)
+"""A job that cannot start for lack of a GPU; where a rule of another table knows the same line, that one goes first."""

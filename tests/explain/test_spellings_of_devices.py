@@ -1,0 +1,119 @@
+"""GPUs that a process does not have or cannot open, AMD's GPUs, full disks, and warnings of NCCL that are no cause."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from explain.measure import matcher
+
+from distcheck.cli.joblog.answer import Answer, answer
+from distcheck.cli.joblog.reading import whole_lines
+
+WARN = "node1:12:34 [0] init.cc:1085 NCCL WARN "
+TENSORFLOW = "Cannot assign a device for operation w: Operation was explicitly assigned to /device:GPU:1 but available"
+TRACE = "Traceback (most recent call last):\n"
+REBUILD = f"{TRACE}  torch/multiprocessing/reductions.py, line 1, in rebuild_cuda_tensor\n"
+WRITER = "RuntimeError: [enforce fail at inline_container.cc:471] . "
+GTL = "(GTL DEBUG: 1) cuIpcOpenMemHandle: invalid argument, CUDA_ERROR_INVALID_VALUE, line no 360"
+HSA = "GTL_DEBUG: [0] hsa_amd_ipc_memory_attach: HSA_STATUS_ERROR_INVALID_ARGUMENT: One of the actual arguments"
+LOCK = f"{TRACE}    sl = self._semlock = _multiprocessing.SemLock(kind, value)\nOSError: "
+
+
+def found(text: str) -> Answer:
+    seen = matcher().search(whole_lines(io.BytesIO(text.encode())), "job.log")
+    return answer(sorted(seen, key=lambda sighting: sighting.line))
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("'visible_device_list' listed an invalid GPU id '6' but visible device count is 1", "out-of-range"),
+        ("InvalidArgumentError: Device id must be less than GPU count, but received id is: 3.", "out-of-range"),
+        (f"{TENSORFLOW} devices are [ /job:w/device:CPU:0, /job:w/device:GPU:0 ]", "out-of-range"),
+        (
+            f"{TRACE}    visible(gpus[hvd.local_rank()], 'GPU')\nIndexError: list index out of range",
+            "out-of-range",
+        ),
+        (f"{TENSORFLOW} devices are [ /job:w/device:CPU:0, /job:w/device:XLA_CPU:0 ]", "gpu-none-visible"),
+        ("docker: Error response from daemon: unknown or invalid runtime name: nvidia.", "gpu-none-visible"),
+        ("RuntimeError: Unknown backend: no platforms that are instances of gpu are present.", "gpu-none-visible"),
+        ("Invalid number of GPUs: 8 requested but only 4 were found.", "gpu-fewer-than-needed"),
+        ("ValueError: tensor parallel size (4) is larger than the number of available GPUs (2)", "fewer-than-needed"),
+        ("ValueError: Requested 4 GPUs, but only 2 are available", "gpu-fewer-than-needed"),
+        (GTL, "slurm-gpu-bind-no-p2p"),
+        (HSA, "slurm-gpu-bind-no-p2p"),
+        ("The call to cuIpcOpenMemHandle failed. This is an unrecoverable error", "slurm-gpu-bind-no-p2p"),
+        (f"{REBUILD}RuntimeError: CUDA error: invalid argument", "host-ptrace-pidns"),
+        ("HSA_STATUS_ERROR_INVALID_ISA: The instruction set architecture is invalid.", "sw-arch-unsupported"),
+        (
+            "rocBLAS error: Cannot read /r/library/TensileLibrary.dat: No such file for GPU arch : gfx1103",
+            "sw-arch-unsupported",
+        ),
+        ("amdgpu 0000:03:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block", "gpu-ecc-uncorrected"),
+        (f"{WRITER}PytorchStreamWriter failed writing file data/228: file write failed", "storage-full"),
+        (f"{WRITER}unexpected pos 3264 vs 3154", "storage-full"),
+        ("IoError(Os { code: 122, kind: FilesystemQuotaExceeded })", "storage-full"),
+        ("FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp']", "host-disk-full"),
+        ("RuntimeError: flock: Transport endpoint is not connected", "net-file-rendezvous-nfs"),
+        ("  what():  flock: Bad file descriptor", "net-file-rendezvous-nfs"),
+        (f"{LOCK}[Errno 38] Function not implemented", "host-shm-not-writable"),
+        ("PermissionError: [Errno 13] Permission denied: '/dev/shm/sem.x'", "host-shm-not-writable"),
+        ("  what():  Resource temporarily unavailable", "host-nproc-pids"),
+        ("slurmstepd: error: *** JOB 12 ON n1 CANCELLED DUE TO MEMORY LIMIT ***", "host-memory-low"),
+        ("in pin_memory(data)\nRuntimeError: CUDA error: out of memory", "host-memory-low"),
+        (f"{WARN}nvmlDeviceGetCount_v2() failed: Unknown Error", "gpu-nvml-init-failed"),
+        (f"{WARN}Retrieve cuGetProcAddress version 11030 failed with 500", "sw-driver-too-old"),
+        ("NCCL INFO NET/Socket : Using [0]lo:127.0.0.1<0> [1]eth0:10.0.0.1<0>", "net-nccl-picks-loopback-or-docker"),
+    ],
+)
+def test_a_message_about_a_device_a_disk_or_a_limit_names_its_rule(text: str, rule: str) -> None:
+    assert rule in found(text).causes[0].rule
+
+
+@pytest.mark.parametrize(
+    ("text", "about"),
+    [
+        ("Memory access fault by GPU node-1 (Agent handle: 0x5) on address 0x7f. Reason: Page not present.", "GPU"),
+        ("HW Exception by GPU node-2 (Agent handle: 0x556) reason :GPU Hang", "GPU"),
+        ("RuntimeError: HIP error: the operation cannot be performed in the present state", "GPU"),
+        ("RuntimeError: CUDA driver error: invalid argument", "GPU"),
+        ("RuntimeError: CUDA error: invalid argument", "GPU"),
+        ("transport/p2p.cc:275 NCCL WARN Cuda failure 'invalid argument'", "GPU"),
+        ('NCCL WARN Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!', "GPU"),
+        ("frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<int>) + 0x1d2", "application"),
+        ("CUDA out of memory. Tried to allocate 2 GiB\nRuntimeError: CUDA error: out of memory", "application"),
+        (f"{TRACE}  x = losses[rank]\nIndexError: list index out of range", "application"),
+        ("ValueError: the number of GPUs must be larger than the number of experts", "application"),
+        ("OSError: [Errno 38] Function not implemented", "application"),
+    ],
+)
+def test_a_message_without_a_rule_has_its_class(text: str, about: str) -> None:
+    answered = found(text)
+    assert (answered.causes, answered.about) == ((), about)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{WARN}User asked for a minimum of 64 channels, limiting to 32",
+        f"{WARN}CollNet is not supported or fails to initialize, ignoring NCCL_ALGO=COLLNET",
+        f"{WARN}dlvsym failed on ibv_reg_dmabuf_mr - /lib/libibverbs.so.1: undefined symbol: ibv_reg_dmabuf_mr",
+        f"{WARN}NET/IB : mlx5_0:1 Got non-fatal async event: client reregistration(17)",
+        f"{WARN}NUMA auto balancing enabled which can lead to variability in the RCCL performance!",
+        "node1:12:34 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
+        "node1:12:34 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.4<0>",
+        "amdgpu.ids: No such file or directory",
+    ],
+)
+def test_a_warning_after_which_nccl_goes_on_is_no_cause(line: str) -> None:
+    answered = found(line)
+    assert (answered.causes, answered.telling) == ((), None)
+    assert found(f"{line}\nKeyError: 'weights'\n").about == "application"
+
+
+def test_a_host_s_own_interface_is_a_cause_only_between_nodes() -> None:
+    line = "node1:12:34 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n"
+    assert not found(f"{line}node1:12:34 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 1\n").causes
+    several = found(f"{line}node1:12:34 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 2\n")
+    assert several.causes[0].rule == "net-nccl-picks-loopback-or-docker"
