@@ -83,6 +83,16 @@ SPELLINGS = (
     _call(r"Mismatched collective detected", "init.cc", _MISMATCH),
     _call(r"may be caused by a collective mismatch around rank", "init.cc", _MISMATCH),
     _call(r"posted incorrect receive info: size", "transport/net_ib", _MISMATCH),
+    *(
+        told(words, about="application", weight=SYMPTOM, source=f"{_SRC}/init.cc", says=_WRONG_CALL)
+        for words in (r"ncclInvalidArgument", r"invalid argument \(run with NCCL_DEBUG")
+    ),
+    told(
+        r"Invalid value .{0,30}for environment variable:? (?:TORCH_)?NCCL_",
+        "torch-nccl-var-invalid",
+        about="start-up",
+        source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/Utils.hpp",
+    ),
     _call(r"\S+ : \S+ argument is NULL", "misc/argcheck.cc"),
     _call(r"comm \S+ has already been destroyed", "init.cc"),
     _call(r"Attempt to use communicator before the previous operation", "init.cc"),
