@@ -69,7 +69,14 @@ SPELLINGS = (
     ),
     *(
         _unknown(words, about="GPU", source=_PYTHON, says="A call of CUDA or HIP failed.")
-        for words in (r"CUDA error: ", r"CUDA driver error: ", r"HIP error: ")
+        for words in (
+            r"CUDA error: ",
+            r"CUDA driver error: ",
+            r"HIP error: ",
+            r"\bcudaError(?=[A-Z])(?!_t)",
+            r"\bCUDA_ERROR_\w",
+            r"\bhipError(?=[A-Z])(?!_t)",
+        )
     ),
     _unknown(r"(?<!SO_)Error: (?!Rank)", about="start-up", source=_PYTHON, trace=_LAUNCHING, says=_RAISED),
     MISTAKE,
