@@ -11,6 +11,7 @@ from distcheck.cli.joblog.answer import Answer, answer
 from distcheck.cli.joblog.reading import whole_lines
 
 WARN = "node1:12:34 [0] init.cc:1085 NCCL WARN "
+OFI = "NCCL WARN NET/OFI "
 TENSORFLOW = "Cannot assign a device for operation w: Operation was explicitly assigned to /device:GPU:1 but available"
 TRACE = "Traceback (most recent call last):\n"
 REBUILD = f"{TRACE}  torch/multiprocessing/reductions.py, line 1, in rebuild_cuda_tensor\n"
@@ -64,6 +65,20 @@ def found(text: str) -> Answer:
         ("in pin_memory(data)\nRuntimeError: CUDA error: out of memory", "host-memory-low"),
         (f"{WARN}nvmlDeviceGetCount_v2() failed: Unknown Error", "gpu-nvml-init-failed"),
         (f"{WARN}Retrieve cuGetProcAddress version 11030 failed with 500", "sw-driver-too-old"),
+        (f"{OFI}OFI fi_getinfo() call failed: No data available", "nccl-efa-provider-missing"),
+        (f"{OFI}aws-ofi-nccl initialization failed", "nccl-efa-provider-missing"),
+        ("UCX  ERROR open(file_name=/proc/123/fd/4 flags=0x0) failed: No such file", "host-ptrace-pidns"),
+        ("modprobe: FATAL: Module nv_peer_mem not found in directory /lib/modules", "gdr-module-missing"),
+        ("libibverbs: open /dev/infiniband/uverbs0: Permission denied", "ib-device-not-openable"),
+        ("RuntimeError: Invalid value for environment variable: TORCH_NCCL_ASYNC_ERROR_HANDLING", "torch-nccl-var"),
+        ("RuntimeError: cudaErrorPeerAccessUnsupported", "collective-transport-fails"),
+        ("E cuda_driver.cc:1 failed: CUDA_ERROR_CONTAINED", "gpu-nvlink-errors"),
+        ("kernel: nfs: server files not responding, still trying", "storage-hangs"),
+        ("EXT4-fs (sda1): Remounting filesystem read-only", "storage-read-only"),
+        ("# Out of bounds values : 8 FAILED", "collective-wrong-result"),
+        ("AttributeError: module 'torch.distributed' has no attribute 'ReduceOp'", "torch-backend-missing"),
+        ("Device id must be less than GPU count, but received id is: 0. GPU count is: 0.", "gpu-none-visible"),
+        ("RuntimeError: No XPU devices are available.", "gpu-none-visible"),
         ("NCCL INFO NET/Socket : Using [0]lo:127.0.0.1<0> [1]eth0:10.0.0.1<0>", "net-nccl-picks-loopback-or-docker"),
     ],
 )
@@ -81,6 +96,17 @@ def test_a_message_about_a_device_a_disk_or_a_limit_names_its_rule(text: str, ru
         ("RuntimeError: CUDA error: invalid argument", "GPU"),
         ("transport/p2p.cc:275 NCCL WARN Cuda failure 'invalid argument'", "GPU"),
         ('NCCL WARN Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!', "GPU"),
+        (f"{OFI}Failed to allocate eager_copy_req", "network"),
+        (f"{OFI}Request 0x7f completed with error. RC: 103. Error: 15 (unreachable remote)", "network"),
+        ("libfabric:1:1::cxi:core:x():1<warn> LE resources not recovered during flow control.", "network"),
+        ("MPIDI_OFI_mpi_init_hook: OFI addrinfo() failed (ofi_init.c:120:open_fabric:No data available)", "network"),
+        ("UCX  ERROR Remote access error on mlx5_0:1/IB (synd 0x13 vend 0x88 hw_synd 0/0)", "network"),
+        ("EI0006: Getting socket times out. Reason: 1. The remote does not initiate a connect request.", "network"),
+        ("RuntimeError: cudaErrorIllegalAddress", "application"),
+        ("Error: CUDA error 700 at kernel.cu:3", "application"),
+        ("RuntimeError: CUDA_ERROR_LAUNCH_FAILED", "GPU"),
+        ("RuntimeError: cudaErrorInvalidPitchValue", "GPU"),
+        (f"{WARN}ncclCommGrow: new rank 3 exceeds total ranks 3", "application"),
         ("frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<int>) + 0x1d2", "application"),
         ("CUDA out of memory. Tried to allocate 2 GiB\nRuntimeError: CUDA error: out of memory", "application"),
         (f"{TRACE}  x = losses[rank]\nIndexError: list index out of range", "application"),
@@ -103,6 +129,11 @@ def test_a_message_without_a_rule_has_its_class(text: str, about: str) -> None:
         f"{WARN}NUMA auto balancing enabled which can lead to variability in the RCCL performance!",
         "node1:12:34 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
         "node1:12:34 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.4<0>",
+        "node1:12:34 [0] NCCL INFO Could not open XML topology file /var/run/nvidia-topologyd/x.xml : No such",
+        f"{WARN}unlink shared memory /dev/shm/nccl-x failed, error: No such file",
+        "libibverbs: Warning: couldn't load driver 'libvmw_pvrdma-rdmav34.so': cannot open shared object file",
+        "amdgpu 0000:01:00.0: amdgpu: no uncorrectable hardware errors detected in umc block",
+        "# Out of bounds values : 0 OK",
         "amdgpu.ids: No such file or directory",
     ],
 )
@@ -117,3 +148,20 @@ def test_a_host_s_own_interface_is_a_cause_only_between_nodes() -> None:
     assert not found(f"{line}node1:12:34 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 1\n").causes
     several = found(f"{line}node1:12:34 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 2\n")
     assert several.causes[0].rule == "net-nccl-picks-loopback-or-docker"
+
+
+def test_a_connection_that_nccl_retries_is_only_a_hint() -> None:
+    line = "NCCL INFO socketPollConnect: connect to 10.0.0.2<4567> returned Connection refused, retrying (1/34) after\n"
+    assert found(line).causes[0].rule == "net-nccl-auto-wrong-iface"
+    assert not found(f"{line}KeyError: 'weights'\n").causes
+    lost = (
+        "NCCL WARN socketPollConnect: connect to 10.0.0.2<4567> returned Connection refused, exceeded error retry count"
+    )
+    assert found(f"{line}{lost}\nKeyError: 'weights'\n").causes[0].rule == "net-nccl-auto-wrong-iface"
+
+
+def test_multicast_that_nccl_does_without_is_only_a_hint() -> None:
+    failed = "NCCL INFO Failed to bind NVLink SHARP (NVLS) Multicast memory of size 3 : CUDA error 401 'x'"
+    line = f"{failed}. Proceeding without NVLS support.\n"
+    assert not found(f"{line}KeyError: 'weights'\n").causes
+    assert found(failed).causes[0].rule == "gpu-nvls-multicast-broken"

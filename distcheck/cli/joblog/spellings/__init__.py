@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distcheck.cli.joblog.spelling import Spelling
 from distcheck.cli.joblog.spellings import (
+    accelerators,
     application,
     cuda,
     cuda_libraries,
@@ -11,6 +12,7 @@ from distcheck.cli.joblog.spellings import (
     device_ordinals,
     endings,
     errors,
+    filesystems,
     gloo,
     gpu_sharing,
     kubernetes,
@@ -56,6 +58,7 @@ TABLES: tuple[Spelling, ...] = (
     *kubernetes.SPELLINGS,
     *memory.SPELLINGS,
     *storage.SPELLINGS,
+    *filesystems.SPELLINGS,
     *shared_memory.SPELLINGS,
     *gpu_sharing.SPELLINGS,
     *cuda.SPELLINGS,
@@ -63,6 +66,7 @@ TABLES: tuple[Spelling, ...] = (
     *missing_gpus.SPELLINGS,
     *device_ordinals.SPELLINGS,
     *rocm.SPELLINGS,
+    *accelerators.SPELLINGS,
     *xids.SPELLINGS,
     *nccl.SPELLINGS,
     *nccl_calls.SPELLINGS,

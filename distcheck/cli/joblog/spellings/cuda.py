@@ -144,7 +144,7 @@ SPELLINGS = (
     _gpu(r"No devices were found", "gpu-none-visible gpu-nvml-init-failed", source=_SMI),
     _gpu(r"Unable to determine the device handle for GPU", "gpu-fell-off-bus", source=_SMI),
     _gpu(r"GPU is lost", "gpu-fell-off-bus", source=_SMI),
-    _gpu(r"fallen off the bus", "gpu-fell-off-bus", source=_SMI),
+    _gpu(r"(?:fallen|fell) off the bus", "gpu-fell-off-bus", source=_SMI),
     _gpu(r"GPU requires reset", "gpu-needs-reset", source=_SMI),
     _gpu(
         r"unspecified launch failure",
@@ -242,6 +242,13 @@ SPELLINGS = (
         source="https://github.com/NVIDIA/nccl/blob/master/src/include/alloc.h",
         about="application",
         says=_MEMORY,
+    ),
+    _gpu(r"The NVIDIA probe routine failed for", "gpu-fell-off-bus gpu-nvml-init-failed", weight=LIKELY, source=_SMI),
+    _gpu(
+        r"region assigned to your NVIDIA device is invalid",
+        "gpu-fell-off-bus gpu-nvml-init-failed",
+        weight=LIKELY,
+        source=_SMI,
     ),
     _gpu(r"RmInitAdapter failed", "gpu-fell-off-bus gpu-nvml-init-failed", source=_SMI),
     _gpu(r"No HIP GPUs are available", "gpu-none-visible", source=_LAZY),

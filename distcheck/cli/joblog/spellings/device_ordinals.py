@@ -17,6 +17,8 @@ _YOLO = "https://github.com/ultralytics/yolov5/blob/master/utils/torch_utils.py"
 _SAMPLES = "https://github.com/NVIDIA/cuda-samples"
 _DOCKER = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html"
 _PYTHON = "https://docs.python.org/3/library/exceptions.html"
+_KUBELET = "https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/cm/devicemanager/manager.go"
+_SGLANG = "https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/model_executor/model_runner.py"
 _SMI = "https://docs.nvidia.com/deploy/nvidia-smi/index.html"
 _gpu = partial(told, about="GPU", weight=LIKELY)
 _BEYOND = "env-local-rank-out-of-range gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus"
@@ -30,7 +32,8 @@ SPELLINGS = (
     _gpu(r"Invalid device ordinal value \(\d+\)", _BEYOND, source=_TENSORFLOW),
     _gpu(r"explicitly assigned to \S*GPU:\d+\S* but available devices are \[(?!.*GPU:)", _NONE, source=_PLACER),
     _gpu(r"explicitly assigned to \S*GPU:\d+\S* but available devices are \[.*GPU:", _BEYOND, source=_PLACER),
-    _gpu(r"Device id must be less than GPU count", _BEYOND, source=_PADDLE),
+    _gpu(r"Device id must be less than GPU count.*count is: 0\b", _NONE, source=_PADDLE),
+    _gpu(r"Device id must be less than GPU count(?!.*count is: 0\b)", _BEYOND, source=_PADDLE),
     _gpu(r"device_id should be within \[", _BEYOND, source=_PADDLE),
     _gpu(r"\bDevice index out of range: ", _BEYOND, source=_TENSORFLOW),
     _gpu(
@@ -65,6 +68,10 @@ SPELLINGS = (
     _gpu(r"\bGPUs\b.{0,20}\b(?:is|are) not enough\b", _FEWER, source=_VLLM),
     _gpu(r"NotEnoughCUDADevices", _FEWER, source=_TGI),
     _gpu(r"\bonly found \d+ CUDA devices", _FEWER, source=_TGI),
+    _gpu(r"no healthy devices present; cannot allocate", "gpu-fewer-than-needed gpu-xid-recent", source=_KUBELET),
+    # taken by others
+    _gpu(r"Some GPUs may be occupied by other processes", "gpu-other-processes", source=_SGLANG),
+    _gpu(r"GPU memory was not properly cleaned up before initializing", "gpu-other-processes", source=_VLLM),
     # none
     _gpu(r"no platforms that are instances of (?:gpu|cuda|rocm) are present", _NONE, source=_JAX),
     _gpu(r"No GPU/TPU found, falling back to CPU", _NONE, weight=HINT, source=_JAX),

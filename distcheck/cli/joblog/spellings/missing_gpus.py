@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CAUSE, LIKELY, SYMPTOM, told
 
 _TORCH = "https://github.com/pytorch/pytorch/blob/main/torch/cuda/__init__.py"
 _ACCELERATOR = "https://github.com/pytorch/pytorch/blob/main/c10/core/DeviceGuard.h"
@@ -20,6 +20,7 @@ _gpu = partial(told, about="GPU", weight=LIKELY)
 _NONE = "gpu-none-visible sw-torch-cpu-build"
 _FEWER = "gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus gpu-none-visible"
 _ARCH = "sw-arch-unsupported"
+_OLD_PTXAS = "The assembler ptxas is older than the compiler that wrote its input: update CUDA, or TRITON_PTXAS_PATH."
 _TOO_OLD = "The program needs a newer generation of GPUs than this one, or another data type or kernel."
 
 SPELLINGS = (
@@ -66,11 +67,18 @@ SPELLINGS = (
     _gpu(r"'sm_\w+' is not a recognized processor", _ARCH, source=_NVRTC),
     _gpu(r"only supports? (?:Turing|Ampere|Ada|Hopper|Blackwell)\w* GPUs", source=_TORCH, says=_TOO_OLD),
     _gpu(r"only supported on GPUs with compute capability", source=_TORCH, says=_TOO_OLD),
+    _gpu(r"PTX \.version \d+\.\d+ does not support \.target sm_", _ARCH, source=_NVRTC),
+    _gpu(r"Unsupported \.version \d+\.\d+; current version is", source=_NVRTC, says=_OLD_PTXAS),
     # links
     _gpu(r"Unable to retrieve NVLink information as all links are inactive", "gpu-nvlink-down", source=_SMI),
     # a torch without distributed
     _gpu(r"'torch\._C\._distributed_c10d'", "torch-backend-missing sw-torch-cpu-build", source=_C10D),
-    _gpu(r"module 'torch\.distributed' has no attribute", "torch-backend-missing", source=_C10D),
+    _gpu(  # others are missing because torch is of another version
+        r"module 'torch\.distributed' has no attribute '(?:init_process_group|is_initialized|get_(?:rank|world_size)|new_group|ReduceOp|group|ProcessGroup|barrier|all_reduce|broadcast)'",
+        "torch-backend-missing sw-torch-cpu-build",
+        weight=CAUSE,
+        source=_C10D,
+    ),
     _gpu(r"Unknown c10d backend type", "torch-backend-missing", source=_C10D),
     _gpu(r"Invalid backend: '?(?:nccl|gloo|mpi|ucc)", "torch-backend-missing", source=_C10D),
 )

@@ -98,7 +98,7 @@ SPELLINGS = (
         source=f"{_SRC}/misc/nvmlwrap.cc",
     ),
     _gpu(
-        r"nvmlDevice(?!GetHandleBy)\w+(?:\([^()]*\))? failed(?!: Not Supported)",
+        r"nvmlDevice(?!GetHandleBy|GetNvLink|GetP2P)\w+(?:\([^()]*\))? failed(?!: Not Supported)",
         "gpu-nvml-init-failed gpu-fell-off-bus",
         weight=LIKELY,
         source=f"{_SRC}/misc/nvmlwrap.cc",
@@ -131,7 +131,7 @@ SPELLINGS = (
     ),
     # graph/: the machine
     _topology(r"Failed to find reverse path from "),
-    _topology(r"Could not find (?:rev link for|node of type|intermediate GPU|a path for pattern)"),
+    _topology(r"Could not find (?:rev link for|node of type|intermediate GPU|a path for pattern(?!.*falling back))"),
     _topology(r"No path computed to go from"),
     _topology(r"could not find CPU close to GPU"),
     _topology(r"Set CPU affinity : unable to find GPU/CPU for rank"),

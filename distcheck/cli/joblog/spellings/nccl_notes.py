@@ -37,6 +37,30 @@ SPELLINGS = (
         source=f"{_SRC}/misc/socket.cc",
         near=r"\bnNodes (?:[2-9]|[1-9]\d)",
     ),
+    # what NCCL retries, or leaves out
+    _net(
+        r"connect to (?:127\.|172\.1[78]\.|192\.168\.122\.)\S* returned .{1,60}, retrying \(",
+        _WRONG,
+        source=f"{_SRC}/misc/socket.cc",
+    ),
+    _net(
+        r"connect to (?!127\.|172\.1[78]\.|192\.168\.122\.)\S+ returned .{1,60}, retrying \(",
+        "net-nccl-auto-wrong-iface net-firewall-ephemeral",
+        source=f"{_SRC}/misc/socket.cc",
+    ),
+    _net(
+        r"Multicast memory .*Proceeding without NVLS support",
+        "gpu-nvls-multicast-broken gpu-fabric-manager-down",
+        about="start-up",
+        source=f"{_SRC}/transport/nvls.cc",
+    ),
+    told(
+        r"Unable to create thread context due to old driver",
+        "sw-driver-too-old",
+        about="GPU",
+        weight=HINT,
+        source=f"{_SRC}/proxy.cc",
+    ),
     # settings
     _note(r"User asked for a (?:maximum|minimum) of \d+ channels", "graph/connect.cc", _ADJUSTED),
     _note(r"NCCL_M(?:AX|IN)_N(?:RINGS|CHANNELS) set to a value greater", "init.cc", _ADJUSTED),
@@ -72,6 +96,8 @@ SPELLINGS = (
     _note(r"dlv?sym failed on (?:ibv_|mlx5dv_|nvml)\w+", "misc/ibvwrap.cc"),
     _note(r"Failed to open libgdrapi\.so", "misc/gdrwrap.cc"),
     _note(r"GDRCOPY lib wrapper not initialized", "misc/gdrwrap.cc"),
+    # the end
+    _note(r"(?:munmap of|unlink) shared memory .*failed", "misc/shmutils.cc", "NCCL could not tidy up at its end."),
     # events of adapters that NCCL itself calls harmless
     _note(r"Got non-fatal async event: ", "transport/net_ib"),
     _note(r"NET/IB : \S+ unknown event type", "transport/net_ib"),

@@ -62,5 +62,11 @@ SPELLINGS = (
     _net(r"NET/OFI Selected Provider is (?!efa)", "nccl-efa-provider-missing", weight=HINT, source=_OFI),
     _net(r"Only EFA provider is supported", "nccl-efa-provider-missing", source=_OFI),
     _net(r"NET/OFI .*Cannot allocate memory", "ib-fork-or-memlock nccl-efa-provider-missing", source=_OFI),
-    _net(r"NET/OFI Unable to register memory", "gdr-module-missing", weight=LIKELY, source=_OFI),
+    _net(
+        r"NET/OFI Unable to register memory",
+        "gdr-module-missing",
+        weight=LIKELY,
+        source=_OFI,
+        unless=r"cxil_|NET/OFI .*Cannot allocate memory",
+    ),
 )

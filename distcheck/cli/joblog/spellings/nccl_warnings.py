@@ -70,6 +70,13 @@ SPELLINGS = (
         source=f"{_SRC}/transport/net_ib",
         says=_ADDRESSES,
     ),
+    told(
+        r"Out of bounds values : [1-9]",
+        "collective-wrong-result",
+        about="GPU",
+        weight=LIKELY,
+        source="https://github.com/NVIDIA/nccl-tests/blob/master/src/common.cu",
+    ),
     # memory, GPUs
     told(
         r"\bmalloc(?: of |\(size=)\d+(?: bytes failed|\) returned null)",
@@ -92,6 +99,20 @@ SPELLINGS = (
         "torch-nccl-var-invalid",
         about="start-up",
         source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/Utils.hpp",
+    ),
+    *(  # windows, RMA and growing communicators, of NCCL 2.27 and later
+        _call(words, "dev_runtime.cc")
+        for words in (
+            r"\bncclCommGrow: ",
+            r"\bncclPutSignal\b",
+            r"\bncclWaitSignal: ",
+            r"\bncclRedOpDestroy : ",
+            r"symmetric registration check failed on rank",
+            r"argument (?:must be|not) initialized via NCCL_\w+_INITIALIZER",
+            r": communicator was revoked",
+            r"Invalid device \d+ \(totalnDev=",
+            r"communicators in (?:a ncclGroup\(\) can be CUDA graph captured|graph mode while others not)",
+        )
     ),
     _call(r"\S+ : \S+ argument is NULL", "misc/argcheck.cc"),
     _call(r"comm \S+ has already been destroyed", "init.cc"),

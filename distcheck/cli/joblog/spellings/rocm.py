@@ -44,7 +44,9 @@ SPELLINGS = (
     _gpu(r"amdgpu: \[\w+hub\d*\] (?:no-)?retry page fault", source=_DRIVER, says=_FAULT),
     _gpu(r"amdgpu.*\bring \S+ timeout", source=_DRIVER, says=_HANG),
     _gpu(r"amdgpu.*\bGPU reset (?:begin|failed)", "gpu-needs-reset", weight=SYMPTOM, source=_DRIVER),
-    _gpu(r"amdgpu.*\buncorrectable hardware errors? detected in", "gpu-ecc-uncorrected", source=_DRIVER),
+    _gpu(
+        r"amdgpu.*\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected in", "gpu-ecc-uncorrected", source=_DRIVER
+    ),
     _gpu(r"amdgpu.*\bFatal error during GPU init", "gpu-none-visible gpu-cuda-init-failed", source=_DRIVER),
     # RCCL, at the start of healthy jobs too
     _gpu(r"Missing \"iommu=pt\" from kernel command line", weight=HINT, source=_RCCL, says=_IOMMU),
