@@ -11,6 +11,8 @@ from distcheck.cli.joblog.answer import Answer, answer
 from distcheck.cli.joblog.reading import whole_lines
 
 WARN = "node1:12:34 [0] init.cc:1085 NCCL WARN "
+OOM = "torch.OutOfMemoryError: CUDA out of memory. GPU 0 has a total capacity of 79.15 GiB of which 1.00 GiB is free."
+OWN = "Including non-PyTorch memory, this process has"
 OFI = "NCCL WARN NET/OFI "
 TENSORFLOW = "Cannot assign a device for operation w: Operation was explicitly assigned to /device:GPU:1 but available"
 TRACE = "Traceback (most recent call last):\n"
@@ -79,6 +81,20 @@ def found(text: str) -> Answer:
         ("AttributeError: module 'torch.distributed' has no attribute 'ReduceOp'", "torch-backend-missing"),
         ("Device id must be less than GPU count, but received id is: 0. GPU count is: 0.", "gpu-none-visible"),
         ("RuntimeError: No XPU devices are available.", "gpu-none-visible"),
+        (f"{OOM} Process 7 has 60.00 GiB memory in use. {OWN} 15.00 GiB memory in use.", "gpu-other-processes"),
+        ("node1: Test CUDA failure common.cu:892 'invalid device ordinal'", "gpu-fewer-than-needed"),
+        (
+            "NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.\nFailed to find ncclNetPlugin symbol (>= v5).",
+            "sw-plugin-abi",
+        ),
+        ("ERROR: The NVIDIA Driver is present, but CUDA failed to initialize.", "gpu-cuda-init-failed"),
+        (
+            "This container was built for NVIDIA Driver Release 535.86 or later: compatibility mode is UNAVAILABLE.",
+            "sw-driver-too-old",
+        ),
+        ("NVIDIA: could not open the device file /dev/nvidia0 (Operation not permitted).", "gpu-none-visible"),
+        ("slurmd: error: Munge decode failed: Expired credential", "host-clock-skew"),
+        ("    Remapped Rows\n        Pending                 : Yes\n", "gpu-row-remap-pending"),
         ("NCCL INFO NET/Socket : Using [0]lo:127.0.0.1<0> [1]eth0:10.0.0.1<0>", "net-nccl-picks-loopback-or-docker"),
     ],
 )
@@ -107,6 +123,10 @@ def test_a_message_about_a_device_a_disk_or_a_limit_names_its_rule(text: str, ru
         ("RuntimeError: CUDA_ERROR_LAUNCH_FAILED", "GPU"),
         ("RuntimeError: cudaErrorInvalidPitchValue", "GPU"),
         (f"{WARN}ncclCommGrow: new rank 3 exceeds total ranks 3", "application"),
+        (f"{OOM} Process 7 has 520.00 MiB memory in use. {OWN} 75.00 GiB memory in use.", "application"),
+        (f"{OOM} Process 7 has 40.00 GiB memory in use. {OWN} 38.00 GiB memory in use.", "application"),
+        ("ValueError: invalid literal for int() with base 10: 'MIG-8f4c'", "start-up"),
+        ("Failed, NCCL error x.cpp:183 'unknown result code'", "start-up"),
         ("frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<int>) + 0x1d2", "application"),
         ("CUDA out of memory. Tried to allocate 2 GiB\nRuntimeError: CUDA error: out of memory", "application"),
         (f"{TRACE}  x = losses[rank]\nIndexError: list index out of range", "application"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from functools import partial
 
-from distcheck.cli.joblog.spelling import HINT, LIKELY, told
+from distcheck.cli.joblog.spelling import CAUSE, HINT, LIKELY, told
 
 _TENSORFLOW = "https://github.com/tensorflow/tensorflow/tree/master/tensorflow/core/common_runtime/gpu"
 _PLACER = "https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/common_runtime/placer.cc"
@@ -19,6 +21,7 @@ _DOCKER = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/lat
 _PYTHON = "https://docs.python.org/3/library/exceptions.html"
 _KUBELET = "https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/cm/devicemanager/manager.go"
 _SGLANG = "https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/model_executor/model_runner.py"
+_ALLOCATOR = "https://github.com/pytorch/pytorch/blob/main/c10/cuda/CUDACachingAllocator.cpp"
 _SMI = "https://docs.nvidia.com/deploy/nvidia-smi/index.html"
 _gpu = partial(told, about="GPU", weight=LIKELY)
 _BEYOND = "env-local-rank-out-of-range gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus"
@@ -26,7 +29,45 @@ _FEWER = "gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus gpu-none-visible"
 _NONE = "gpu-none-visible gpu-cuda-init-failed"
 _COUNTED = r"(?:available|visible|found|detected|present|requested)"
 
+_MEMORY = re.compile(r"has ([\d.]+) ([KMGT])iB")
+_GIB = {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2**10}
+_MUCH_MORE = 1.5
+"""Ranks that share a GPU hold about the same memory each."""
+
+
+def _held_by_others(values: Mapping[str, str]) -> bool:
+    others, own = (
+        sum(float(number) * _GIB[unit.upper()] for number, unit in _MEMORY.findall(values[name]))
+        for name in ("others", "own")
+    )
+    return others > _MUCH_MORE * own
+
+
 SPELLINGS = (
+    # torch lists who holds the memory: CUDACachingAllocator, of torch 2.1 and later
+    _gpu(
+        r"(?P<others>(?:Process \d+ has [\d.]+ [KMGT]iB memory in use\. ?)+)"
+        r"Including non-PyTorch memory, (?P<own>this process has [\d.]+ [KMGT]iB)",
+        "gpu-other-processes gpu-duplicate env-local-rank-unset",
+        weight=CAUSE,
+        source=_ALLOCATOR,
+        only=_held_by_others,
+    ),
+    # nccl-tests number the GPUs themselves
+    _gpu(
+        r"Test (?:CUDA|HIP) failure .*(?:invalid device ordinal|InvalidDevice\b)",
+        "gpu-fewer-than-needed gpu-none-visible",
+        weight=CAUSE,
+        source=_NCCL_TESTS,
+    ),
+    # a UUID in CUDA_VISIBLE_DEVICES, which the program takes for a number
+    _gpu(
+        r"invalid literal for int\(\) with base 10: '(?:GPU|MIG)-",
+        about="start-up",
+        weight=CAUSE,
+        source=_VLLM,
+        says="The program cannot read the UUIDs in CUDA_VISIBLE_DEVICES. Give it the GPUs' numbers.",
+    ),
     # beyond the last: gpu_device.cc, gpu_id_manager.cc and stream_executor of TensorFlow, of all versions
     _gpu(r"'visible_device_list' listed an invalid (?:GPU|device) id", _BEYOND, source=_TENSORFLOW),
     _gpu(r"Invalid device ordinal value \(\d+\)", _BEYOND, source=_TENSORFLOW),

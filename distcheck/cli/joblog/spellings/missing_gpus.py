@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CAUSE, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CAUSE, HINT, LIKELY, SYMPTOM, told
 
 _TORCH = "https://github.com/pytorch/pytorch/blob/main/torch/cuda/__init__.py"
 _ACCELERATOR = "https://github.com/pytorch/pytorch/blob/main/c10/core/DeviceGuard.h"
@@ -21,6 +21,8 @@ _NONE = "gpu-none-visible sw-torch-cpu-build"
 _FEWER = "gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus gpu-none-visible"
 _ARCH = "sw-arch-unsupported"
 _OLD_PTXAS = "The assembler ptxas is older than the compiler that wrote its input: update CUDA, or TRITON_PTXAS_PATH."
+_NGC = "https://docs.nvidia.com/deeplearning/frameworks/user-guide/index.html"
+_APPTAINER = "https://apptainer.org/docs/user/main/gpu.html"
 _TOO_OLD = "The program needs a newer generation of GPUs than this one, or another data type or kernel."
 
 SPELLINGS = (
@@ -50,6 +52,17 @@ SPELLINGS = (
         source=_ROCMINFO,
         near=r"rocminfo|ROCk",
     ),
+    _gpu(r"NVIDIA Driver was not detected", "gpu-none-visible gpu-cuda-init-failed", weight=SYMPTOM, source=_NGC),
+    _gpu(r"NVIDIA Driver is present, but CUDA failed to initialize", "gpu-cuda-init-failed", source=_NGC),
+    _gpu(
+        r"container was built for NVIDIA Driver Release .*compatibility mode is UNAVAILABLE",
+        "sw-driver-too-old",
+        weight=CAUSE,
+        source=_NGC,
+    ),
+    _gpu(r"Could not find any (?:nv|rocm) files on this host", "gpu-none-visible", weight=HINT, source=_APPTAINER),
+    _gpu(r"could not open the device file /dev/nvidia", "gpu-none-visible gpu-cuda-init-failed", source=_NGC),
+    _gpu(r"\bopen\W.{0,12}/dev/nvidia(?:ctl|-uvm|\d).{0,20}(?:No such|denied|not permitted)", _NONE, source=_NGC),
     # too few
     _gpu(r"required GPUs exceeds the total number of available GPUs", _FEWER, source=_VLLM),
     _gpu(

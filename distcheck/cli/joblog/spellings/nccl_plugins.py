@@ -29,7 +29,7 @@ SPELLINGS = (
     _net(r"Could not find any optimal provider", "nccl-efa-provider-missing", source=_OFI),
     _net(r"provider efa output empty list", "nccl-efa-provider-missing", source=_OFI),
     _net(r"Failed to find ncclNetPlugin symbol", "sw-plugin-abi", weight=HINT, source=_PLUGIN),
-    _net(r"Failed to find ncclNetPlugin_v\d+ symbol", weight=HINT, source=_PLUGIN, says=_NO_PLUGIN),
+    _net(r"Failed to find ncclNetPlugin_v\d+ symbol", weight=NOISE, source=_PLUGIN, says=_NO_PLUGIN),
     _net(
         r"NET/Plugin: Could not find: libnccl-net",
         "nccl-net-plugin-on-some-ranks",

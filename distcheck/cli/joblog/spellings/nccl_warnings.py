@@ -45,6 +45,11 @@ SPELLINGS = (
     ),
     _gpu(r"CUDA some PFN functions not found in the library", "sw-driver-too-old", source=f"{_SRC}/misc/cudawrap.cc"),
     _start(r"NCCL_DEVICE_UNPACK plugin has incompatible version", "sw-plugin-abi", source=f"{_SRC}/init.cc"),
+    _start(
+        r"NCCL (?:error|failure).*unknown result code",
+        source=f"{_SRC}/init.cc",
+        says="The program was built for a newer NCCL than the one it loads. Compare LD_LIBRARY_PATH with what pip installed.",
+    ),
     # interfaces and adapters
     _net(
         r"(?:Net : |ncclSocketInit: |WARN )Socket creation failed",

@@ -13,6 +13,7 @@ _SIGNAL = "https://man7.org/linux/man-pages/man7/signal.7.html"
 _ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
 _REDUCTION = "https://docs.pytorch.org/docs/stable/multiprocessing.html#file-descriptor-file-descriptor"
 _SEMAPHORE = "https://docs.python.org/3/library/multiprocessing.html#synchronization-primitives"
+_NGC = "https://docs.nvidia.com/deeplearning/frameworks/user-guide/index.html"
 _RAY = "https://docs.ray.io/en/latest/ray-core/objects/object-spilling.html"
 _host = partial(told, about="start-up")
 _SMALL = "host-shm-too-small"
@@ -100,6 +101,7 @@ SPELLINGS = (
         source=_SEMAPHORE,
         trace=r"_multiprocessing\.SemLock",
     ),
+    _host(r"SHMEM allocation limit is set to the default of 64MB", _SMALL, weight=HINT, source=_NGC),
     _host(r"instead of /dev/shm because /dev/shm has only", _SMALL, weight=HINT, source=_RAY),
     _host(r"received \d+ items of ancdata", "host-nofile net-open-files", source=_REDUCTION),
     _host(r"Too many open files", "host-nofile net-open-files", source=_ERRNO),
