@@ -104,6 +104,18 @@ SPELLINGS = (
     *_names("CooperativeLaunchTooLarge", "COOPERATIVE_LAUNCH_TOO_LARGE", about="application", says=_LAUNCH),
     *_names("StreamCaptureUnsupported", "STREAM_CAPTURE_UNSUPPORTED", about="application", says=_GRAPH),
     *_names("StreamCaptureInvalidated", "STREAM_CAPTURE_INVALIDATED", about="application", says=_GRAPH),
+    *(  # NVML's names: nvml.h, pynvml
+        _text(rf"\bNVML_?ERROR_{names}\b", rules, about="GPU", weight=LIKELY)
+        for names, rules in (
+            (
+                r"(?:DRIVER_?NOT_?LOADED|LIB_?RM_?VERSION_?MISMATCH|LIBRARY_?NOT_?FOUND|NO_?PERMISSION|OPERATING_?SYSTEM)",
+                "gpu-nvml-init-failed gpu-none-visible",
+            ),
+            (r"UNKNOWN", "gpu-nvml-init-failed gpu-fell-off-bus"),
+            (r"(?:GPU_?IS_?LOST|GPU_?NOT_?FOUND)", "gpu-fell-off-bus"),
+            (r"RESET_?REQUIRED", "gpu-needs-reset"),
+        )
+    ),
     _numbered("2", says=_MEMORY),
     _numbered("700|77", says=_ACCESS),
     _numbered("710|59", says=_ACCESS),

@@ -95,7 +95,7 @@ SPELLINGS = (
     _gpu(r"Invalid number of GPUs: \d+ requested but only \d", _FEWER, source=_NCCL_TESTS),
     _gpu(r"\bonly \d+ devices available, \d+ requested", _FEWER, source=_SAMPLES),
     _gpu(
-        r"\b(?:larger|greater|more|higher) than (?:the )?(?:total )?number of (?:available |visible )?(?:CUDA )?(?:GPUs|devices)\b",
+        r"\b(?:larger|greater|more|higher) than (?:the )?(?:total )?number of (?:available |visible )?(?:CUDA )?(?:GPUs|devices)\b(?! in the placement)",
         _FEWER,
         source=_VLLM,
     ),

@@ -82,6 +82,12 @@ SPELLINGS = (
     _gpu(r"only supported on GPUs with compute capability", source=_TORCH, says=_TOO_OLD),
     _gpu(r"PTX \.version \d+\.\d+ does not support \.target sm_", _ARCH, source=_NVRTC),
     _gpu(r"Unsupported \.version \d+\.\d+; current version is", source=_NVRTC, says=_OLD_PTXAS),
+    _gpu(
+        r"driver's CUDA version is [\d.]+ which is older than the ptxas",
+        "sw-driver-too-old",
+        weight=HINT,
+        source="https://github.com/openxla/xla/blob/main/xla/service/gpu/nvptx_compiler.cc",
+    ),
     # links
     _gpu(r"Unable to retrieve NVLink information as all links are inactive", "gpu-nvlink-down", source=_SMI),
     # a torch without distributed

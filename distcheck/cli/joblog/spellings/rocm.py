@@ -12,6 +12,7 @@ _BLAS = "https://github.com/ROCm/rocBLAS/blob/develop/library/src/tensile_host.c
 _DRIVER = "https://github.com/torvalds/linux/tree/master/drivers/gpu/drm/amd/amdgpu"
 _RCCL = "https://github.com/ROCm/rccl/blob/develop/src/init.cc"
 _TORCH = "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/CUDABlas.cpp"
+_SMI = "https://github.com/ROCm/amdsmi"
 _gpu = partial(told, about="GPU", weight=LIKELY)
 _FAULT = "A kernel accessed memory that the GPU does not have mapped: an error of the program, or of the driver."
 _HANG = "The GPU hung or reported a hardware error. Look for amdgpu in the kernel log."
@@ -31,6 +32,8 @@ SPELLINGS = (
         says="The GPU ran out of memory, or the kernel's scratch space does not fit.",
         unless=r"rocminfo|ROCk",
     ),
+    _gpu(r"AMDSMI_STATUS_(?:DRIVER_NOT_LOADED|NO_DRV|INIT_ERROR)\b", "gpu-none-visible", source=_SMI),
+    _gpu(r"Driver not initialized \(amdgpu not found", "gpu-none-visible", source=_SMI),
     # libraries
     _gpu(r"Cannot read \S*Tensile\w*\S* .*for GPU arch", "sw-arch-unsupported", source=_BLAS),
     _gpu(r"rocBLAS error: .*TensileLibrary\S* .*(?:Illegal seek|No such file)", "sw-arch-unsupported", source=_BLAS),

@@ -47,7 +47,7 @@ SPELLINGS = (
     # a file that could not be written, without the words of errno: the disk or the quota is full
     _host(r"PytorchStreamWriter failed writing (?:file|central directory|data)", _FULL, weight=LIKELY, source=_WRITER),
     _host(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d", _FULL, weight=LIKELY, source=_WRITER),
-    _host(r"write\(\): fd \d+ failed with", _FULL, weight=LIKELY, source=_SERIALIZATION),
+    _host(r"write\(\): fd \d+ failed with (?!Broken pipe|Bad file)", _FULL, weight=LIKELY, source=_SERIALIZATION),
     _host(r"OSError: \d+ requested and \d+ written", _FULL, weight=LIKELY, source=_NUMPY),
     _host(r"kind: (?:StorageFull|QuotaExceeded|FilesystemQuotaExceeded)\b", _FULL, source=_RUST),
     _host(r"No usable temporary directory found in", "host-disk-full storage-full", source=_TEMPFILE),
