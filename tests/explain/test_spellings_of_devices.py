@@ -98,6 +98,9 @@ def found(text: str) -> Answer:
         ("nvml call failed: NVML_ERROR_LIB_RM_VERSION_MISMATCH", "gpu-nvml-init-failed"),
         ("pynvml.nvml.NVMLError_ResetRequired", "gpu-needs-reset"),
         ("AmdSmiLibraryException: Error code: 34 | AMDSMI_STATUS_DRIVER_NOT_LOADED", "gpu-none-visible"),
+        ("E0101 [Handshake] Failed to modify QP to RTR, check mtu, gid: Connection timed out", "roce-gid-index-wrong"),
+        ("rendezvous: detected allocations from overlapping devices from different ranks.", "gpu-duplicate"),
+        ("FileExistsError: [Errno 17] File exists: '/psm_c1f5d3e2'", "host-shm-stale-files"),
         ("NCCL INFO NET/Socket : Using [0]lo:127.0.0.1<0> [1]eth0:10.0.0.1<0>", "net-nccl-picks-loopback-or-docker"),
     ],
 )
@@ -130,6 +133,8 @@ def test_a_message_about_a_device_a_disk_or_a_limit_names_its_rule(text: str, ru
         (f"{OOM} Process 7 has 40.00 GiB memory in use. {OWN} 38.00 GiB memory in use.", "application"),
         ("ValueError: invalid literal for int() with base 10: 'MIG-8f4c'", "start-up"),
         ("Failed, NCCL error x.cpp:183 'unknown result code'", "start-up"),
+        ("nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND", "network"),
+        ("FileExistsError: [Errno 17] File exists: '/data/out'", "application"),
         ("frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<int>) + 0x1d2", "application"),
         ("in pin_memory(data)\nRuntimeError: CUDA error: out of memory", "application"),
         ("CUDA out of memory. Tried to allocate 2 GiB\nRuntimeError: CUDA error: out of memory", "application"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import LIKELY, told
+from distcheck.cli.joblog.spelling import CAUSE, LIKELY, told
 
 _CRAY = "https://github.com/BLAST-WarpX/warpx/issues/6382"
 _OPEN_MPI = "https://github.com/open-mpi/ompi/blob/v4.1.x/opal/mca/common/cuda/help-mpi-common-cuda.txt"
@@ -24,6 +24,18 @@ _NOT_OPENED = (
 _REFUSED = r"(?:invalid (?:resource handle|device context)|mapping of buffer object failed|resource already mapped)"
 
 SPELLINGS = (
+    # torch's symmetric memory needs a GPU of its own for each rank: CUDASymmetricMemory.cu
+    _gpu(
+        r"detected allocations from overlapping devices from different ranks",
+        "gpu-duplicate env-local-rank-unset",
+        weight=CAUSE,
+        source="https://github.com/pytorch/pytorch/tree/main/torch/csrc/distributed/c10d/symm_mem",
+    ),
+    _gpu(
+        r"Is gdrdrv driver installed and loaded",
+        source="https://github.com/NVIDIA/gdrcopy/blob/master/src/gdrapi.c",
+        says="GDRCopy's kernel module gdrdrv is not loaded on the node.",
+    ),
     # Cray MPICH's GPU transport layer, of CUDA and of ROCm
     _gpu(r"GTL[ _]DEBUG: \[?\d+\]?\)? ?(?:cuIpc|hipIpc|hsa_amd_ipc)\w+: ", _BOUND, source=_CRAY),
     _gpu(r"call to cu(?:da)?Ipc(?:Open|Get)MemHandle failed", _BOUND, source=_OPEN_MPI),

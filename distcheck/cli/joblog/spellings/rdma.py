@@ -70,6 +70,15 @@ SPELLINGS = (
         source="https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/examples/devinfo.c",
     ),
     _net(r"Port number \d+ state is (?:Down|Init)", "ib-port-down ib-no-subnet-manager", source=_PERFTEST),
+    _net(  # perftest, the examples of libibverbs, Mooncake, DeepEP
+        r"Failed to modify QP\b.{0,20} to RT[RS]\b", "roce-gid-index-wrong roce-gid-subnet", source=_PERFTEST
+    ),
+    _net(
+        r"\bNIXL_ERR_(?:BACKEND|REMOTE_DISCONNECT)\b",
+        source="https://github.com/ai-dynamo/nixl/blob/main/src/api/cpp/nixl_types.h",
+        weight=SYMPTOM,
+        says="NIXL's backend, mostly UCX, failed or lost the other side. Look at the other process, then at UCX's lines.",
+    ),
     # UCX
     _net(
         r"ibv_reg_dmabuf_mr\b.{0,90} failed",

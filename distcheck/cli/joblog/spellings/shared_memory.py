@@ -102,6 +102,7 @@ SPELLINGS = (
         trace=r"_multiprocessing\.SemLock",
     ),
     _host(r"SHMEM allocation limit is set to the default of 64MB", _SMALL, weight=HINT, source=_NGC),
+    _host(r"File exists: '/?(?:dev/shm/)?(?:psm_|nccl-|torch_)", "host-shm-stale-files", weight=LIKELY, source=_ERRNO),
     _host(r"instead of /dev/shm because /dev/shm has only", _SMALL, weight=HINT, source=_RAY),
     _host(r"received \d+ items of ancdata", "host-nofile net-open-files", source=_REDUCTION),
     _host(r"Too many open files", "host-nofile net-open-files", source=_ERRNO),
