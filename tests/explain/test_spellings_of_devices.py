@@ -13,6 +13,7 @@ from distcheck.cli.joblog.reading import whole_lines
 WARN = "node1:12:34 [0] init.cc:1085 NCCL WARN "
 OOM = "torch.OutOfMemoryError: CUDA out of memory. GPU 0 has a total capacity of 79.15 GiB of which 1.00 GiB is free."
 OWN = "Including non-PyTorch memory, this process has"
+ACS = "NCCL WARN NET/IB: Got completion from peer 10.0.0.2<5> with status=4 opcode=0 len=0 vendor err 81\n"
 OFI = "NCCL WARN NET/OFI "
 TENSORFLOW = "Cannot assign a device for operation w: Operation was explicitly assigned to /device:GPU:1 but available"
 TRACE = "Traceback (most recent call last):\n"
@@ -101,6 +102,10 @@ def found(text: str) -> Answer:
         ("E0101 [Handshake] Failed to modify QP to RTR, check mtu, gid: Connection timed out", "roce-gid-index-wrong"),
         ("rendezvous: detected allocations from overlapping devices from different ranks.", "gpu-duplicate"),
         ("FileExistsError: [Errno 17] File exists: '/psm_c1f5d3e2'", "host-shm-stale-files"),
+        (
+            f"{ACS}NCCL INFO HINT: this error occurs when ACS is enabled which would break GPU Direct RDMA\n",
+            "gdr-acs-slow",
+        ),
         ("NCCL INFO NET/Socket : Using [0]lo:127.0.0.1<0> [1]eth0:10.0.0.1<0>", "net-nccl-picks-loopback-or-docker"),
     ],
 )
@@ -135,6 +140,7 @@ def test_a_message_about_a_device_a_disk_or_a_limit_names_its_rule(text: str, ru
         ("Failed, NCCL error x.cpp:183 'unknown result code'", "start-up"),
         ("nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND", "network"),
         ("FileExistsError: [Errno 17] File exists: '/data/out'", "application"),
+        (ACS, "network"),
         ("frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<int>) + 0x1d2", "application"),
         ("in pin_memory(data)\nRuntimeError: CUDA error: out of memory", "application"),
         ("CUDA out of memory. Tried to allocate 2 GiB\nRuntimeError: CUDA error: out of memory", "application"),

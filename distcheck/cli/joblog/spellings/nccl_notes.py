@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import HINT, NOISE, Spelling, told
+from distcheck.cli.joblog.spelling import CAUSE, HINT, LIKELY, NOISE, SYMPTOM, Spelling, told
 
 _SRC = "https://github.com/NVIDIA/nccl/blob/master/src"
 _ADJUSTED = "NCCL uses another value than the one that was set, and goes on."
@@ -60,6 +60,34 @@ SPELLINGS = (
         about="GPU",
         weight=HINT,
         source=f"{_SRC}/proxy.cc",
+    ),
+    # the causes that NCCL 2.30 itself names: printIbWcStatusHint, printIbModifyQpHint, printMissingTopoDictValueHint
+    _net(
+        r"error occurs when ACS is enabled which would break GPU Direct",
+        "gdr-acs-slow gdr-module-missing",
+        weight=CAUSE,
+        source=f"{_SRC}/transport/net_ib/common.h",
+    ),
+    _net(
+        r"incorrect GID index is forced by NCCL_IB_GID_INDEX",
+        "roce-gid-index-wrong roce-gid-subnet",
+        weight=LIKELY,
+        source=f"{_SRC}/misc/ibvwrap.cc",
+    ),
+    _net(
+        r"missing or faulty information in the provided topology file",
+        "nccl-topo-file-stale",
+        about="start-up",
+        weight=SYMPTOM,
+        source=f"{_SRC}/graph/xml.h",
+    ),
+    _net(r"socket magic mismatch .*discarding", "net-nccl-socket-port-scan", source=f"{_SRC}/misc/socket.cc"),
+    _net(r"External \w+ plugin \S+ is unsupported", "sw-plugin-abi", source=f"{_SRC}/plugin/net.cc"),
+    _net(
+        r"Could not enable P2P between dev",
+        "collective-transport-fails perf-p2p-not-nvlink",
+        about="GPU",
+        source=f"{_SRC}/transport/p2p.cc",
     ),
     # settings
     _note(r"User asked for a (?:maximum|minimum) of \d+ channels", "graph/connect.cc", _ADJUSTED),
