@@ -12,6 +12,7 @@ from distcheck.cli.joblog.spelling import CAUSE, LIKELY, SYMPTOM, told
 _RUNTIME = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 _TORCH = "https://github.com/pytorch/pytorch/blob/main/torch/cuda/__init__.py"
 _LAZY = "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/detail/CUDAHooks.cpp"
+_ALLOCATOR = "https://github.com/pytorch/pytorch/blob/main/c10/cuda/CUDACachingAllocator.cpp"
 _SMI = "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html"
 _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html"
 _DISTRIBUTED = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/distributed_c10d.py"
@@ -137,12 +138,13 @@ SPELLINGS = (
         "gpu-nvml-init-failed",
         source=_SMI,
     ),
+    _gpu(r"nvmlInit_v2_\(\) INTERNAL ASSERT FAILED", "gpu-nvml-init-failed", weight=LIKELY, source=_ALLOCATOR),
     _gpu(r"nvidia-container-cli: initialization error", "gpu-nvml-init-failed", source=_TOOLKIT),
     _gpu(r"nvidia-container-cli: device error", "gpu-fewer-than-needed gpu-cvd-bad-item", source=_TOOLKIT),
     _gpu(r"No devices were found", "gpu-none-visible gpu-nvml-init-failed", source=_SMI),
     _gpu(r"Unable to determine the device handle for GPU", "gpu-fell-off-bus", source=_SMI),
     _gpu(r"GPU is lost", "gpu-fell-off-bus", source=_SMI),
-    _gpu(r"fallen off the bus", "gpu-fell-off-bus", source=_SMI),
+    _gpu(r"(?:fallen|fell) off the bus", "gpu-fell-off-bus", source=_SMI),
     _gpu(r"GPU requires reset", "gpu-needs-reset", source=_SMI),
     _gpu(
         r"unspecified launch failure",
@@ -240,6 +242,13 @@ SPELLINGS = (
         source="https://github.com/NVIDIA/nccl/blob/master/src/include/alloc.h",
         about="application",
         says=_MEMORY,
+    ),
+    _gpu(r"The NVIDIA probe routine failed for", "gpu-fell-off-bus gpu-nvml-init-failed", weight=LIKELY, source=_SMI),
+    _gpu(
+        r"region assigned to your NVIDIA device is invalid",
+        "gpu-fell-off-bus gpu-nvml-init-failed",
+        weight=LIKELY,
+        source=_SMI,
     ),
     _gpu(r"RmInitAdapter failed", "gpu-fell-off-bus gpu-nvml-init-failed", source=_SMI),
     _gpu(r"No HIP GPUs are available", "gpu-none-visible", source=_LAZY),

@@ -18,6 +18,7 @@ _JAX = "https://github.com/jax-ml/jax/blob/main/jax/_src/xla_bridge.py"
 _NUMPY = "https://numpy.org/devdocs/user/troubleshooting-importerror.html"
 _TRANSFORMERS = "https://github.com/huggingface/transformers/blob/main/src/transformers/utils/import_utils.py"
 _TORCHVISION = "https://github.com/pytorch/vision/blob/main/torchvision/extension.py"
+_BITSANDBYTES = "https://github.com/bitsandbytes-foundation/bitsandbytes"
 _HIP = "https://rocm.docs.amd.com/projects/HIP/en/latest/reference/error_codes.html"
 _gpu = partial(told, about="GPU", source=_RUNTIME)
 _start = partial(told, about="start-up")
@@ -152,6 +153,7 @@ SPELLINGS = (
         says=_EXTENSION_FAILED,
     ),
     _start(r"CUDA_HOME environment variable is not set", source=_EXTENSION, weight=LIKELY, says=_EXTENSION_FAILED),
+    _start(r"CUDA Setup failed despite (?:GPU|CUDA) being available", source=_BITSANDBYTES, weight=LIKELY, says=_MIXED),
     _start(r"CUDA_HOME does not exist", source=_EXTENSION, weight=LIKELY, says=_EXTENSION_FAILED),
     _start(
         r"CUDAMismatchException",

@@ -67,13 +67,22 @@ SPELLINGS = (
         source=_C10D,
         says="torch reported an error of a process group.",
     ),
-    _unknown(r"\bCUDA_ERROR_[A-Z]", about="GPU", source=_PYTHON, says="A CUDA call failed."),
-    _unknown(r"CUDA error: ", about="GPU", source=_PYTHON, says="A CUDA call failed."),
     _unknown(  # the words of programs, in contrast to those of Python
         r"^(?!.*(?-i:[a-z]Error\b|Exception|error: RuntimeError)).*(?<![\w.])(?-i:e)rror: (?!\w+ error)",
         about="start-up",
         source=_PYTHON,
         says="A program reported an error that distcheck does not know.",
+    ),
+    *(
+        _unknown(words, about="GPU", source=_PYTHON, says="A call of CUDA or HIP failed.")
+        for words in (
+            r"CUDA error: ",
+            r"CUDA driver error: ",
+            r"HIP error: ",
+            r"\bcudaError(?=[A-Z])(?!_t)",
+            r"\bCUDA_ERROR_\w",
+            r"\bhipError(?=[A-Z])(?!_t)",
+        )
     ),
     _unknown(r"(?<!SO_)Error: (?!Rank)", about="start-up", source=_PYTHON, trace=_LAUNCHING, says=_RAISED),
     MISTAKE,

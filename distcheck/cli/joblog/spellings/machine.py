@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import HINT, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CAUSE, HINT, LIKELY, SYMPTOM, told
 
 _AER = "https://github.com/torvalds/linux/blob/master/drivers/pci/pcie/aer.c"
 _HUNG = "https://github.com/torvalds/linux/blob/master/kernel/hung_task.c"
@@ -16,6 +16,10 @@ _PARAMETERS = "https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc"
 _TENSORFLOW = "https://github.com/openxla/xla/blob/main/xla/stream_executor/cuda/cuda_diagnostics.cc"
 _LOADER = "https://sourceware.org/git/?p=glibc.git;a=blob;f=elf/dl-lookup.c"
 _VLLM = "https://github.com/vllm-project/vllm/blob/main/csrc/custom_all_reduce.cuh"
+_IMEX = "https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/overview.html"
+_MUNGE = "https://github.com/dun/munge/wiki/Man-3-munge"
+_S3 = "https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html"
+_TLS = "https://docs.openssl.org/master/man1/openssl-verification-options/"
 _gpu = partial(told, about="GPU")
 _net = partial(told, about="network")
 
@@ -48,6 +52,23 @@ SPELLINGS = (
     # nvidia-smi
     _gpu(r"HW (?:Thermal )?Slowdown\s+: Active", "gpu-thermal-throttle", weight=LIKELY, source=_SMI),
     _gpu(r"No MIG devices found", "gpu-mig-without-device", weight=LIKELY, source=_SMI),
+    _gpu(r"\bPending\s+: Yes", "gpu-row-remap-pending", weight=LIKELY, source=_SMI, near=r"Remapped Rows"),
+    _gpu(r"Pending Page Blacklist\s+: Yes", "gpu-retired-pages", weight=LIKELY, source=_SMI),
+    _gpu(
+        r"nvidia-caps-imex-channels/channel\d+\W.{0,40}(?:No such|denied|not permitted)", "gpu-mnnvl-imex", source=_IMEX
+    ),
+    _gpu(r"nvidia-imex\.service: (?:Failed|Main process exited)", "gpu-mnnvl-imex", weight=LIKELY, source=_IMEX),
+    # the clock
+    *(
+        told(words, "host-clock-skew", about="start-up", weight=weight, source=source)
+        for words, weight, source in (
+            (r"Munge decode failed: (?:Expired|Rewound) credential", CAUSE, _MUNGE),
+            (r"Check for out of sync clocks", LIKELY, _MUNGE),
+            (r"RequestTimeTooSkewed", CAUSE, _S3),
+            (r"certificate is not yet valid", LIKELY, _TLS),
+            (r"Clock skew detected", HINT, _MUNGE),
+        )
+    ),
     # versions
     _gpu(r"does not match DSO version", "gpu-nvml-init-failed", source=_TENSORFLOW),
     _gpu(

@@ -16,6 +16,7 @@ _PBS = "https://help.altair.com/2022.1.0/PBS%20Professional/PBSUserGuide2022.1.p
 _ALLOCATOR = "https://github.com/pytorch/pytorch/blob/main/c10/core/impl/alloc_cpu.cpp"
 _PYTHON = "https://docs.python.org/3/library/exceptions.html#MemoryError"
 _CLONE = "https://man7.org/linux/man-pages/man2/clone.2.html"
+_PINNED = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__MEMORY.html"
 _killed = partial(told, about="process killed")
 _MEMORY = "host-memory-low host-oom-kills"
 _THREADS = "host-nproc-pids"
@@ -54,9 +55,15 @@ SPELLINGS = (
         source=_PYTHON,
         unless=r"ibv_|infiniband|OpenFabrics|NET/IB|static TLS|libfabric|memlock|/dev/shm|shared memory object",
     ),
+    _killed(r"cudaHost(?:Alloc|Register)\b.{0,40}out of memory", _MEMORY, source=_PINNED),
+    _killed(r"MemoryError: Unable to allocate \d", _MEMORY, weight=LIKELY, source=_PYTHON),
+    _killed(r"CANCELLED DUE TO MEMORY LIMIT", _MEMORY, source=_CGROUP),
+    _killed(r"Exceeded (?:job|step) memory limit", _MEMORY, source=_CGROUP),
+    _killed(r"exceeded memory limit \(\d+ > \d+\)", _MEMORY, source=_CGROUP),
     _killed(r"Unable to allocate \S+ [KMGTP]?i?B for an array", _MEMORY, weight=LIKELY, source=_PYTHON),
     _killed(r"(?:^|\s)MemoryError(?::|$)", _MEMORY, weight=SYMPTOM, source=_PYTHON),
     _killed(r"std::bad_alloc", _MEMORY, weight=SYMPTOM, source=_PYTHON),
+    _killed(r"what\(\): +Resource temporarily unavailable", _THREADS, about="start-up", weight=LIKELY, source=_KERNEL),
     _killed(r"pthread_create failed for thread", _THREADS, about="start-up", source=_KERNEL),
     _killed(r"Thread creation failed: Resource temporarily unavailable", _THREADS, about="start-up", source=_KERNEL),
     # EAGAIN of pthread_create() and fork(), in the words of C++, Rust, Go, Java and the shells

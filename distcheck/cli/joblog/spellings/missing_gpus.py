@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CAUSE, HINT, LIKELY, SYMPTOM, told
 
 _TORCH = "https://github.com/pytorch/pytorch/blob/main/torch/cuda/__init__.py"
 _ACCELERATOR = "https://github.com/pytorch/pytorch/blob/main/c10/core/DeviceGuard.h"
@@ -19,6 +19,9 @@ _gpu = partial(told, about="GPU", weight=LIKELY)
 _NONE = "gpu-none-visible sw-torch-cpu-build"
 _FEWER = "gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus gpu-none-visible"
 _ARCH = "sw-arch-unsupported"
+_OLD_PTXAS = "The assembler ptxas is older than the compiler that wrote its input: update CUDA, or TRITON_PTXAS_PATH."
+_NGC = "https://docs.nvidia.com/deeplearning/frameworks/user-guide/index.html"
+_APPTAINER = "https://apptainer.org/docs/user/main/gpu.html"
 _TOO_OLD = "The program needs a newer generation of GPUs than this one, or another data type or kernel."
 
 SPELLINGS = (
@@ -48,6 +51,17 @@ SPELLINGS = (
         source=_ROCMINFO,
         near=r"rocminfo|ROCk",
     ),
+    _gpu(r"NVIDIA Driver was not detected", "gpu-none-visible gpu-cuda-init-failed", weight=SYMPTOM, source=_NGC),
+    _gpu(r"NVIDIA Driver is present, but CUDA failed to initialize", "gpu-cuda-init-failed", source=_NGC),
+    _gpu(
+        r"container was built for NVIDIA Driver Release .*compatibility mode is UNAVAILABLE",
+        "sw-driver-too-old",
+        weight=CAUSE,
+        source=_NGC,
+    ),
+    _gpu(r"Could not find any (?:nv|rocm) files on this host", "gpu-none-visible", weight=HINT, source=_APPTAINER),
+    _gpu(r"could not open the device file /dev/nvidia", "gpu-none-visible gpu-cuda-init-failed", source=_NGC),
+    _gpu(r"\bopen\W.{0,12}/dev/nvidia(?:ctl|-uvm|\d).{0,20}(?:No such|denied|not permitted)", _NONE, source=_NGC),
     # too few
     _gpu(r"required GPUs exceeds the total number of available GPUs(?! in the placement group)", _FEWER, source=_VLLM),
     _gpu(
@@ -75,11 +89,24 @@ SPELLINGS = (
     _gpu(r"'sm_\w+' is not a recognized processor", _ARCH, source=_NVRTC),
     _gpu(r"only supports? (?:Turing|Ampere|Ada|Hopper|Blackwell)\w* GPUs", source=_TORCH, says=_TOO_OLD),
     _gpu(r"only supported on GPUs with compute capability", source=_TORCH, says=_TOO_OLD),
+    _gpu(r"PTX \.version \d+\.\d+ does not support \.target sm_", _ARCH, source=_NVRTC),
+    _gpu(r"Unsupported \.version \d+\.\d+; current version is", source=_NVRTC, says=_OLD_PTXAS),
+    _gpu(
+        r"driver's CUDA version is [\d.]+ which is older than the ptxas",
+        "sw-driver-too-old",
+        weight=HINT,
+        source="https://github.com/openxla/xla/blob/main/xla/service/gpu/nvptx_compiler.cc",
+    ),
     # links
     _gpu(r"Unable to retrieve NVLink information as all links are inactive", "gpu-nvlink-down", source=_SMI),
     # a torch without distributed
     _gpu(r"'torch\._C\._distributed_c10d'", "torch-backend-missing sw-torch-cpu-build", source=_C10D),
-    _gpu(r"module 'torch\.distributed' has no attribute", "torch-backend-missing", source=_C10D),
+    _gpu(  # others are missing because torch is of another version
+        r"module 'torch\.distributed' has no attribute '(?:init_process_group|is_initialized|get_(?:rank|world_size)|new_group|ReduceOp|group|ProcessGroup|barrier|all_reduce|broadcast)'",
+        "torch-backend-missing sw-torch-cpu-build",
+        weight=CAUSE,
+        source=_C10D,
+    ),
     _gpu(r"Unknown c10d backend type", "torch-backend-missing", source=_C10D),
     _gpu(r"Invalid backend: '?(?:nccl|gloo|mpi|ucc)", "torch-backend-missing", source=_C10D),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
 
 _INIT = "https://github.com/NVIDIA/nccl/blob/master/src/init.cc"
 _BOOTSTRAP = "https://github.com/NVIDIA/nccl/blob/master/src/bootstrap.cc"
@@ -75,15 +75,17 @@ SPELLINGS = (
         weight=LIKELY,
         source=_SOCKET,
     ),
-    _net(rf"connect to {_PRIVATE}\S* (?:failed|returned)", _WRONG, source=_SOCKET),
-    _net(r"connect to (?:\[?fe80:|\S*%)\S* (?:failed|returned)", "net-ipv6-link-local", source=_SOCKET),
+    _net(rf"connect to {_PRIVATE}\S* (?:failed|returned)(?!.*, retrying \()", _WRONG, source=_SOCKET),
     _net(
-        rf"connect to (?!{_PRIVATE}|\[?fe80)(?P<host>\S+?)<(?P<port>\d+)> (?:failed|returned).*(?:No route|unreachable|timed out)",
+        r"connect to (?:\[?fe80:|\S*%)\S* (?:failed|returned)(?!.*, retrying \()", "net-ipv6-link-local", source=_SOCKET
+    ),
+    _net(
+        rf"connect to (?!{_PRIVATE}|\[?fe80)(?P<host>\S+?)<(?P<port>\d+)> (?:failed|returned)(?!.*, retrying \().*(?:No route|unreachable|timed out)",
         "net-firewall-ephemeral net-nccl-auto-wrong-iface net-subnet-mismatch",
         source=_SOCKET,
     ),
     _net(
-        rf"connect to (?!{_PRIVATE}|\[?fe80)\S+ (?:failed|returned).*refused",
+        rf"connect to (?!{_PRIVATE}|\[?fe80)\S+ (?:failed|returned)(?!.*, retrying \().*refused",
         "net-nccl-auto-wrong-iface net-firewall-ephemeral",
         weight=LIKELY,
         source=_SOCKET,
@@ -143,7 +145,7 @@ SPELLINGS = (
     ),
     _start(r"Unrecognized (?:element|prefix) token .* when parsing", "nccl-algo-proto-invalid", source=_TUNING),
     _start(r"All entries except the first must have a prefix", "nccl-algo-proto-invalid", source=_TUNING),
-    _start(r"Could not open XML (?:topology|graph) file", "nccl-topo-file-stale", source=_TOPOLOGY),
+    _start(r"^(?!.*NCCL INFO).*Could not open XML (?:topology|graph) file", "nccl-topo-file-stale", source=_TOPOLOGY),
     _start(r"XML (?:Topology|Graph) has wrong version", "nccl-topo-file-stale", source=_TOPOLOGY),
     _start(
         r"XML Parse(?: error)? : (?:unterminated|unexpected|expect)",
@@ -165,7 +167,7 @@ SPELLINGS = (
     _start(
         r"cuMem host allocations do not appear to be working",
         "nccl-cumem-host-docker",
-        weight=SYMPTOM,
+        weight=HINT,
         source=_ENVIRONMENT,
     ),
     _start(r"set_mempolicy", "nccl-cumem-host-docker", weight=LIKELY, source=_ENVIRONMENT),
@@ -177,7 +179,14 @@ SPELLINGS = (
         source=_ENVIRONMENT,
     ),
     _start(
-        r"NVLink SHARP \(NVLS\) Multicast memory", "gpu-nvls-multicast-broken gpu-fabric-manager-down", source=_NVLS
+        r"NVLink SHARP \(NVLS\) Multicast memory(?!.*Proceeding without)",
+        "gpu-nvls-multicast-broken gpu-fabric-manager-down",
+        source=_NVLS,
+    ),
+    _start(
+        r"transport/nvls\.cc.*WARN.*invalid argument",
+        "gpu-nvls-multicast-broken gpu-fabric-manager-down sw-driver-too-old",
+        source="https://github.com/pytorch/pytorch/issues/150852",
     ),
     _start(r"transport/nvls\.cc.*WARN", "gpu-nvls-multicast-broken gpu-fabric-manager-down", source=_NVLS),
     _start(
@@ -252,7 +261,7 @@ SPELLINGS = (
         says="A CUDA call of NCCL failed. Repeat with NCCL_DEBUG=WARN: NCCL then writes which one, and why.",
     ),
     _net(
-        rf"connect to (?!{_PRIVATE}|\[?fe80)\S+ (?:failed|returned)",
+        rf"connect to (?!{_PRIVATE}|\[?fe80)\S+ (?:failed|returned)(?!.*, retrying \()",
         "net-nccl-auto-wrong-iface net-firewall-ephemeral",
         weight=SYMPTOM,
         source=_SOCKET,

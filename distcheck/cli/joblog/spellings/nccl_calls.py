@@ -98,6 +98,17 @@ SPELLINGS = (
         source=f"{_SRC}/misc/nvmlwrap.cc",
     ),
     _gpu(
+        r"nvmlDevice(?!GetHandleBy|GetNvLink|GetP2P)\w+(?:\([^()]*\))? failed(?!: Not Supported)",
+        "gpu-nvml-init-failed gpu-fell-off-bus",
+        weight=LIKELY,
+        source=f"{_SRC}/misc/nvmlwrap.cc",
+    ),
+    _gpu(
+        r"NVML failure '", "gpu-nvml-init-failed gpu-fell-off-bus", weight=LIKELY, source=f"{_SRC}/include/nvmlwrap.h"
+    ),
+    _gpu(r"Retrieve cu\w+ (?:version \d+ )?failed with \d", "sw-driver-too-old", source=f"{_SRC}/misc/cudawrap.cc"),
+    _gpu(r"Failed to load CUDA missing symbol cu", "sw-driver-too-old", source=f"{_SRC}/misc/cudawrap.cc"),
+    _gpu(
         r"exceeds device/fn maxSharedMem",
         weight=LIKELY,
         source=f"{_SRC}/enqueue.cc",
@@ -120,7 +131,7 @@ SPELLINGS = (
     ),
     # graph/: the machine
     _topology(r"Failed to find reverse path from "),
-    _topology(r"Could not find (?:rev link for|node of type|intermediate GPU|a path for pattern)"),
+    _topology(r"Could not find (?:rev link for|node of type|intermediate GPU|a path for pattern(?!.*falling back))"),
     _topology(r"No path computed to go from"),
     _topology(r"could not find CPU close to GPU"),
     _topology(r"Set CPU affinity : unable to find GPU/CPU for rank"),

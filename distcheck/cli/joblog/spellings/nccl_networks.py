@@ -173,7 +173,7 @@ SPELLINGS = (
     _net(r"net devices with different link_layer", "ib-mixed-link-layer", source=_IB),
     _net(r"merge multiple devices together with different link_layer", "ib-mixed-link-layer", source=_IB),
     _net(r"Try (?:only )?selecting NICs (?:of|with) only one (?:link )?type", "ib-mixed-link-layer", source=_IB),
-    _net(r"mergedDev\S* \S* ?has a different number of devices", "ib-hcas-differ", source=_IB),
+    _net(r"mergedDev\S* \S* ?has a different number of devices", "ib-hcas-differ", weight=SYMPTOM, source=_IB),
     _net(r"remote FLID configured as zero even when endpoints", "ib-subnet-differs", source=_IB),
     _net(r"ibv_post_(?:send|recv)\(\) failed with error", weight=LIKELY, source=_IB, says=_POST),
     _net(
@@ -189,7 +189,7 @@ SPELLINGS = (
         says=_MISMATCH,
     ),
     _net(
-        r"Detected mixed local (?:Coll)?Net device counts",
+        r"Detected mixed local (?:Coll)?Net device counts(?!.*Ignoring due to)",
         "ib-hcas-differ",
         source="https://github.com/NVIDIA/nccl/blob/master/src/init.cc",
     ),

@@ -27,12 +27,6 @@ SPELLINGS = (
         source=_PLUGIN,
     ),
     _net(r"Could not find any optimal provider", "nccl-efa-provider-missing", source=_OFI),
-    _net(
-        r"NET/OFI .*(?:fi_getinfo|No eligible providers|Failed to|Unable to find)",
-        "nccl-efa-provider-missing",
-        weight=LIKELY,
-        source=_OFI,
-    ),
     _net(r"provider efa output empty list", "nccl-efa-provider-missing", source=_OFI),
     _net(r"Failed to find ncclNetPlugin symbol", "sw-plugin-abi", weight=HINT, source=_PLUGIN),
     # An older interface is tried next; only the last of these lines is one plugin that does not fit.
@@ -70,11 +64,10 @@ SPELLINGS = (
     _net(r"Only EFA provider is supported", "nccl-efa-provider-missing", source=_OFI),
     _net(r"NET/OFI .*Cannot allocate memory", "ib-fork-or-memlock nccl-efa-provider-missing", source=_OFI),
     _net(
-        r"NET/OFI .*(?:completed with error|Couldn't|Unable to (?:insert|free|post|connect))",
-        weight=SYMPTOM,
+        r"NET/OFI Unable to register memory",
+        "gdr-module-missing",
+        weight=LIKELY,
         source=_OFI,
-        says="The plugin for EFA failed on the network. Check that the security group allows all traffic to itself, in both"
-        " directions, and FI_LOG_LEVEL=warn.",
+        unless=r"cxil_|NET/OFI .*Cannot allocate memory",
     ),
-    _net(r"NET/OFI Unable to register memory", "gdr-module-missing", weight=LIKELY, source=_OFI),
 )

@@ -45,6 +45,11 @@ SPELLINGS = (
     ),
     _gpu(r"CUDA some PFN functions not found in the library", "sw-driver-too-old", source=f"{_SRC}/misc/cudawrap.cc"),
     _start(r"NCCL_DEVICE_UNPACK plugin has incompatible version", "sw-plugin-abi", source=f"{_SRC}/init.cc"),
+    _start(
+        r"NCCL (?:error|failure).*unknown result code",
+        source=f"{_SRC}/init.cc",
+        says="The program was built for a newer NCCL than the one it loads. Compare LD_LIBRARY_PATH with what pip installed.",
+    ),
     # interfaces and adapters
     _net(
         r"(?:Net : |ncclSocketInit: |WARN )Socket creation failed",
@@ -76,6 +81,13 @@ SPELLINGS = (
         source=f"{_SRC}/transport/net_ib",
         says=_ADDRESSES,
     ),
+    told(
+        r"Out of bounds values : [1-9]",
+        "collective-wrong-result",
+        about="GPU",
+        weight=LIKELY,
+        source="https://github.com/NVIDIA/nccl-tests/blob/master/src/common.cu",
+    ),
     # memory, GPUs
     told(
         r"\bmalloc(?: of |\(size=)\d+(?: bytes failed|\) returned null)",
@@ -89,6 +101,30 @@ SPELLINGS = (
     _call(r"Mismatched collective detected", "init.cc", _MISMATCH),
     _call(r"may be caused by a collective mismatch around rank", "init.cc", _MISMATCH),
     _call(r"posted incorrect receive info: size", "transport/net_ib", _MISMATCH),
+    *(
+        told(words, about="application", weight=SYMPTOM, source=f"{_SRC}/init.cc", says=_WRONG_CALL)
+        for words in (r"ncclInvalidArgument", r"invalid argument \(run with NCCL_DEBUG")
+    ),
+    told(
+        r"Invalid value .{0,30}for environment variable:? (?:TORCH_)?NCCL_",
+        "torch-nccl-var-invalid",
+        about="start-up",
+        source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/Utils.hpp",
+    ),
+    *(  # windows, RMA and growing communicators, of NCCL 2.27 and later
+        _call(words, "dev_runtime.cc")
+        for words in (
+            r"\bncclCommGrow: ",
+            r"\bncclPutSignal\b",
+            r"\bncclWaitSignal: ",
+            r"\bncclRedOpDestroy : ",
+            r"symmetric registration check failed on rank",
+            r"argument (?:must be|not) initialized via NCCL_\w+_INITIALIZER",
+            r": communicator was revoked",
+            r"Invalid device \d+ \(totalnDev=",
+            r"communicators in (?:a ncclGroup\(\) can be CUDA graph captured|graph mode while others not)",
+        )
+    ),
     _call(r"\S+ : \S+ argument is NULL", "misc/argcheck.cc"),
     _call(r"comm \S+ has already been destroyed", "init.cc"),
     _call(r"Attempt to use communicator before the previous operation", "init.cc"),

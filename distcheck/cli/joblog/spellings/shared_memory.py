@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import HINT, LIKELY, SYMPTOM, told
 from distcheck.cli.joblog.spellings.storage import CACHE, CODE_CACHE
 
 _SHM = "https://github.com/NVIDIA/nccl/blob/master/src/misc/shmutils.cc"
@@ -13,6 +13,9 @@ _MAPPED = "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/MapAllocat
 _SIGNAL = "https://man7.org/linux/man-pages/man7/signal.7.html"
 _ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
 _REDUCTION = "https://docs.pytorch.org/docs/stable/multiprocessing.html#file-descriptor-file-descriptor"
+_SEMAPHORE = "https://docs.python.org/3/library/multiprocessing.html#synchronization-primitives"
+_NGC = "https://docs.nvidia.com/deeplearning/frameworks/user-guide/index.html"
+_RAY = "https://docs.ray.io/en/latest/ray-core/objects/object-spilling.html"
 _host = partial(told, about="start-up")
 _SMALL = "host-shm-too-small"
 _IN_MEMORY = r"/dev/shm|shared[ _]?mem|Memory file system|\bshm\b|sharedctypes|multiprocessing/(?:heap|synchronize|connection)|shm_open|/torch_\d"
@@ -90,6 +93,18 @@ SPELLINGS = (
     _host(r"tasks? [\d,-]+: Bus error", _SMALL, source=_SIGNAL),
     _host(r"\bBus error\b", _SMALL, weight=SYMPTOM, source=_SIGNAL),
     _host(r"\bSIGBUS\b", _SMALL, weight=SYMPTOM, source=_SIGNAL),
+    _host(r"Permission denied: '/dev/shm\b", "host-shm-not-writable", source=_ERRNO),
+    _host(r"No such file or directory: '/dev/shm'", "host-shm-not-writable", source=_ERRNO),
+    _host(  # sem_open needs /dev/shm
+        r"\[Errno (?:2|13|30|38)\] (?:No such|Permission|Read-only|Function not)",
+        "host-shm-not-writable",
+        weight=LIKELY,
+        source=_SEMAPHORE,
+        trace=r"_multiprocessing\.SemLock",
+    ),
+    _host(r"SHMEM allocation limit is set to the default of 64MB", _SMALL, weight=HINT, source=_NGC),
+    _host(r"File exists: '/?(?:dev/shm/)?(?:psm_|nccl-|torch_)", "host-shm-stale-files", weight=LIKELY, source=_ERRNO),
+    _host(r"instead of /dev/shm because /dev/shm has only", _SMALL, weight=HINT, source=_RAY),
     _host(r"received \d+ items of ancdata", "host-nofile net-open-files", source=_REDUCTION),
     _host(r"Too many open files", "host-nofile net-open-files", source=_ERRNO),
     _host(r"can't start new thread", "host-nproc-pids", source=_ERRNO),

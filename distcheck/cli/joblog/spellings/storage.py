@@ -26,7 +26,13 @@ _ARROW = "https://github.com/huggingface/datasets/blob/main/src/datasets/arrow_d
 _DISTCP = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/checkpoint/filesystem.py"
 _ZERO = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/engine.py"
 _FUSED = "https://github.com/NVIDIA/Megatron-LM/blob/v2.5/megatron/fused_kernels/__init__.py"
+_WRITER = "https://github.com/pytorch/pytorch/blob/main/caffe2/serialize/inline_container.cc"
+_SERIALIZATION = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/serialization.cpp"
+_NUMPY = "https://github.com/numpy/numpy/blob/main/numpy/_core/src/multiarray/convert.c"
+_RUST = "https://doc.rust-lang.org/std/io/enum.ErrorKind.html"
+_TEMPFILE = "https://docs.python.org/3/library/tempfile.html#tempfile.gettempdir"
 _host = partial(told, about="start-up")
+_FULL = "storage-full host-disk-full"
 _RENDEZVOUS = "net-file-rendezvous-nfs"
 _IN_RENDEZVOUS = r"init_process_group|FileStore|file_rendezvous|file://|init_method|init_distributed"
 
@@ -80,12 +86,19 @@ SPELLINGS = (
         )
     ),
     _host(r"Stale file handle", weight=LIKELY, source=_LOCK, near=CACHE, unless=CODE_CACHE, says=_CACHE_RACE),
+    # FileStore's calls, each with the words of errno: SYSASSERT
+    _host(r"(?:Error|what\(\)): +flock: [A-Z]", _RENDEZVOUS, source=_FILE_STORE),
     _host(
-        r"flock: (?:Function not implemented|No locks available|Input/output error|Stale)",
+        r"(?<!\w)flock: (?:Function not implemented|No locks available|Input/output|Stale)",
         _RENDEZVOUS,
         source=_FILE_STORE,
     ),
-    _host(r"open\(/\S+\): (?:No such file|Permission denied|Stale|Input/output)", _RENDEZVOUS, source=_FILE_STORE),
+    _host(
+        r"open\(/\S+\): (?:No such|Permission|Stale|Input/output|Read-only|Is a dir|Not a dir|Transport|No space|Disk quota)",
+        _RENDEZVOUS,
+        source=_FILE_STORE,
+    ),
+    _host(r"Error: lseek: ", _RENDEZVOUS, weight=LIKELY, source=_FILE_STORE, near=_IN_RENDEZVOUS),
     _host(r"cannot access '\S+' file: ", _RENDEZVOUS, source=_THD),
     # What the kernel and mount say about a file server
     *(
@@ -111,5 +124,18 @@ SPELLINGS = (
         only=_too_many,
     ),
     _host(r"Timeout waiting for key: ", _RENDEZVOUS, weight=LIKELY, source=_FILE_STORE, near=r"FileStore|file://"),
+    # a file that could not be written, without the words of errno: the disk or the quota is full
+    _host(r"PytorchStreamWriter failed writing (?:file|central directory|data)", _FULL, weight=LIKELY, source=_WRITER),
+    _host(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d", _FULL, weight=LIKELY, source=_WRITER),
+    _host(r"write\(\): fd \d+ failed with (?!Broken pipe|Bad file)", _FULL, weight=LIKELY, source=_SERIALIZATION),
+    _host(r"OSError: \d+ requested and \d+ written", _FULL, weight=LIKELY, source=_NUMPY),
+    _host(r"kind: (?:StorageFull|QuotaExceeded|FilesystemQuotaExceeded)\b", _FULL, source=_RUST),
+    _host(r"No usable temporary directory found in", "host-disk-full storage-full", source=_TEMPFILE),
+    _host(
+        r"RuntimeError: Parent directory \S+ does not exist",
+        "storage-path-missing storage-not-shared",
+        weight=LIKELY,
+        source=_WRITER,
+    ),
     _host(r"No locks available", _RENDEZVOUS, weight=LIKELY, source=_ERRNO, near=_IN_RENDEZVOUS, unless=r"flock: "),
 )
