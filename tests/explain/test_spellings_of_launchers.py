@@ -66,6 +66,8 @@ def test_a_broken_start_script_is_start_up_and_no_rule(line):
         "searching for mpirun: found",
         "-- Could NOT find Python: not found in the cache",
         "loaded command 'torchrun' from config; not found: 0",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/ray'",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/root/.cache/huggingface/accelerate'",
     ],
 )
 def test_a_program_that_is_only_mentioned_is_not_missing(line):
@@ -286,3 +288,42 @@ def test_probes_and_crash_loops_are_consequences():
     later = "Readiness probe failed: x\nCrashLoopBackOff\n"
     assert rules(f"{later}RuntimeError: CUDA error: invalid device ordinal\n")[0] == "env-local-rank-out-of-range"
     assert rules(later) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "rule"),
+    [
+        ("dial tcp: lookup job-launcher on 10.96.0.10:53: no such host", "k8s-dns-not-ready"),
+        ("/usr/bin/orted: error while loading shared libraries: libimf.so: cannot open", "launch-failed"),
+        ("mpirun: symbol lookup error: /lib/libopen-pal.so.40: undefined symbol: x", "launch-failed"),
+        (
+            "n2: ModuleNotFoundError: No module named 'x'\npdsh@n1: n2: ssh exited with exit code 1",
+            "sw-packages-differ",
+        ),
+        (
+            "n2: bash: a.sh: No such file or directory\npdsh@n1: n2: ssh exited with exit code 127",
+            "command-file-missing",
+        ),
+        ("slurmstepd: error: Munge decode failed: Rewound credential", "host-clock-skew"),
+        ("Exception: Python in worker has different version 3.7 than that in driver 3.8", "sw-python-differs"),
+    ],
+)
+def test_what_a_launcher_finds_on_another_node_is_named(log, rule):
+    assert rules(f"{HEALTHY}{log}\n")[0] == rule
+
+
+@pytest.mark.parametrize(
+    ("line", "about"),
+    [
+        ("mpirun noticed that process rank 2 with PID 0 on node n1 exited on signal 6 (Aborted).", "application"),
+        ("mpirun detected that one or more processes exited with non-zero status, thus", "application"),
+        ("mca_btl_tcp_endpoint_complete_connect] connect() to 172.17.0.1 failed: Connection refused (111)", "network"),
+        ('munge: Error: Unable to access "/var/run/munge/munge.socket.2": No such file or directory', "start-up"),
+        ("UncompletedJobError: Job 1 has not produced any output (state: TIMEOUT)", "process killed"),
+        ("ModuleNotFoundError: No module named 'x'", "start-up"),
+        ("bash: a.sh: No such file or directory", None),
+    ],
+)
+def test_what_a_launcher_reports_of_its_ranks_blames_no_rule(line, about):
+    answered = found(f"{HEALTHY}{line}\n")
+    assert (answered.causes, answered.about) == ((), about)

@@ -34,7 +34,7 @@ SPELLINGS = (
     *(
         _start(pattern, weight=LIKELY, source=_KUBERNETES, says=_REFUSED)
         for pattern in (
-            r"Error from server",
+            r"Error from server \((?:Forbidden|NotFound|BadRequest|Invalid|AlreadyExists|Conflict|InternalError|Unauthorized)",
             r"admission webhook \S+ denied the request",
             r"is forbidden: (?:exceeded quota|violates|User |unable to)",
             r"no matches for kind",

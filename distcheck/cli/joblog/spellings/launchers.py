@@ -27,6 +27,18 @@ _VERSIONS = "Packages of versions that do not fit each other are installed."
 SPELLINGS = (
     # A script is missing.
     _start(
+        r"bash: \S+\.sh: No such file or directory",
+        "command-file-missing launch-failed",
+        weight=LIKELY,
+        source=_SHELL,
+        near=r"pdsh@\S+: \S+: ssh exited|mpirun|srun: error",
+    ),
+    _start(
+        r"Python in worker has different version",
+        "sw-python-differs sw-packages-differ",
+        source="https://github.com/apache/spark/blob/master/python/pyspark/worker.py",
+    ),
+    _start(
         r"can't open file '[^']+': \[Errno 2\]",
         "command-file-missing",
         weight=LIKELY,
@@ -215,7 +227,7 @@ SPELLINGS = (
         "sw-packages-differ launch-probe-missing sw-python-differs",
         weight=LIKELY,
         source=_PYTHON,
-        near=r"Primary job\s+terminated|(?:mpirun|mpiexec)(?:\.real)? detected|Command '+\[?'?ssh |task function was not",
+        near=r"Primary job\s+terminated|(?:mpirun|mpiexec)(?:\.real)? detected|pdsh@\S+: \S+: ssh exited|Command '+\[?'?ssh |task function was not",
         unless=r"'?etcd|mpi4py",
     ),
     _start(

@@ -15,6 +15,7 @@ _DAEMONS = "https://github.com/openpmix/prrte/blob/master/src/mca/errmgr/base/he
 _HYDRA = "https://github.com/pmodels/mpich/tree/main/src/pm/hydra"
 _HOROVOD = "https://github.com/horovod/horovod/blob/master/horovod/runner/driver/driver_service.py"
 _INIT = "MPI could not start: a component of it, of PMIx or of UCX is missing, or belongs to another release."
+_RANK_FAILED = "A rank failed. The cause is in the lines of that rank before this report."
 _ORTERUN = "https://github.com/open-mpi/ompi/blob/v4.1.x/orte/tools/orterun/help-orterun.txt"
 _PLM = "https://github.com/open-mpi/ompi/tree/v4.1.x/orte/mca/plm"
 _OF_PYTHON = r"(?:python|torchrun|accelerate|deepspeed)"
@@ -148,6 +149,13 @@ SPELLINGS = (
     _start(r"daemon has unexpectedly failed after launch", _UNREACHABLE, weight=LIKELY, source=_DAEMONS),
     _start(r"lost communication with a remote daemon", _UNREACHABLE, weight=LIKELY, source=_DAEMONS),
     _start(r"PMIX ERROR", "launch-failed", weight=SYMPTOM, source=_MPI),
+    _start(r"PMIX_ERROR", "launch-failed", weight=SYMPTOM, source=_MPI),
+    *(
+        _start(
+            rf"\b(?:orted|prted|mpirun|mpiexec|orterun): {words}", "launch-failed mpi-env-not-forwarded", source=_MPI
+        )
+        for words in ("error while loading shared", "symbol lookup error")
+    ),
     _start(r"OPAL ERROR", "launch-failed", weight=SYMPTOM, source=_MPI),
     _start(r"ORTE_ERROR_LOG", "launch-failed", weight=SYMPTOM, source=_MPI),
     _start(
@@ -155,6 +163,14 @@ SPELLINGS = (
         source=_MPI,
         weight=SYMPTOM,
         says="MPI could not start. The lines around this one say why.",
+    ),
+    *(
+        _start(pattern, source=_MPI, weight=CONSEQUENCE, about="application", says=_RANK_FAILED)
+        for pattern in (
+            r"process rank \d+ .*exited on signal (?!9\b|7\b)",
+            r"one or more processes exited with non-zero status",
+            r"Primary job\s+terminated normally, but",
+        )
     ),
     _start(
         r"MPI_ABORT was invoked",
@@ -187,6 +203,14 @@ SPELLINGS = (
         source=_HOROVOD,
     ),
     # Connections between MPI's processes.
+    _start(
+        r"mca_btl_tcp_\w+\] connect\(\) to .* failed",
+        about="network",
+        weight=LIKELY,
+        source=_TCP,
+        says="MPI took an address, often of docker0 or a virtual bridge, at which another process is not reached. Name the"
+        " network with -mca btl_tcp_if_include.",
+    ),
     _start(
         r"appears to be (?:a )?another Open MPI process",
         about="network",

@@ -113,6 +113,16 @@ SPELLINGS = (
         source="https://github.com/kubeflow/trainer/blob/release-1.9/pkg/config/config.go",
     ),
     _net(
+        r"lookup \S*(?:master|worker|launcher|\.svc)\S* .*no such host",
+        "k8s-dns-not-ready env-master-addr-unresolvable",
+        source="https://pkg.go.dev/net#DNSError",
+    ),
+    _net(
+        r"nc: bad address '\S*(?:master|worker|launcher|\.svc)",
+        "k8s-dns-not-ready env-master-addr-unresolvable",
+        source="https://github.com/kubeflow/trainer/blob/release-1.9/pkg/config/config.go",
+    ),
+    _net(
         r"nslookup: can't resolve '\S*(?:master|worker|launcher|\.svc)",
         "k8s-dns-not-ready env-master-addr-unresolvable",
         source="https://github.com/kubeflow/trainer/blob/release-1.9/pkg/config/config.go",

@@ -81,8 +81,9 @@ SPELLINGS = (
     *_missing(r"No command ['\"]", r"['\"] found", _HINTS),
     *_missing(r"\bThe program ['\"]", r"['\"] (?:is currently not installed|can be found in)", _HINTS),
     *_missing(r"\bwhich: no ", r" in \(", _HINTS),
-    *_missing(r"No such file or directory: ['\"](?:\S*/)?", r"['\"]", _SHELL),
-    *_missing(r"/", r": No such file or directory", _SHELL),
+    *_missing(r"No such file or directory: ['\"](?:\S*/s?bin/)?", r"['\"]", _SHELL),  # not a folder of this name
+    *_missing(r"/s?bin/", r": No such file or directory", _SHELL),
+    _start(rf"/{_NATIVE}: No such file or directory", _NO_LAUNCHER, source=_SHELL),
     *_missing(
         r"\b(?:env|nohup|timeout|nice|sudo|xargs|stdbuf|setsid|time): [\u2018'\"]?", r"[\u2019'\"]?: No such file", _ENV
     ),

@@ -13,6 +13,7 @@ _SRUN = "https://slurm.schedmd.com/srun.html"
 _SBATCH = "https://slurm.schedmd.com/sbatch.html"
 _ERRNO = "https://github.com/SchedMD/slurm/blob/master/src/common/slurm_errno.c"
 _STEPD = "https://github.com/SchedMD/slurm/blob/master/src/slurmd/slurmstepd/slurmstepd_job.c"
+_MUNGE = "https://github.com/dun/munge/wiki/Troubleshooting"
 _PYXIS = "https://github.com/NVIDIA/pyxis"
 _LIGHTNING = (
     "https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/plugins/environments/slurm.py"
@@ -112,6 +113,28 @@ SPELLINGS = (
         r"Batch job submission failed",
         source=_SBATCH,
         says="Slurm refused the job: change the request, or choose a partition that can serve it.",
+    ),
+    _start(
+        r"\b(?:Rewound|Expired) credential\b", "host-clock-skew launch-node-unreachable", weight=LIKELY, source=_MUNGE
+    ),
+    *(
+        _start(
+            pattern, weight=LIKELY, source=_MUNGE, says="Slurm's authentication does not work here: is munged running?"
+        )
+        for pattern in (
+            r"munge: Error: ",
+            r"Munge encode failed",
+            r"Munge decode failed: (?!Expired|Rewound)",
+            r"auth/munge: .*(?:failed|error)",
+            r"Failed to access \"\S*munge\.socket",
+        )
+    ),
+    _start(
+        r"has not produced any output \(state: (?:CANCELLED|TIMEOUT|PREEMPTED|NODE_FAIL)",
+        about="process killed",
+        weight=LIKELY,
+        source="https://github.com/facebookincubator/submitit/blob/main/submitit/core/core.py",
+        says="Slurm ended the job before it had a result: its time limit, a preemption, a node failure, or scancel.",
     ),
     _start(
         r"srun: Job step aborted",

@@ -46,7 +46,6 @@ SPELLINGS = (
     _start(r"Identity file \S+ not accessible", _UNREACHABLE, weight=LIKELY, source=_SSH),
     _start(r"Unable to open connection to host", _UNREACHABLE, weight=LIKELY, source=_SSH),
     _start(r"ssh: Connection (?:closed|reset|timed out)", _UNREACHABLE, weight=LIKELY, source=_SSH),
-    _start(r"client_loop: .*(?:Broken pipe|disconnect)", _UNREACHABLE, weight=LIKELY, source=_SSH),
     # pdsh, whose modules and remote commands are files of its own
     _start(r"\bgethostbyname\(\"[^\"]+\"\) failed", _UNREACHABLE, source=_PDSH),
     _start(r"\brcmd: (?:socket|connect|\S+: (?:Permission denied|Connection|No route))", _UNREACHABLE, source=_PDSH),
