@@ -167,3 +167,26 @@ def test_nccl_that_also_took_a_link_local_interface_is_told_from_a_closed_port()
     failed = "NCCL INFO Call to connect returned Connection timed out, retrying\n"
     assert rules(using.format(" [1]veth2:fe80::380d%veth2<0>") + failed)[0] == "net-ipv6-link-local"
     assert rules(using.format("") + failed)[0] == "net-firewall-ephemeral"
+
+
+def test_a_refused_connection_of_the_script_s_own_names_no_rule():
+    trace = 'Traceback (most recent call last):\n  File "{}", line 3, in f\nConnectionRefusedError: [Errno 111] x\n'
+    answered = found(trace.format("upload.py"))
+    assert not answered.causes
+    assert answered.about == "application"
+    assert rules(trace.format("torch/distributed/rendezvous.py"))[0] == "net-master-refused"
+    assert rules("ConnectionRefusedError: [Errno 111] x")[0] == "net-master-refused"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INFO: port 6006 is busy, using 6007",
+        "error: could not connect to host database",
+        "only 3/8 processes finished",
+        "KeyError: 'rank'",
+        "KeyError: 'local_rank'",
+    ],
+)
+def test_words_that_only_look_like_a_missing_rank_or_port_name_nothing(text):
+    assert not rules(text)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, ERROR, GUESS, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, ERROR, GUESS, About, told
 
 _LOGGING = "https://docs.python.org/3/library/logging.html#logging-levels"
 _PYTHON = "https://docs.python.org/3/library/traceback.html"
@@ -32,6 +32,13 @@ _LATE = (
     " than the timeout, calls another collective, or failed first."
 )
 
+_FORMS: tuple[tuple[About, str], ...] = (
+    ("network", rf"^(?=.*{_NETWORK}).*"),
+    ("GPU", rf"^(?!.*{_NETWORK})(?=.*{_GPU}).*"),
+    ("start-up", rf"^(?!.*{_NETWORK})(?!.*{_GPU}).*"),
+)
+"""What a line is about by its words."""
+_RAISING: tuple[tuple[About, str, str], ...] = (("start-up", _STARTING, ""), ("application", "", _STARTING))
 STARTING = told(
     r"(?<!SO_)Error: (?!Rank)",
     about="start-up",
@@ -63,7 +70,7 @@ SPELLINGS = (
     *(
         _guess(rf"\braise \w+(?:\.\w+)*{words}", about=about, source=_PYTHON, says=_CUT, near=near, unless=unless)
         for words in (r"Error\b", r"Exception\b")
-        for about, near, unless in (("start-up", _STARTING, ""), ("application", "", _STARTING))
+        for about, near, unless in _RAISING
     ),
     # Launchers that go on with less than was asked for.
     _guess(
@@ -84,10 +91,6 @@ SPELLINGS = (
             r"\bcannot\b",
             r"\bcould not\b",
         )
-        for about, line in (
-            ("network", rf"^(?=.*{_NETWORK}).*"),
-            ("GPU", rf"^(?!.*{_NETWORK})(?=.*{_GPU}).*"),
-            ("start-up", rf"^(?!.*{_NETWORK})(?!.*{_GPU}).*"),
-        )
+        for about, line in _FORMS
     ),
 )

@@ -30,7 +30,7 @@ _LAUNCH = (
     "https://docs.pytorch.org/docs/stable/elastic/run.html#transitioning-from-torch-distributed-launch-to-torchrun"
 )
 _start = partial(told, about="start-up")
-_VARIABLES = r"(?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)"
+_VARIABLES = r"(?-i:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)"
 
 SPELLINGS = (
     _start(
@@ -40,7 +40,7 @@ SPELLINGS = (
     ),
     _start(rf"KeyError: ['\"]{_VARIABLES}['\"]", "env-rank-unset env-mpi-horovod-vars-only", source=_ENVIRON),
     _start(
-        r"KeyError: ['\"](?:LOCAL_RANK|LOCAL_WORLD_SIZE)['\"]", "env-local-rank-unset env-rank-unset", source=_ENVIRON
+        r"KeyError: ['\"](?-i:LOCAL_RANK|LOCAL_WORLD_SIZE)['\"]", "env-local-rank-unset env-rank-unset", source=_ENVIRON
     ),
     _start(r"(?:KeyError: )?'LOCAL_RANK'$", "env-local-rank-unset env-rank-unset", source=_ENVIRON, near=r"environ"),
     _start(
@@ -49,9 +49,14 @@ SPELLINGS = (
         source=_ENVIRON,
     ),
     _start(r"KeyError: ['\"]?SLURM_\w+['\"]", "slurm-no-srun env-rank-unset", weight=LIKELY, source=_ENVIRON),
+    _start(  # torch 0.4 to 1.0
+        r"is not set but it is required for env:// init",
+        "env-rank-unset env-mpi-horovod-vars-only",
+        source="https://github.com/pytorch/pytorch/blob/v1.0.1/torch/lib/THD/base/init_methods/InitMethodEnv.cpp",
+    ),
     _start(r"KeyError: ['\"]OMPI_COMM_WORLD_", "env-rank-unset", source=_ENVIRON),
     _start(
-        r"KeyError: ['\"](?:(?:MASTER|NODE|GROUP|GLOBAL|LOCAL|WORLD|PMI)_\w+|NNODES)['\"]",
+        r"KeyError: ['\"](?-i:(?:MASTER|NODE|GROUP|GLOBAL|LOCAL|WORLD|PMI)_\w+|NNODES)['\"]",
         "env-rank-unset env-local-rank-unset",
         weight=LIKELY,
         source=_ENVIRON,

@@ -26,6 +26,8 @@ _net = partial(told, about="network", weight=SHAPE, fallback=True)
 _killed = partial(told, about="process killed", weight=SHAPE, fallback=True)
 
 _NO_WARNING = r"^(?!.*\b(?:warn(?:ing)?|debug|retry(?:ing)?)\b).*"
+_SERVER = r"(?:database|debugger|registry|dashboard|docker daemon|tracking server)"
+_GOES_ON = r"(?!.*\b(?:using|trying|try) (?:port )?\d)"
 _VARIABLE = r"\b(?-i:(?:LOCAL_|GLOBAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT)|NNODES)\b"
 _HAS_DEFAULT = r"(?!.*(?:default|using|assum|fall))"
 _MEMBERS = (
@@ -108,7 +110,7 @@ SPELLINGS = (
         )
         for verb in ("join", "register", "connect", "arrive", "report", "respond", "check", "start")
     ),
-    _start(rf"\bonly \d+(?: ?(?:out )?of |/)\d+ {_MEMBERS}", _MISSING, source=_RENDEZVOUS),
+    _start(rf"\bonly \d+(?: ?(?:out )?of |/)\d+ {_MEMBERS}(?! (?:finish|complet|done))", _MISSING, source=_RENDEZVOUS),
     *(
         _net(
             rf"\b{name}\b",
@@ -124,7 +126,7 @@ SPELLINGS = (
     ),
     # Ports.
     *(
-        _net(rf"{_NO_WARNING}\bport\b.{{0,60}}\b{words}\b", _TAKEN, source=_ERRNO, unless=SERVICES)
+        _net(rf"{_GOES_ON}{_NO_WARNING}\bport\b.{{0,60}}\b{words}\b", _TAKEN, source=_ERRNO, unless=SERVICES)
         for words in (
             "in use",
             "being used",
@@ -169,7 +171,7 @@ SPELLINGS = (
     ),
     # Connections.
     _net(
-        rf"{_NO_WARNING}{_FAILED}.{{0,30}}\bconnect(?:ing)?\b.{{0,10}}\b(?:to|with)\b.{{0,60}}{_MASTER}",
+        rf"{_NO_WARNING}{_FAILED}.{{0,30}}\bconnect(?:ing)?\b.{{0,10}}\b(?:to|with)\b(?!.*\b{_SERVER}\b).{{0,60}}{_MASTER}",
         _UNREACHABLE,
         source=_ERRNO,
         unless=_ELSEWHERE,

@@ -18,6 +18,13 @@ SERVICES = r"zmq\.error|zmq/|attempting to bind on address|in use by another pro
 """Clients and servers beside the job."""
 _OTHER_SOFTWARE = rf"ssh: |failed to connect to|connect to \S+<|ibv_|NCCL WARN|{_WORKERS}|{SERVICES}|{WEB}"
 
+_MEETING = (
+    r"distributed|rendezvous|elastic|store|horovod|deepspeed|accelerate|launch|mpi|dask|ray/|gloo|byteps|paddle|mxnet"
+    r"|oneflow|jax|tensorflow|init_"
+)
+_OWN_CODE = rf"(?=[^\0]*Traceback)(?=[^\0]*File )(?![^\0]*(?:{_MEETING}))"
+"""A traceback through no code by which ranks meet."""
+
 SPELLINGS = (
     _net(
         r"(?:port: (?P<port>\d+).*)?address already in use",
@@ -51,6 +58,15 @@ SPELLINGS = (
         weight=SYMPTOM,
         source=_ERRNO,
         unless=_OTHER_SOFTWARE,
+    ),
+    _net(  # torch's store is not in Python: this is a connection of the script's own
+        r"ConnectionRefusedError",
+        about="application",
+        weight=SYMPTOM,
+        source="https://docs.python.org/3/library/socket.html",
+        trace=_OWN_CODE,
+        unless=_OTHER_SOFTWARE,
+        says="A connection of the script's own was refused: the server that it needs does not run, or its address is wrong.",
     ),
     _net(
         r"ConnectionRefusedError",
