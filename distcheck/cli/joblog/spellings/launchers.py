@@ -172,6 +172,18 @@ SPELLINGS = (
             r"need to avoid running any instruction using `torch\.cuda`",
         )
     ),
+    _start(
+        r"can't create new processes if CUDA is already initialized",
+        weight=LIKELY,
+        source=_LIGHTNING,
+        says="The script used CUDA before Lightning started its processes: move that into the training function.",
+    ),
+    _start(
+        r"\b(?:Invalid|Unknown|Unsupported) launcher(?: type)?: ",
+        weight=LIKELY,
+        source="https://github.com/open-mmlab/mmengine/blob/main/mmengine/dist/utils.py",
+        says="The script does not know this --launcher.",
+    ),
     # torch.multiprocessing and Windows.
     _start(
         r"attempt has been made to start a new process before the",

@@ -16,6 +16,7 @@ _HYDRA = "https://github.com/pmodels/mpich/tree/main/src/pm/hydra"
 _HOROVOD = "https://github.com/horovod/horovod/blob/master/horovod/runner/driver/driver_service.py"
 _INIT = "MPI could not start: a component of it, of PMIx or of UCX is missing, or belongs to another release."
 _RANK_FAILED = "A rank failed. The cause is in the lines of that rank before this report."
+_CRAY = "https://cpe.ext.hpe.com/docs/latest/mpt/mpich/intro_mpi.html"
 _ORTERUN = "https://github.com/open-mpi/ompi/blob/v4.1.x/orte/tools/orterun/help-orterun.txt"
 _PLM = "https://github.com/open-mpi/ompi/tree/v4.1.x/orte/mca/plm"
 _OF_PYTHON = r"(?:python|torchrun|accelerate|deepspeed)"
@@ -134,6 +135,28 @@ SPELLINGS = (
             r"Fatal error in (?:P?MPI|internal)_Init",
             r"supposed to get help about:",
         )
+    ),
+    # Cray's MPICH and its launchers.
+    _start(
+        r"MPIDI_CRAY_init: ",
+        weight=LIKELY,
+        source=_CRAY,
+        says="Cray's MPICH could not start: link the GTL library (module load craype-accel-...), or unset MPICH_GPU_SUPPORT_ENABLED.",
+    ),
+    *(
+        _start(pattern, "launch-failed", weight=LIKELY, source=_CRAY)
+        for pattern in (
+            r"apsched: claim exceeds reservation",
+            r"aprun: (?:file|error|\[NID|Error)",
+            r"apinit: .*(?:failed|error)",
+        )
+    ),
+    _start(
+        r"Attempting to use an MPI routine (?:before initializing|after finalizing)",
+        weight=LIKELY,
+        about="application",
+        source=_HYDRA,
+        says="The program calls MPI before MPI_Init() or after MPI_Finalize().",
     ),
     _start(r"system limit exceeded on number of pipes", "host-nofile", weight=LIKELY, source=_MPI),
     _start(
