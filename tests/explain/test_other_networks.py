@@ -156,6 +156,16 @@ def test_the_machine_that_refuses_tells_whether_the_address_exists_on_every_node
     assert rules(line.format("172.20.0.1"))
 
 
+def test_the_remote_host_tells_whether_the_daemon_s_address_exists_on_every_node():
+    text = "A process or daemon was unable to complete a TCP connection\nto another process:\n  Remote host:   {}\n"
+    assert not rules(text.format("172.17.0.2"))
+    assert rules(text.format("10.104.5.40"))[0] == "net-firewall-ephemeral"
+
+
+def test_a_name_of_a_cloud_s_service_is_not_the_master_s():
+    assert not rules("DNS resolution failed for storage.googleapis.com: C-ares status is not ARES_SUCCESS")
+
+
 def test_an_http_server_s_port_is_not_the_master_s():
     line = "[Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address already in use"
     assert not rules(line)

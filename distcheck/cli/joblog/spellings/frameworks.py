@@ -20,6 +20,8 @@ _SPARK = "https://github.com/apache/spark/blob/master/core/src/main/scala/org/ap
 _JAVA = "https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/net/InetAddress.html"
 _HIVEMIND = "https://github.com/learning-at-home/hivemind/blob/master/hivemind/p2p/p2p_daemon.py"
 _net = partial(told, about="network")
+_CLOUD = r"googleapis\.com|metadata\.google|amazonaws\.com|azure|https?://"
+"""Servers beside the job."""
 _TAKEN = "net-port-in-use net-bind-failed"
 _UNRESOLVED = "env-master-addr-unresolvable k8s-dns-not-ready"
 _OWN_NAME = "host-own-name-unresolvable net-hostname-loopback"
@@ -40,8 +42,17 @@ SPELLINGS = (
         _UNRESOLVED,
         weight=LIKELY,
         source=_GRPC,
+        unless=_CLOUD,
     ),
-    _net(r"C-ares status is not ARES_SUCCESS", _UNRESOLVED, weight=LIKELY, source=_GRPC),
+    _net(
+        r"DNS resolution failed for ",
+        about="application",
+        weight=LIKELY,
+        source=_GRPC,
+        near=_CLOUD,
+        says="The program cannot reach a service on the internet: the node may have no way to it.",
+    ),
+    _net(r"C-ares status is not ARES_SUCCESS", _UNRESOLVED, weight=LIKELY, source=_GRPC, unless=_CLOUD),
     _net(
         r"heartbeat timeout\. This indicates that the",
         about="application",
@@ -92,9 +103,9 @@ SPELLINGS = (
     _net(r"Communication_Error_(?:Get_Socket|\w*Timeout)", weight=LIKELY, source=_ASCEND, says=_NPUS),
     _net(
         r"Maybe the last training process is running",
-        "gpu-other-processes",
-        about="GPU",
+        about="start-up",
         source=_ASCEND,
+        says="Processes of an earlier run still use the NPUs. End them, and wait ten seconds.",
     ),
     _net(
         r"ERR02200 DIST call hccl api failed",
@@ -117,6 +128,7 @@ SPELLINGS = (
         "env-master-addr-unresolvable k8s-dns-not-ready",
         weight=SYMPTOM,
         source=_JAVA,
+        unless=_CLOUD,
     ),
     _net(
         r"P2PDaemonError",

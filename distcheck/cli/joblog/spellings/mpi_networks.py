@@ -58,7 +58,9 @@ SPELLINGS = (
         "net-firewall-ephemeral net-hostname-wrong-nic",
         source=_PEER,
         near=r"process or daemon",
+        unless=rf"Remote host:\s+{_BRIDGE}",
     ),
+    _net(r"unable to complete a TCP connection", source=_PEER, near=rf"Remote host:\s+{_BRIDGE}", says=_ALIKE),
     _net(
         r"accept\(3\) system call failed on a TCP socket",
         "host-nofile net-open-files",

@@ -17,10 +17,18 @@ _SIGNAL = "https://man7.org/linux/man-pages/man7/signal.7.html"
 _TRITON = "https://github.com/triton-lang/triton/blob/main/python/triton/runtime/errors.py"
 _RAY = "https://docs.ray.io/en/latest/ray-core/fault_tolerance/tasks.html"
 _DYNAMO = "https://github.com/pytorch/pytorch/blob/main/torch/_dynamo/exc.py"
+_ASSERT = "https://man7.org/linux/man-pages/man3/assert.3.html"
+_DETECTION = "https://github.com/pytorch/vision/blob/main/references/detection/engine.py"
+_STALL = "https://github.com/horovod/horovod/blob/master/horovod/common/stall_inspector.cc"
+_RECORDER = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"
 _app = partial(told, about="application")
 _HEAP = (
     "A library in C or C++ corrupted the memory of the process, often because two versions of it are loaded."
     " Run the script with python -X faulthandler."
+)
+_LATE = (
+    "A rank did not reach or finish a collective in time. Usually another rank prepares data or saves a file for longer"
+    " than the timeout, calls another collective, or failed first."
 )
 _FAILED = "A rank failed. The cause is in the lines of that rank before this report."
 _RAISED = "A task of Ray raised an error, which is in the lines around this one."
@@ -78,6 +86,8 @@ SPELLINGS = (
             r"corrupted (?:size vs\. prev_size|double-linked list)",
             r"stack smashing detected",
             r"\*\*\* buffer overflow detected",
+            r"sysmalloc: Assertion",
+            r"pure virtual method called",
         )
     ),
     _app(
@@ -86,7 +96,48 @@ SPELLINGS = (
         source=_SIGNAL,
         says="A library divided by zero (SIGFPE). Run the script with python -X faulthandler, and compare the versions.",
     ),
+    _app(
+        r"Assertion `[^'`]+' failed",
+        weight=SYMPTOM,
+        source=_ASSERT,
+        says="A check in C or C++ failed. The line names the file and what it expected.",
+        unless=r"sysmalloc",
+    ),
+    # What the script checks itself.
+    *(
+        _app(words, weight=SYMPTOM, source=_DETECTION, says="The loss became infinite or undefined (NaN).")
+        for words in (
+            r"\bloss is (?:nan|inf)\b",
+            r"\bnon-finite loss\b",
+            r"scale already at minimum - cannot decrease",
+            r"Minimum loss scale reached",
+        )
+    ),
+    # Ranks that wait for others: Horovod's stall inspector, torch's flight recorder.
+    *(
+        _app(words, weight=CONSEQUENCE, source=_STALL, says=_LATE)
+        for words in (
+            r"waiting for (?:the )?remainder of ranks",
+            r"^.{0,200}\bMissing ranks: ",
+            r"\bStalled ops: ",
+        )
+    ),
+    *(
+        _app(words, weight=CONSEQUENCE, source=_RECORDER, says=_LATE)
+        for words in (
+            r"Received a (?:global )?(?:dump signal|timeout signal)",
+            r"\] Timeout at collective: ",
+            r"stuck in a previous collective",
+            r"First PG on this rank (?:to signal|that detected)",
+        )
+    ),
     # What others report of a rank that failed.
+    _app(
+        r"^Aborted\.?$",
+        weight=CONSEQUENCE,
+        source=_SIGNAL,
+        says="A process ended itself after an error, which is in the lines before.",
+    ),
     _app(r"ProcessRaisedException", weight=CONSEQUENCE, source=_SPAWN, says=_FAILED),
     _app(
         r"CalledProcessError: .*python[\d.]*'?,? .*\.py\b.*(?:returned non-zero exit status (?!255\b)\d|died with)",
