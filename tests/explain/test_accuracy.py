@@ -8,7 +8,7 @@ from explain import measure
 def test_the_cause_of_the_logs_that_the_spellings_were_written_from_is_named_first():
     counts = measure.totals("build")
     named = sum(counts[name] for name in measure.OUTCOMES)
-    assert counts["right rule first"] >= 0.90 * named
+    assert counts["right rule first"] >= 0.95 * named
     assert counts["only wrong rules"] <= 0.03 * named
 
 
@@ -20,9 +20,9 @@ def test_the_cause_of_logs_that_were_held_out_is_named_first_in_three_of_four():
     assert counts["a rule blamed"] <= 0.40 * sum(counts[name] for name in measure.WITHOUT_RULE)
 
 
-def test_the_cause_of_logs_of_the_second_collection_is_named_first_in_three_of_five():
+def test_the_cause_of_logs_of_the_second_collection_is_named_first_in_two_of_three():
     counts = measure.totals("fresh")
     named = sum(counts[name] for name in measure.OUTCOMES)
-    assert counts["right rule first"] >= 0.60 * named
+    assert counts["right rule first"] >= 0.66 * named
     assert counts["only wrong rules"] <= 0.08 * named
     assert counts["a rule blamed"] <= 0.40 * sum(counts[name] for name in measure.WITHOUT_RULE)

@@ -24,7 +24,6 @@ from explain.test_spellings import HEALTHY, found, rules
         ("pkg_resources.DistributionNotFound: The 'tokenizers' distribution was not found", "start-up"),
         ("TypeError: Descriptors cannot be created directly.", "start-up"),
         # kernels and crashes
-        ("OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376", "application"),
         ("double free or corruption (!prev)", "application"),
         ("*** SIGSEGV received at time=1700000000 on cpu 3 ***", "application"),
         ("slurm_script: line 30: 12345 Terminated              python train.py", "process killed"),

@@ -114,7 +114,7 @@ SPELLINGS = (
             source="https://github.com/triton-lang/triton/blob/main/python/triton/runtime/errors.py",
             says="A kernel needs more of the GPU's shared memory than this GPU has: use smaller blocks, or another kernel.",
         )
-        for pattern in (r"uses too much shared data", r"shared memory, Required: \d")
+        for pattern in (r"uses too much shared data",)
     ),
     _app(
         r"No available shared memory broadcast block found",

@@ -111,13 +111,6 @@ SPELLINGS = (
     _unknown(r"\.exc\.\w+(?:: |$)", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
     _unknown(r"SystemExit: [1-9]", about="application", source=_PYTHON, says="The program ended itself."),
     _unknown(
-        rf"{_TRACEBACK}",
-        weight=HINT,
-        about="application",
-        source=_PYTHON,
-        says="Python raised an error; the log lacks its last line.",
-    ),
-    _unknown(
         r"terminate called ",
         about="application",
         source=_PYTHON,
