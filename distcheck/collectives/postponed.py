@@ -17,6 +17,8 @@ _NEWEST = (2, 15)
 """The newest torch whose collectives are known to work without them."""
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/nvhost-ctrl", "/dev/kfd", "/dev/dxg")
 """Of NVIDIA's GPUs, Tegra's, AMD's, and those of WSL."""
+_POSTPONED = ("_meta_registrations.py", "_decomp/decompositions.py", "_prims/__init__.py", "_refs/__init__.py")
+"""Of torch: what is not imported. If a file is missing, `import torch` fails in the job, and has to fail here."""
 _VERSION = re.compile(r"^__version__ = '(\d+)\.(\d+)", re.MULTILINE)
 
 
@@ -57,8 +59,10 @@ def _tried() -> bool:
     with contextlib.suppress(OSError, ImportError, ValueError):
         spec = importlib.util.find_spec("torch")
         if spec is not None and spec.origin is not None:
-            version = _VERSION.search((Path(spec.origin).parent / "version.py").read_text())
-            return version is not None and (int(version[1]), int(version[2])) <= _NEWEST
+            torch = Path(spec.origin).parent
+            version = _VERSION.search((torch / "version.py").read_text())
+            known = version is not None and (int(version[1]), int(version[2])) <= _NEWEST
+            return known and all((torch / name).exists() for name in _POSTPONED)
     return False
 
 

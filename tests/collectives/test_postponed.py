@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+from distcheck.collectives.postponed import _POSTPONED
+
 pytestmark = pytest.mark.process
 
 
@@ -18,6 +20,30 @@ def said(program):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
+
+
+@pytest.fixture
+def imported(tmp_path):
+    """Return what is printed when a made-up torch is imported, and then by more words."""
+
+    def imported(version="2.13.0", lacks="", then="", **files):
+        texts = dict.fromkeys(_POSTPONED, "") | {
+            "version.py": f"__version__ = '{version}'\n",
+            "__init__.py": "from torch import _meta_registrations\n",
+            "_meta_registrations.py": "kernels = 3\nprint('kernels')\n",
+            **{f"{name}.py": text for name, text in files.items()},
+        }
+        for name, text in texts.items():
+            path = tmp_path / "torch" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if name != lacks:
+                path.write_text(text)
+        return said(
+            f"import sys\nfrom distcheck.collectives.postponed import without_meta_kernels\n"
+            f"sys.path.insert(0, {str(tmp_path)!r})\nwith without_meta_kernels():\n    import torch\n{then}"
+        )
+
+    return imported
 
 
 def test_a_rank_imports_no_meta_kernels_until_it_takes_training_steps():
@@ -34,42 +60,23 @@ def test_a_rank_imports_no_meta_kernels_until_it_takes_training_steps():
 @pytest.mark.parametrize(
     ("version", "postponed"), [("2.1.0", True), ("2.15.1+cu130", True), ("2.16.0a0", False), ("3.0.0", False)]
 )
-def test_a_torch_that_is_newer_than_those_that_were_tried_is_imported_whole(tmp_path, version, postponed):
-    package = tmp_path / "torch"
-    package.mkdir()
-    (package / "version.py").write_text(f"__version__ = '{version}'\n")
-    (package / "__init__.py").write_text("from torch import _meta_registrations\n")
-    (package / "_meta_registrations.py").write_text("print('kernels')\n")
-    printed = said(
-        f"""
-        import sys
-        from distcheck.collectives.postponed import without_meta_kernels
-        sys.path.insert(0, {str(tmp_path)!r})
-        with without_meta_kernels():
-            import torch
-        """
+def test_a_torch_that_is_newer_than_those_that_were_tried_is_imported_whole(imported, version, postponed):
+    assert imported(version) == ([] if postponed else ["kernels"])
+
+
+def test_a_torch_that_lacks_a_file_is_imported_whole(imported):
+    assert imported(lacks=_POSTPONED[-1]) == ["kernels"]
+
+
+def test_a_module_that_is_used_while_torch_is_imported_is_imported_then(imported):
+    torch = "from torch import _meta_registrations\nfrom torch import user\n"
+    user = "from torch._meta_registrations import kernels\n"
+    printed = imported(
+        __init__=torch,
+        user=user,
+        then="import torch._meta_registrations; print(torch.user.kernels)",
     )
-    assert printed == ([] if postponed else ["kernels"])
-
-
-def test_a_module_that_is_used_while_torch_is_imported_is_imported_then(tmp_path):
-    package = tmp_path / "torch"
-    package.mkdir()
-    (package / "version.py").write_text("__version__ = '2.13.0'\n")
-    (package / "__init__.py").write_text("from torch import _meta_registrations\nfrom torch import user\n")
-    (package / "user.py").write_text("from torch._meta_registrations import kernels\n")
-    (package / "_meta_registrations.py").write_text("kernels = 3\n")
-    assert said(
-        f"""
-        import sys
-        from distcheck.collectives.postponed import without_meta_kernels
-        sys.path.insert(0, {str(tmp_path)!r})
-        with without_meta_kernels():
-            import torch
-        import torch._meta_registrations
-        print(torch.user.kernels, torch._meta_registrations.kernels)
-        """
-    ) == ["3", "3"]
+    assert printed == ["kernels", "3"]
 
 
 def test_a_torch_that_was_imported_before_stays_whole():
