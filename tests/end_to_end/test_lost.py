@@ -177,9 +177,9 @@ def test_with_a_short_time_limit_the_missing_rank_is_named_and_not_the_resolver(
 
 def test_a_killed_stand_in_is_named_by_rank_0(by_hand):
     # Rank 1 stands in for rank 0 after half of its --join-timeout, and then waits for the other half.
-    words = ("--join-timeout", "14", "--format", "json", "--sizes", "16M:16M", "--iters", "400")
+    words = ("--join-timeout", "20", "--format", "json", "--sizes", "16M:16M", "--iters", "400")
     (second,) = by_hand("bandwidth", [1], 2, *words)
-    time.sleep(8)
+    time.sleep(11)
     (first,) = by_hand("bandwidth", [0], 2, *words)
     first.ranks(1, 60)
     second.interrupt(signal.SIGKILL)
