@@ -69,8 +69,10 @@ def _taking(options: type[msgspec.Struct], function: Callable[..., None], own: l
     arguments = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p.name != "options"]
 
     def called(**values: Any) -> None:
-        shared = {name: values.pop(name) for name in declared}
-        function(options=options(**shared), **values)
+        # Older versions of typer make a default one of the choices.
+        plain = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+        shared = {name: plain.pop(name) for name in declared}
+        function(options=options(**shared), **plain)
 
     called.__signature__ = inspect.Signature(arguments + given)  # type: ignore[attr-defined]  # read by typer
     called.__annotations__ = {p.name: p.annotation for p in arguments + given}
