@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 from functools import cache, partial
 from pathlib import Path
@@ -217,16 +217,16 @@ def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: An
         if value is None and (getattr(param, "multiple", False) or param.nargs == -1):
             value = ()  # typer 0.15 takes the length of a list that is not given
         return param.callback(ctx, param, value) if param.callback else value
-    declared: Mapping[str, _Declared] = getattr(ctx.command.callback, "declared", {})
+    option: _Declared | None = getattr(ctx.command.callback, "declared", {}).get(param.name)
     kind = getattr(ctx.command.callback, "kinds", {}).get(param.name)
     try:
         converted = convert(ctx, value) if kind in {None, bool} else _converted(value, kind)
     except (typer.BadParameter, msgspec.ValidationError):
-        if param.name not in declared:
+        if option is None:
             raise
-        _refuse(param, ctx, value, declared[param.name])
-    if isinstance(converted, int | float) and not declared[param.name].holds(converted):
-        _refuse(param, ctx, value, declared[param.name])
+        _refuse(param, ctx, value, option)
+    if option and isinstance(converted, int | float) and not option.holds(converted):
+        _refuse(param, ctx, value, option)
     return converted
 
 

@@ -49,6 +49,7 @@ from distcheck.cli.joblog.spellings import (
     shapes,
     shared_memory,
     shells,
+    shortages,
     slurm,
     sockets,
     ssh,
@@ -113,6 +114,6 @@ TABLES: tuple[Spelling, ...] = (
 """Earlier ones go first where two match the same line with the same weight."""
 
 UNKNOWN: tuple[Spelling, ...] = (
-    *counts.SPELLINGS, *shapes.SPELLINGS, guesses.STARTING, *errors.SPELLINGS, *guesses.SPELLINGS,
+    *counts.SPELLINGS, *shortages.SPELLINGS, *shapes.SPELLINGS, guesses.STARTING, *errors.SPELLINGS, *guesses.SPELLINGS,
 )  # fmt: skip
 """Errors that no table knows; they come after the messages that docstrings quote."""

@@ -16,8 +16,6 @@ _RENDEZVOUS = "https://docs.pytorch.org/docs/stable/distributed.html#initializat
 _GETADDRINFO = "https://man7.org/linux/man-pages/man3/gai_strerror.3.html"
 _WINSOCK = "https://learn.microsoft.com/windows/win32/winsock/windows-sockets-error-codes-2"
 _SHELL = "https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html"
-_LIMITS = "https://man7.org/linux/man-pages/man2/getrlimit.2.html"
-_SHM = "https://man7.org/linux/man-pages/man7/shm_overview.7.html"
 _SSH = "https://man.openbsd.org/ssh"
 _SIGNAL = "https://man7.org/linux/man-pages/man7/signal.7.html"
 _ERRORS = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/api.py"
@@ -40,14 +38,10 @@ _ELSEWHERE = rf"{WEB}|{SERVICES}|https?://|ssh: "
 _TOOL = r"(?:srun|sbatch|mpirun|mpiexec|torchrun|horovodrun|orted|prted|pdsh|ssh|kubectl|deepspeed|accelerate)"
 _NO_TOOL = "launch-failed launch-probe-missing"
 _NO_NODE = "launch-node-unreachable launch-failed"
-_HOST_MEMORY = r"\b(?:host|system|cpu|node|physical|main|server|virtual)\b"
-_OF_GPU = r"out of resource|num_stages|Hardware limit|per block|smem|kernel"
 _MISSING = "env-rank-missing net-master-unreachable torchrun-nnodes-mismatch"
 _UNREACHABLE = "net-master-unreachable net-master-refused"
 _UNRESOLVED = "env-master-addr-unresolvable host-own-name-unresolvable"
 _TAKEN = "net-port-in-use net-port-in-use-by-peer-job"
-_MEMORY = "host-memory-low host-oom-kills"
-_DISK = "storage-full host-disk-full"
 
 SPELLINGS = (
     # Variables.
@@ -219,56 +213,7 @@ SPELLINGS = (
         )
         for words in ("unreachable", "not reachable")
     ),
-    # Memory.
-    *(
-        _killed(
-            rf"{words}.{{0,30}}{_HOST_MEMORY}.{{0,12}}\b(?:memory|ram)\b",
-            _MEMORY,
-            source=_LIMITS,
-            unless=r"CUDA|GPU|HBM",
-        )
-        for words in ("out of", "enough", "insufficient", "exhausted", "exceed")
-    ),
-    *(
-        _killed(rf"\b{words}\b.{{0,60}}\b(?:exceed|reached)", _MEMORY, source=_LIMITS, unless=r"CUDA|GPU|HBM")
-        for words in ("memory limit", "memory quota", "memory usage", "ram limit")
-    ),
-    _killed(
-        r"\bexceed\w*.{0,40}\b(?:memory|ram) (?:limit|quota|request)", _MEMORY, source=_LIMITS, unless=r"CUDA|GPU|HBM"
-    ),
-    _killed(r"\bENOMEM\b", _MEMORY, source=_ERRNO),
-    # Disks, files, threads.
-    *(
-        _start(rf"\b{words}\b", _DISK, source=_ERRNO)
-        for words in (
-            "ENOSPC",
-            "EDQUOT",
-            "disk (?:is )?full",
-            "disk quota",
-            "quota exceeded",
-            "enough disk space",
-            "enough free space",
-            "insufficient (?:disk )?space",
-            "out of disk",
-        )
-    ),
-    *(
-        _start(rf"\b{words}\b", "host-nofile net-open-files", source=_LIMITS)
-        for words in ("EMFILE", "ENFILE", "open files? limit", "out of file descriptors", "file descriptor limit")
-    ),
-    *(
-        _start(rf"{_FAILED}.{{0,20}}{words}", "host-nproc-pids", source=_LIMITS, unless=r"CUDA|cublas|cudnn")
-        for words in (r"\b(?:create|start|spawn) (?:a |new |any )*threads?\b",)
-    ),
-    *(
-        _start(rf"{first}.{{0,60}}{second}", "host-shm-too-small host-shm-not-writable", source=_SHM, unless=_OF_GPU)
-        for first, second in (
-            (r"\bshared memory\b", r"\b(?:insufficient|exhausted|full|fail|too small|unable|limit|not enough)"),
-            (r"\b(?:insufficient|exhausted|not enough|out of|unable|fail\w*|increase)\b", r"\bshared memory\b"),
-            (r"/dev/shm", r"\b(?:insufficient|exhausted|full|fail|too small|unable|not enough|bigger|larger)"),
-            (r"\b(?:increase|raise|enlarge|not enough|insufficient)\b", r"/dev/shm"),
-        )
-    ),
+    # Files.
     _start(
         r"PermissionError: \[Errno 13\]",
         "storage-path-missing storage-read-only",
