@@ -7,8 +7,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from distcheck.rules import find_rule
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
@@ -34,25 +32,25 @@ def test_every_fault_is_listed_once_without_gaps():
     }
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_has_a_rule_by_its_name_or_a_reason(fault: faults.Fault):
-    rule = find_rule(fault.name)
-    assert fault.how in faults.HOW
-    if fault in DETECTED:
-        assert rule is not None, "the fault's name is the rule's, or an alias of it"
-        assert rule.name == fault.rule
-    else:
-        assert rule is None
-        assert fault.rule == "-"
-    assert len(fault.note) > 20, "the test that fires the rule, or the reason"
+def test_every_fault_has_a_rule_by_its_name_or_a_reason():
+    for fault in FAULTS:
+        rule = find_rule(fault.name)
+        assert fault.how in faults.HOW, fault
+        if fault in DETECTED:
+            assert rule is not None, f"the fault's name is the rule's, or an alias of it: {fault}"
+            assert rule.name == fault.rule
+        else:
+            assert rule is None, fault
+            assert fault.rule == "-", fault
+        assert len(fault.note) > 20, f"the test that fires the rule, or the reason: {fault}"
 
 
-@pytest.mark.parametrize("fault", DETECTED, ids=lambda fault: fault.name)
-def test_the_test_of_a_fault_exists_and_names_the_rule(fault: faults.Fault):
-    path, _, name = fault.note.partition("::")
-    text = (ROOT / path).read_text(encoding="utf-8")
-    assert re.search(rf"(?m)^(async )?def {name}\(", text), "written path::function"
-    assert fault.rule in text or fault.name in text or fault.rule.replace("-", "_") in text
+def test_the_test_of_every_fault_exists_and_names_the_rule():
+    for fault in DETECTED:
+        path, _, name = fault.note.partition("::")
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"(?m)^(async )?def {name}\(", text), f"written path::function: {fault}"
+        assert fault.rule in text or fault.name in text or fault.rule.replace("-", "_") in text, fault
 
 
 def test_no_fault_is_open_and_most_rules_fire_through_real_collectors():

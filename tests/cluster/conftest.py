@@ -22,7 +22,7 @@ _INSTALL = "sudo bash tests/cluster/install"
 def pytest_collection_modifyitems(items):
     known = tested.unchanged("cluster")
     for item in items:
-        if _HERE in item.path.parents:
+        if item.path.parent == _HERE:
             item.add_marker(pytest.mark.cluster)
             if known and item.path.name == "test_cluster.py":
                 item.add_marker(pytest.mark.slow)

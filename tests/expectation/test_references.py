@@ -24,17 +24,17 @@ def expected(row: Reference):
     return expect(row.op, row.hardware, ranks=row.ranks, algorithm=row.algorithm)
 
 
-@pytest.mark.parametrize("row", MEASURED, ids=name_of)
-def test_the_model_reproduces_a_published_figure(row):
-    usual, middle = expected(row), (row.low_GBps + row.high_GBps) / 2
-    share = 1.0 if row.bytes is None else usual.share(row.bytes)
-    if share is None:
-        # Latency dominates there, so the size is not judged.
-        assert middle < 0.67 * usual.value_GBps
-    elif row.gpu in BANDS:
-        assert usual.low_GBps <= row.low_GBps <= row.high_GBps <= usual.most_GBps
-    else:
-        assert usual.value_GBps * share == pytest.approx(middle, rel=row.tolerance)
+def test_the_model_reproduces_every_published_figure():
+    for row in MEASURED:
+        usual, middle = expected(row), (row.low_GBps + row.high_GBps) / 2
+        share = 1.0 if row.bytes is None else usual.share(row.bytes)
+        if share is None:
+            # Latency dominates there, so the size is not judged.
+            assert middle < 0.67 * usual.value_GBps, name_of(row)
+        elif row.gpu in BANDS:
+            assert usual.low_GBps <= row.low_GBps <= row.high_GBps <= usual.most_GBps, name_of(row)
+        else:
+            assert usual.value_GBps * share == pytest.approx(middle, rel=row.tolerance), name_of(row)
 
 
 @pytest.mark.parametrize("row", GATES, ids=name_of)
@@ -44,9 +44,8 @@ def test_the_usual_figure_passes_operator_gates_and_is_not_far_above(row):
     assert usual.low_GBps <= row.low_GBps / 0.8
 
 
-@pytest.mark.parametrize("row", MEASURED + GATES, ids=name_of)
-def test_no_published_figure_is_impossible(row):
-    assert row.high_GBps <= expected(row).high_GBps
+def test_no_published_figure_is_impossible():
+    assert [name_of(row) for row in MEASURED + GATES if row.high_GBps > expected(row).high_GBps] == []
 
 
 @pytest.mark.parametrize("row", [row for row in UNLIKE if row.hardware], ids=name_of)
@@ -64,13 +63,13 @@ def test_the_exceptions_are_few():
     assert len(UNLIKE) <= 0.2 * len(REFERENCES)
 
 
-@pytest.mark.parametrize("row", REFERENCES, ids=name_of)
-def test_every_figure_has_its_source(row):
-    assert re.match(r"https://github\.com/\S+$", row.url)
-    assert row.tool
-    assert 0 < row.low_GBps <= row.high_GBps
-    assert row.ranks % row.nodes == 0
-    assert row.hardware is not None or row.unlike
+def test_every_figure_has_its_source():
+    for row in REFERENCES:
+        assert re.match(r"https://github\.com/\S+$", row.url), row
+        assert row.tool, row
+        assert 0 < row.low_GBps <= row.high_GBps, row
+        assert row.ranks % row.nodes == 0, row
+        assert row.hardware is not None or row.unlike, row
 
 
 @pytest.mark.parametrize(

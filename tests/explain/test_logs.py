@@ -3,8 +3,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from distcheck.rules import all_rules
 
 LOGS = Path(__file__).parent / "logs"
@@ -12,15 +10,15 @@ ENTRIES = json.loads((LOGS / "index.json").read_text())
 CLASSES = {"start-up", "network", "GPU", "process killed", "application"}
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["id"])
-def test_a_log_says_where_it_is_from_and_what_its_cause_was(entry):
-    assert all(entry[field].strip() for field in ("id", "source", "software", "cause", "evidence"))
-    assert re.fullmatch(r"https://\S+", entry["source"])
+def test_every_log_says_where_it_is_from_and_what_its_cause_was():
     known = {rule.name for rule in all_rules()}
-    assert set(entry["rules"]) <= known
-    assert len(set(entry["rules"])) == len(entry["rules"])
-    assert ("class" in entry) == (not entry["rules"])
-    assert entry.get("class") in CLASSES | {None}
+    for entry in ENTRIES:
+        assert all(entry[field].strip() for field in ("id", "source", "software", "cause", "evidence")), entry
+        assert re.fullmatch(r"https://\S+", entry["source"])
+        assert set(entry["rules"]) <= known, entry
+        assert len(set(entry["rules"])) == len(entry["rules"]), entry
+        assert ("class" in entry) == (not entry["rules"]), entry
+        assert entry.get("class") in CLASSES | {None}, entry
 
 
 def test_every_log_is_listed_once_and_every_thread_is_used_once():
@@ -40,9 +38,10 @@ def test_all_parts_are_large_enough_to_measure():
     assert min(parts.count(part) for part in ("build", "held out", "fresh")) >= 75
 
 
-@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
-def test_a_log_is_short_and_holds_no_secret_and_no_mail_address(path):
-    text = path.read_text()
-    assert 1 <= len(text.strip().splitlines()) <= 45
-    assert not re.search(r"[\w.+-]+@[\w-]+\.[a-z]{2,}", text, re.IGNORECASE)
-    assert not re.search(r"(?i)\b(hf_|ghp_|sk-|AKIA)\w{12,}|(password|token|secret|api_key)\s*[=:]\s*\S{6,}", text)
+def test_every_log_is_short_and_holds_no_secret_and_no_mail_address():
+    for path in LOGS.glob("*.log"):
+        text = path.read_text()
+        assert 1 <= len(text.strip().splitlines()) <= 45, path
+        assert not re.search(r"[\w.+-]+@[\w-]+\.[a-z]{2,}", text, re.IGNORECASE), path
+        secret = re.search(r"(?i)\b(hf_|ghp_|sk-|AKIA)\w{12,}|(password|token|secret|api_key)\s*[=:]\s*\S{6,}", text)
+        assert not secret, path

@@ -34,7 +34,7 @@ def _cards() -> list[Card]:
 
 
 def pytest_collection_modifyitems(items):
-    here = [item for item in items if HERE in item.path.parents]
+    here = [item for item in items if item.path.parent == HERE]
     for item in here:
         item.add_marker(pytest.mark.gpu)
         # One process at a time, because they share the GPUs.

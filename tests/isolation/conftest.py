@@ -14,5 +14,5 @@ _HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items):
     if tested.unchanged("isolation"):
         for item in items:
-            if _HERE in item.path.parents and item.get_closest_marker("long"):
+            if item.path.parent == _HERE and item.get_closest_marker("long"):
                 item.add_marker(pytest.mark.slow)

@@ -27,7 +27,7 @@ from distcheck.facts.node import NO_TORCH, TorchBuild
 from distcheck.facts.placement import Variables
 from distcheck.facts.rank import Agent, Installed, RankRun
 from distcheck.report.sections import why
-from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
+from distcheck.rules import FAMILIES, all_rules, find_rule
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import SEVERITIES, Finding, NotChecked
 
@@ -41,57 +41,51 @@ PREFIXES = {
 """Families of problems in the field's catalogues, and our own: collectives, isolation and the probe."""
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "each" in metafunc.fixturenames:
-        metafunc.parametrize("each", all_rules(), ids=lambda rule: rule.name)
+def test_every_summary_is_one_sentence() -> None:
+    for rule in all_rules():
+        assert re.fullmatch(r"[A-Z`\d].*\.", rule.summary), rule.summary
+        assert rule.doc.split("\n")[1:2] in ([], [""]), f"{rule.name}: a blank line follows the summary"
 
 
-@pytest.fixture(scope="module")
-def words() -> set[str]:
-    """Return the words of all tests, hyphens and underscores included."""
-    files = (path for path in TESTS.rglob("test_*.py") if path != Path(__file__) and ".venv" not in path.parts)
-    return {word for path in files for word in re.findall(r"[\w-]+", path.read_text(encoding="utf-8"))}
+def test_every_rule_says_why_it_hurts_and_how_it_is_mended() -> None:
+    for rule in all_rules():
+        assert re.search(r"(?m)^Fix: \S", rule.doc), rule.name
+        prose = rule.doc.split("\n\n")[1:]
+        assert prose, rule.name
+        assert not prose[0].startswith(("Fix:", "See:")), rule.name
 
 
-def test_the_summary_is_one_sentence(each: Rule) -> None:
-    assert re.fullmatch(r"[A-Z`\d].*\.", each.summary), each.summary
-    assert each.doc.split("\n")[1:2] in ([], [""]), "a blank line follows the summary"
+def test_every_name_is_kebab_case_and_starts_with_a_family() -> None:
+    for rule in all_rules():
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)
+        assert rule.name.split("-")[0] in PREFIXES, rule.name
 
 
-def test_it_says_why_it_hurts_and_how_it_is_mended(each: Rule) -> None:
-    assert re.search(r"(?m)^Fix: \S", each.doc)
-    prose = each.doc.split("\n\n")[1:]
-    assert prose
-    assert not prose[0].startswith(("Fix:", "See:"))
+def test_every_rule_has_a_page_and_an_explanation() -> None:
+    for rule in all_rules():
+        assert rule.family in FAMILIES, rule.name
+        assert rule.look in FAMILIES[rule.family].looks, rule.name
+        assert rule.page == f"docs/rules/{rule.family}.md#{rule.name}"
+        assert rule.summary.replace("``", "`") in explanation(rule.name)
 
 
-def test_its_name_is_kebab_case_and_starts_with_a_family(each: Rule) -> None:
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", each.name)
-    assert each.name.split("-")[0] in PREFIXES
-
-
-def test_it_has_a_page_and_an_explanation(each: Rule) -> None:
-    assert each.family in FAMILIES
-    assert each.look in FAMILIES[each.family].looks
-    assert each.page == f"docs/rules/{each.family}.md#{each.name}"
-    assert each.summary.replace("``", "`") in explanation(each.name)
-
-
-def test_its_version_is_in_the_changelog(each: Rule) -> None:
+def test_the_version_of_every_rule_is_in_the_changelog() -> None:
     changelog = (RULES.parent.parent / "docs" / "changelog.md").read_text(encoding="utf-8")
-    assert re.search(rf"(?m)^## {re.escape(each.since)}( |$)", changelog)
+    for version in {rule.since for rule in all_rules()}:
+        assert re.search(rf"(?m)^## {re.escape(version)}( |$)", changelog), version
 
 
-def test_the_rules_that_explain_it_exist_can_be_as_severe_and_are_not_explained_by_it(each: Rule) -> None:
-    todo, causes = list(each.unless), set[str]()
-    while todo:
-        cause = find_rule(name := todo.pop())
-        assert cause is not None, name
-        assert cause.name == name, f"{name} is an alias"
-        assert SEVERITIES.index(cause.severity) <= SEVERITIES.index(each.severity), f"{name} is milder"
-        todo += set(cause.unless) - causes
-        causes.add(name)
-    assert each.name not in causes
+def test_the_rules_that_explain_a_rule_exist_can_be_as_severe_and_are_not_explained_by_it() -> None:
+    for rule in all_rules():
+        todo, causes = list(rule.unless), set[str]()
+        while todo:
+            cause = find_rule(name := todo.pop())
+            assert cause is not None, name
+            assert cause.name == name, f"{name} is an alias"
+            assert SEVERITIES.index(cause.severity) <= SEVERITIES.index(rule.severity), f"{name} is milder"
+            todo += set(cause.unless) - causes
+            causes.add(name)
+        assert rule.name not in causes
 
 
 def blocked_store(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
@@ -229,14 +223,17 @@ def test_the_looks_of_a_family_are_those_of_its_rules() -> None:
         assert set(family.looks) == {look for rule in rules for look in (rule.look, *rule.also)}, name
 
 
-def test_a_test_mentions_it(each: Rule, words: set[str]) -> None:
-    assert words.intersection({each.name, each.name.replace("-", "_")})
+def test_a_test_mentions_every_rule() -> None:
+    files = (path for path in TESTS.rglob("test_*.py") if path != Path(__file__) and ".venv" not in path.parts)
+    words = {word for path in files for word in re.findall(r"[\w-]+", path.read_text(encoding="utf-8"))}
+    assert [rule.name for rule in all_rules() if words.isdisjoint({rule.name, rule.name.replace("-", "_")})] == []
 
 
-def test_it_has_nothing_to_say_of_an_empty_job_but_findings_and_gaps(each: Rule) -> None:
+def test_no_rule_has_anything_to_say_of_an_empty_job_but_findings_and_gaps() -> None:
     looks = ("environment", "meeting", "peers", "gpu", "collectives")
     job = Job(distcheck="0.1.0", run="r", asked=Asked("gate", looks), met=True)
-    assert all(isinstance(outcome, Finding | NotChecked) for outcome in each.judge(job))
+    for rule in all_rules():
+        assert all(isinstance(outcome, Finding | NotChecked) for outcome in rule.judge(job)), rule.name
 
 
 def words_of(path: Path) -> list[str]:
@@ -247,12 +244,13 @@ def words_of(path: Path) -> list[str]:
     return [node.value for node in constants if isinstance(node.value, str)]
 
 
-@pytest.mark.parametrize("module", sorted(path.relative_to(RULES).as_posix() for path in RULES.rglob("*.py")))
-def test_no_words_of_a_rule_leave_out_what_is_to_be_typed_or_hold_a_usual_port(module: str) -> None:
-    for words in words_of(RULES / module):
-        if words in {"…", "HOST_OF_RANK_0"}:
-            continue  # what others wrote is cut; a rank 0 of which nothing is known has no name
-        assert not re.search(r"\.\.\.|…|<\w+>|HOST_OF|\b29[45]\d\d\b|nproc-per-node[= ][3-9]", words), words
+def test_no_words_of_a_rule_leave_out_what_is_to_be_typed_or_hold_a_usual_port() -> None:
+    for path in sorted(RULES.rglob("*.py")):
+        for words in words_of(path):
+            if words in {"…", "HOST_OF_RANK_0"}:
+                continue  # what others wrote is cut; a rank 0 of which nothing is known has no name
+            wrong = re.search(r"\.\.\.|…|<\w+>|HOST_OF|\b29[45]\d\d\b|nproc-per-node[= ][3-9]", words)
+            assert not wrong, f"{path.relative_to(RULES)}: {words}"
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,19 @@ It is blocking on the rank's side.
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from distcheck.collectives.plan import RankMessage, Task
 from distcheck.facts.placement import Placement
-from distcheck.rollcall import framing
 from distcheck.rollcall.wire import HEADER, ProtocolError, frame
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Born(msgspec.Struct, frozen=True, tag_field="said"):
@@ -135,6 +137,8 @@ async def read(reader: asyncio.StreamReader) -> Message:
     Raises:
         EOFError: the rank's end is closed, or sent an invalid message.
     """
+    from distcheck.rollcall import framing  # the fork server starts without asyncio and the words of the roll call
+
     try:
         return await framing.read(reader, _messages)
     except (ProtocolError, OSError) as error:
