@@ -148,6 +148,7 @@ def test_the_wheel_of_what_the_image_copies_has_everything(tmp_path, monkeypatch
     assert "torch" not in {each.name for each in metadata.requires_dist if each.marker is None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sdist", "wheel"])
 def test_every_link_on_the_page_of_pypi_leads_to_a_file_of_the_released_version(tmp_path, monkeypatch, kind):
     monkeypatch.setenv("GITHUB_REPOSITORY", "site/distcheck")
@@ -170,6 +171,7 @@ def test_every_link_on_the_page_of_pypi_leads_to_a_file_of_the_released_version(
     assert len(MarkdownIt().parse((ROOT / "README.md").read_text())) == len(page)
 
 
+@pytest.mark.long
 def test_the_source_distribution_has_what_its_tests_need_and_no_caches(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     name = hatchling.build.build_sdist(str(tmp_path))

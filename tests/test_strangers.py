@@ -126,6 +126,7 @@ def test_whatever_the_schema_allows_is_judged_and_rendered(tmp_path_factory, cho
         assert render(name, job, diagnosis, options=EVERYTHING)
 
 
+@pytest.mark.long
 @given(st.randoms(use_true_random=False), st.sampled_from(BASES))
 def test_whatever_one_process_says_of_itself_the_others_facts_are_judged_with_it(tmp_path_factory, choose, base):
     """A follower of a roll call without a token, or one file of a folder."""
@@ -172,6 +173,7 @@ def is_named(way, words):
     return any(f".{key}" in words for key in way[-3:] if isinstance(key, str))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("base", [3, 6, 9])
 def test_every_value_at_an_edge_is_taken_or_refused_with_the_name_of_its_field(base, tmp_path):
     raw, refused = as_json(BASES[base]), 0

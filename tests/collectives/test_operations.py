@@ -23,6 +23,7 @@ def test_a_type_holds_every_integer_up_to_its_limit(dtype):
     assert exact.apart % exact.positions, "moved data shows in a sum or in a copy"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", TYPES)
 @given(ranks=st.integers(1, 65536))
 def test_the_expected_sum_is_exact_for_every_world(dtype, ranks):

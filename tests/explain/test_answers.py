@@ -334,6 +334,7 @@ def test_after_a_collective_that_timed_out_the_flight_recorder_is_next(tmp_path)
     assert found.next[-1].startswith("distcheck explain --flight nccl_trace_rank_*")
 
 
+@pytest.mark.long
 def test_a_secret_is_hidden_wherever_the_line_is_cut(tmp_path):
     for length in range(40, 90):
         line = f"{'x ' * 60}--password=hunter2hunter2 {'y' * length} No CUDA GPUs are available {'z' * 200}\n"

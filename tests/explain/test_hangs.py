@@ -277,6 +277,7 @@ def test_an_error_of_nccl_is_no_time_out():
     assert told(line) is None
 
 
+@pytest.mark.long
 def test_ten_thousand_ranks_are_compared_in_one_sentence():
     world = 10_000
     data = "".join(late(r, 8 if r == 7777 else 9) + status(r, 8 if r == 7777 else 9) for r in range(world))

@@ -147,6 +147,7 @@ def test_a_rail_is_named_rather_than_the_node_and_the_rails_of_a_bad_partner_are
     assert "rail 3 of node7 fails with" in run.verdict.sentence
 
 
+@pytest.mark.long
 def test_a_bad_link_blames_no_node_and_is_named():
     for n in (3, 4, 5, 16, 64):
         for seed in range(20):

@@ -38,6 +38,7 @@ def assert_nobody_is_convicted(part: dict[str, int]) -> None:
     assert said[-1].kind != "healthy"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", range(4, 8))
 def test_a_partition_of_few_nodes_never_convicts_a_node(n):
     """Every partition into two or three parts of at least two nodes."""

@@ -48,6 +48,7 @@ def finish(state: State, data: st.DataObject) -> tuple[State, SearchVerdict]:
     return state, now
 
 
+@pytest.mark.long
 @given(st.integers(0, 40), st.integers(0, 5), st.data())
 def test_any_results_lead_to_a_verdict_within_the_bound(n, seed, data):
     state, verdict = finish(start(names(n), seed=seed), data)
@@ -204,6 +205,7 @@ def test_results_without_a_group_are_refused():
         take(take(state, now, []), now, [])
 
 
+@pytest.mark.long
 def test_every_pair_round_of_many_thousand_nodes_uses_every_node_that_is_not_set_aside():
     run = search(Cluster(names(3001), bad={"node7": 0.0}))
     assert run.verdict.bad_nodes() == ("node7",)

@@ -28,6 +28,7 @@ def test_only_a_slow_node_is_named_after_three_slow_tests(n, speed):
         assert "of what the others show" in culprit.sentence
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.2])
 def test_several_slow_nodes_are_all_named(share):
     for n in (10, 50, 400):

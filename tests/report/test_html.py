@@ -91,6 +91,7 @@ def test_the_policy_of_the_page_allows_its_one_script_and_nothing_else(hostile):
     assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
+@pytest.mark.long
 def test_a_page_of_8192_ranks_stays_below_five_megabytes_and_names_the_bad_nodes():
     page = render("html", *reported.large())
     assert len(page.encode()) < 5 * MEGABYTE

@@ -359,6 +359,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.long
 @given(VALUES, st.sampled_from([2, 3, 4, 5]))
 def test_what_python_pickles_is_loaded_as_python_loads_it(value, protocol):
     assert unpickled(pickle.dumps([value], protocol)) == [value]
@@ -375,6 +376,7 @@ def test_a_dump_cut_anywhere_is_not_read(tmp_path):
     assert len(list(loading.dumps([tmp_path], []))) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("write", [lambda content: pickle.dumps(content, protocol=2), lambda c: json.dumps(c).encode()])
 def test_a_dump_with_any_byte_changed_gives_an_answer_or_a_usage_error(tmp_path, write):
     generator = random.Random(7)
