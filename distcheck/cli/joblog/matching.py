@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from distcheck.cli.joblog.places import NOWHERE, Place, When, place, plain, when
@@ -52,7 +52,7 @@ class Matcher:
 
     def __init__(self, spellings: Iterable[Spelling]) -> None:
         self._spellings = tuple(spellings)
-        self._by_shingle = _by_shingle([spelling.anchor for spelling in self._spellings])
+        self._by_shingle = _by_shingle(tuple(spelling.anchor for spelling in self._spellings))
         self._any = trie(tuple(spelling.anchor for spelling in self._spellings))
         self._without: set[bytes] = set()
         self._with: dict[bytes, tuple[Spelling, ...]] = {}
@@ -135,7 +135,8 @@ class Matcher:
             position = end
 
 
-def _by_shingle(anchors: list[bytes]) -> dict[bytes, list[int]]:
+@cache
+def _by_shingle(anchors: tuple[bytes, ...]) -> dict[bytes, list[int]]:
     """Return the numbers of anchors by the part of each, 4 bytes long, that the fewest others have."""
     parts = [[a[at : at + _SHINGLE_BYTES] for at in range(len(a) - _SHINGLE_BYTES + 1)] or [b""] for a in anchors]
     common = Counter(part for own in parts for part in set(own))

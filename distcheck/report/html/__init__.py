@@ -11,6 +11,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable
+from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
@@ -127,6 +128,7 @@ def page(name: str) -> Template:
     return environment().get_template(name)
 
 
+@cache
 def environment() -> Environment:
     """Return the environment of the templates: every value that one shows is made harmless and escaped."""
     found = Environment(
