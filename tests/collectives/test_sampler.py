@@ -14,6 +14,7 @@ def sampler():
     return importlib.import_module("distcheck.collectives.training.sampler")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ranks", "each"), [(1, 15), (2, 16), (1024, 16), (1025, 15), (RANKS, 4)])
 def test_every_rank_draws_its_part_of_one_order(sampler, ranks, each):
     began = time.process_time()

@@ -120,6 +120,7 @@ def test_judging_kinds_finds_what_judging_each_rank_finds(one_by_one, real, faul
     assert diagnose(job, rules=all_rules()) == one_by_one(job)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_wrong_variables_are_found_in_kinds_as_rank_by_rank(one_by_one, job_of, change, launcher):
     healthy = job_of(3, [2, 3, 2], launcher, real_job.LOOKS, gpus=4)
