@@ -35,6 +35,7 @@ def test_one_slow_link_moves_the_figure_to_what_it_carries(cluster, mbit):
     assert max(figures) == pytest.approx(mbit * MBIT * PAYLOAD, rel=0.15), figures
 
 
+@pytest.mark.slow  # tests/collectives checks them between processes
 def test_all_operations_and_types_are_exact_between_nodes(cluster):
     ops = ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
     types = ["float32", "bfloat16", "float16", "int32"]

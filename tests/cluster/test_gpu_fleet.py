@@ -84,6 +84,7 @@ def test_the_odd_node_is_named_and_the_other_three_are_not(gpu, node3, rule, sev
     assert report["exclude"]["nodes"] == excluded
 
 
+@pytest.mark.slow  # tests/end_to_end/test_gpu_health.py watches one node
 def test_every_nodes_gpus_are_watched_while_the_collectives_run(cluster, gpu):
     """This torch has no NCCL, so that they soon end; each node has said what its GPUs showed until then."""
     report = gpu(H100 + "5.pcie.replays 0 grows 4000\n", command=("bandwidth", "--save", "/shared/job.json"))

@@ -63,7 +63,8 @@ def test_mpich_is_healthy_and_the_job_runs_after_it(cluster):
     assert findings(report, "info") == []
 
 
-@pytest.mark.parametrize("mpi", sampled(["openmpi", "hydra"], "openmpi"))
+@pytest.mark.slow
+@pytest.mark.parametrize("mpi", ["openmpi", "hydra"])
 def test_export_needs_nothing_but_mpi(cluster, mpi):
     start = (_mpirun if mpi == "openmpi" else _mpiexec)(nodes=NODES[:2])
     job = ("distcheck", *GATE, "--export", "--", sys.executable, PLAIN_JOB)

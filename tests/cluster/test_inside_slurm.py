@@ -75,6 +75,7 @@ def test_uneven_tasks_are_healthy(cluster):
     assert_healthy([ended], blocks(5, 1, 1, 1), "slurm")
 
 
+@pytest.mark.slow
 def test_export_needs_nothing_but_srun(cluster):
     job = ("distcheck", *GATE, "--export", "--", sys.executable, PLAIN_JOB)
     ended = cluster.run("node1", "srun", "--nodes=2", "--ntasks-per-node=2", *job, timeout=PATIENCE)
@@ -243,6 +244,7 @@ def test_a_script_that_takes_the_batch_shell_for_a_task_is_the_one_error(cluster
     assert finding(report, "slurm-no-srun")["ranks"] == [0]
 
 
+@pytest.mark.slow
 def test_a_command_that_would_run_once_in_an_allocation_is_a_warning(cluster):
     gate = ("distcheck", *GATE, "--", sys.executable, "-c", "print('once')")
     ended = cluster.run("node1", "salloc", "--nodes=2", "--ntasks-per-node=2", *gate, timeout=PATIENCE)

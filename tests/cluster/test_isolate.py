@@ -119,6 +119,7 @@ def test_of_two_nodes_that_fail_together_neither_is_blamed(cluster, isolate):
     assert "a spare node would decide" in report["findings"][0]["message"]
 
 
+@pytest.mark.slow
 def test_the_speed_of_two_nodes_is_not_judged_and_that_is_reported(cluster, isolate):
     slow_network(cluster, "node2")
     ended, report = isolate(nodes=2)
@@ -126,6 +127,7 @@ def test_the_speed_of_two_nodes_is_not_judged_and_that_is_reported(cluster, isol
     assert any("not judged" in n["reason"] for n in report["not_checked"]), report["not_checked"]
 
 
+@pytest.mark.slow
 def test_a_node_cut_off_during_the_search_is_lost_and_no_node_is_blamed(cluster):
     words = ("isolate", "--hosts", "node[1-4]", "--nproc", "2", "--format", "json", "--timeout", "60")
     running = cluster.start("head", "distcheck", *words)

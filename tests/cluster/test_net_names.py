@@ -78,6 +78,7 @@ def test_an_own_name_on_the_loopback_works_by_luck_or_not_as_gloo_shows(bare_on,
         assert_healthy(*net(cluster, GLOO_SOCKET_IFNAME="eth0"))
 
 
+@pytest.mark.slow
 def test_two_own_names_on_the_loopback_never_work(bare):
     for node in ("node2", "node4"):
         rename(bare, node, node, "127.0.1.1")

@@ -171,6 +171,7 @@ def test_a_node_to_which_packets_are_lost_is_named_with_the_direction(cluster):
     assert re.match(words, found["message"]), found["message"]
 
 
+@pytest.mark.slow
 def test_a_node_that_loses_single_packets_it_sends_is_named_with_the_direction(cluster):
     """The filter spares the pieces of up to 64 KB in which the kernel passes on a whole transfer."""
     found = lossy(cluster, *OTHERS, rule=f"{FROM_NODE2} {SINGLE} {TENTH}")

@@ -186,7 +186,6 @@ def taken(cluster):
             (("-m", "http.server", "29500"), "nobody", "it answers the other ranks with '<!DOCTYPE HTML>"),
             (("-c", STORE), "root", "it is a store of torch.distributed (TCPStore), of another job or an earlier one"),
         ],
-        "HTTP",
         "store of torch",
         ids=["talking", "silent", "HTTP", "store of torch"],
     ),

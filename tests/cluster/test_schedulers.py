@@ -142,6 +142,7 @@ def test_a_job_whose_second_nodes_are_bad_too_stops(recipes, submit):
     assert job.out.count("Exclude node1 and restart") == job.out.count("Exclude node2 and restart") == 2
 
 
+@pytest.mark.slow
 def test_a_job_that_is_wrong_itself_stops_at_once(submit):
     job = submit("gate.sbatch", export="ALL,DISTCHECK_BACKEND=nccl", gpus=0).wait()
     assert (job.code, job.shown("Restarts"), trained(job)) == (30, "0", []), job.story

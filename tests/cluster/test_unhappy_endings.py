@@ -148,6 +148,7 @@ def test_the_node_with_a_small_dev_shm_is_named_before_anything_dies_of_it(clust
     assert found["nodes"] == ["node3"]
 
 
+@pytest.mark.slow
 def test_only_the_node_with_a_full_tmp_is_named(cluster):
     fill = "mount -t tmpfs -o size=4m tmpfs /tmp && dd if=/dev/zero of=/tmp/full bs=1M; df /tmp"
     assert "100%" in cluster.run("node3", "sh", "-c", fill).out

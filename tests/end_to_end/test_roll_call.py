@@ -100,7 +100,7 @@ def test_a_taken_master_port_is_named_with_its_owner_and_the_report_covers_all_r
         until = time.monotonic() + 10
         while _free(port) and time.monotonic() < until:
             time.sleep(0.05)
-        ended = [r.wait() for r in by_hand("gate", [0, 1, 2], 3, "--format", "json", *TABLE)]
+        ended = [r.wait() for r in by_hand("net", [0, 1, 2], 3, "--format", "json")]
     finally:
         server.kill()
         server.wait()
