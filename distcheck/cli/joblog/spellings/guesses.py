@@ -5,7 +5,9 @@ They lead only where nothing is known, so that an excerpt without its error line
 
 from __future__ import annotations
 
-from functools import partial
+import re
+from collections.abc import Mapping
+from functools import lru_cache, partial
 
 from distcheck.cli.joblog.spelling import CONSEQUENCE, ERROR, GUESS, About, told
 
@@ -22,8 +24,10 @@ _STARTING = (
     r"|horovod/runner|distributed/(?:run|launch)\.py|distributed/elastic/|ray/scripts|ray/_private/(?:services|node)"
 )
 """Code that runs while a job starts."""
-_NETWORK = r"(?:\bconnect|socket|network|unreachable|rdma|infiniband|\bibv_|\bhost\b|\bport\b|\baddress\b|\bpeer)"
-_GPU = r"(?:\bcuda|\bgpus?\b|nvml|nvidia|\bhip\b|rocm|nvlink|\bxid\b|\bdriver)"
+_NETWORK = re.compile(
+    r"\bconnect|socket|network|unreachable|rdma|infiniband|\bibv_|\bhost\b|\bport\b|\baddress\b|\bpeer", re.IGNORECASE
+)
+_GPU = re.compile(r"\bcuda|\bgpus?\b|nvml|nvidia|\bhip\b|rocm|nvlink|\bxid\b|\bdriver", re.IGNORECASE)
 _CUT = "Python raised an error; its last line, which names it, is not in the log."
 _REPORTED = "A program reported a failure that distcheck does not know."
 _STACK = "The frames of a C++ stack; the error itself is not in the log."
@@ -32,13 +36,20 @@ _LATE = (
     " than the timeout, calls another collective, or failed first."
 )
 
-_FORMS: tuple[tuple[About, str], ...] = (
-    ("network", rf"^(?=.*{_NETWORK}).*"),
-    ("GPU", rf"^(?!.*{_NETWORK})(?=.*{_GPU}).*"),
-    ("start-up", rf"^(?!.*{_NETWORK})(?!.*{_GPU}).*"),
-)
-"""What a line is about by its words."""
 _RAISING: tuple[tuple[About, str, str], ...] = (("start-up", _STARTING, ""), ("application", "", _STARTING))
+_CLASSES: tuple[About, ...] = ("network", "GPU", "start-up")
+
+
+def _concerns(about: About, values: Mapping[str, str]) -> bool:
+    """Return whether the words of a line are about this."""
+    return _class_of(f"{values.get('before', '')}|{values.get('after', '')}") == about
+
+
+@lru_cache(maxsize=64)
+def _class_of(line: str) -> About:
+    return "network" if _NETWORK.search(line) else "GPU" if _GPU.search(line) else "start-up"
+
+
 STARTING = told(
     r"(?<!SO_)Error: (?!Rank)",
     about="start-up",
@@ -81,7 +92,13 @@ SPELLINGS = (
     ),
     # Lines that say that something failed.
     *(
-        _guess(line + words, about=about, source=_LOGGING, says=_REPORTED)
+        _guess(
+            rf"^(?P<before>.*){words}(?P<after>.*)",
+            about=about,
+            source=_LOGGING,
+            says=_REPORTED,
+            only=partial(_concerns, about),
+        )
         for words in (
             r"(?<![\w./-])(?=(?-i:ERROR))error\b",
             r"(?<![\w./-])(?=(?-i:FATAL))fatal\b",
@@ -91,6 +108,6 @@ SPELLINGS = (
             r"\bcannot\b",
             r"\bcould not\b",
         )
-        for about, line in _FORMS
+        for about in _CLASSES
     ),
 )
