@@ -19,6 +19,7 @@ import msgspec
 
 from distcheck.facts.base import Missing
 from distcheck.probe.ending import end_group
+from distcheck.probe.fork import Fork, may_fork
 
 if TYPE_CHECKING:
     import asyncio
@@ -72,14 +73,7 @@ async def ask(
     try:
         os.pwrite(source, given, 0)
         try:
-            child = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
-                [python, "-m", question.module, str(int(timeout) + OUTLIVE_SECONDS), *question.arguments],
-                stdin=source if until is None else subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env=environ,
-                start_new_session=True,
-            )
+            child = start(question, timeout, python, source if until is None else None, output, environ)
         except OSError as error:
             return Missing(reason=f"could not start the process that queries {question.subject}: {error}")
         deadline = time.monotonic() + timeout
@@ -108,6 +102,27 @@ async def ask(
     finally:
         os.close(output)
         os.close(source)
+
+
+def start(
+    question: Question, lifetime: float, python: str, source: int | None, output: int, environ: Mapping[str, str] | None
+) -> subprocess.Popen[bytes] | Fork:
+    """Start the child of a question; without `source` its standard input is a pipe.
+
+    Raises:
+        OSError: too many processes or files, or no memory.
+    """
+    words = (str(int(lifetime) + OUTLIVE_SECONDS), *question.arguments)
+    if may_fork() and python == sys.executable:
+        return Fork(question.module, words, source, output, environ)
+    return subprocess.Popen(
+        [python, "-m", question.module, *words],
+        stdin=subprocess.PIPE if source is None else source,
+        stdout=output,
+        stderr=output,
+        env=environ,
+        start_new_session=True,
+    )
 
 
 def failure(question: Question, timeout: float, returncode: int | None, written: bytes) -> str:

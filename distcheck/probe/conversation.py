@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distcheck.facts.base import Missing
-from distcheck.probe.child import OUTLIVE_SECONDS, Question, failure, last_answer
+from distcheck.probe.child import Question, failure, last_answer, start
 from distcheck.probe.ending import end_group
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping
+
+    from distcheck.probe.fork import Fork
 
 _PAUSE_SECONDS = 0.01
 
@@ -26,16 +30,9 @@ class Conversation:
         """Start the child; its lifetime, in seconds, is its first argument."""
         self._question, self._read, self._error = question, 0, ""
         self._output = os.memfd_create("distcheck-answers")
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | Fork | None = None
         try:
-            self._child = subprocess.Popen(
-                [python, "-m", question.module, str(int(lifetime) + OUTLIVE_SECONDS), *question.arguments],
-                stdin=subprocess.PIPE,
-                stdout=self._output,
-                stderr=self._output,
-                env=environ,
-                start_new_session=True,
-            )
+            self._child = start(question, lifetime, python, None, self._output, environ)
         except OSError as error:
             self._error = f"could not start the process that queries {question.subject}: {error}"
 

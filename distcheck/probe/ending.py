@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import subprocess
 
+    from distcheck.probe.fork import Fork
+
 _GONE_SECONDS = 1.0
 
 
@@ -20,7 +22,7 @@ def kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-async def end_group(leader: subprocess.Popen[bytes]) -> None:
+async def end_group(leader: subprocess.Popen[bytes] | Fork) -> None:
     """Kill a program with its group and reap it; leave behind, after a second, what does not end.
 
     The program must not be reaped before, because its pid would no longer name its group.

@@ -33,6 +33,7 @@ from distcheck.facts.rank import RankFacts
 from distcheck.facts.saved import write
 from distcheck.facts.storage import Storage
 from distcheck.probe import gpu, host, infiniband, pci
+from distcheck.probe.fork import forking
 from distcheck.probe.health import health
 from distcheck.probe.own import process_facts
 from distcheck.probe.state import state
@@ -67,7 +68,8 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = 
         request = Request(asked, (Placement(),), environ, start=start)
         record = Record(request)
         seconds = max(0.1, asked.timeout_seconds - _RESERVE_SECONDS)
-        seen, record.history = asyncio.run(_look_and_read(asked, environ, seconds, past, record))
+        with forking():  # the watchdog is the only thread
+            seen, record.history = asyncio.run(_look_and_read(asked, environ, seconds, past, record))
         node = host.collect(
             environ,
             accelerator=seen.accelerator,
