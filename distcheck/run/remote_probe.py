@@ -20,6 +20,7 @@ from distcheck.launch.remote import assignment as assignments
 from distcheck.launch.remote import frames
 from distcheck.launch.remote.assignment import CLOSE, Assignment
 from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Message
+from distcheck.run.garbage import hardly_searched
 
 STOP = signal.SIGUSR1
 """srun, Open MPI's mpirun and MPICH's mpiexec forward it to every task; on SIGTERM they end all tasks."""
@@ -107,4 +108,5 @@ def _end_with_stdin() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with hardly_searched():
+        sys.exit(main())

@@ -85,7 +85,7 @@ def peak() -> float:
 
 
 def main() -> None:
-    gc.set_threshold(100_000, 1_000, 1_000)  # as distcheck.__main__ sets it
+    gc.set_threshold(100_000, 1_000, 1_000)  # as distcheck.run.garbage sets it
     nodes = int(sys.argv[1]) // real_job.GPUS
     seconds(real_job.healthy(2), healthy=True)  # imports the rules, once for all that follows
     before = peak()

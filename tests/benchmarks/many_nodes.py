@@ -299,7 +299,7 @@ def memory() -> float:
 
 def main() -> None:
     nodes = int(sys.argv[1]) if len(sys.argv) > 1 else 16384
-    gc.set_threshold(100_000, 1_000, 1_000)  # as distcheck.__main__ sets it
+    gc.set_threshold(100_000, 1_000, 1_000)  # as distcheck.run.garbage sets it
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     context = multiprocessing.get_context("fork")
