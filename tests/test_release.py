@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -120,6 +121,14 @@ def test_the_scripts_of_the_workflow_can_be_run_and_are_on_the_page():
     for name in SCRIPTS:
         assert os.access(ROOT / ".ci" / name, os.X_OK)
         assert f"`.ci/{name}`" in page
+
+
+@pytest.mark.process
+def test_the_linter_of_container_files_has_nothing_to_say():
+    linted = subprocess.run(
+        [Path(sys.prefix, "bin", "hadolint"), ROOT / "docs/Containerfile"], capture_output=True, text=True, check=False
+    )
+    assert (linted.returncode, linted.stdout + linted.stderr) == (0, "")
 
 
 def test_the_wheel_of_what_the_image_copies_has_everything(tmp_path, monkeypatch):
