@@ -9,6 +9,7 @@ N / PLACES * HOLD_SECONDS at the latest.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import os
 import shlex
@@ -143,6 +144,11 @@ class _Ears(EventHandler):  # type: ignore[misc]  # ClusterShell has no types
     def ev_hup(self, _worker: Any, _node: str, rc: int) -> None:
         self._starts.listener.ended(self._key, rc)
         self._starts.free(self._key)
+
+
+# ClusterShell asks for the signature at each line, which takes longer than the line: a node that prints without end
+# would keep this process from its deadline.
+_Ears.ev_read.__signature__ = inspect.signature(_Ears.ev_read)  # type: ignore[attr-defined]
 
 
 class _Clock(EventHandler):  # type: ignore[misc]
