@@ -194,3 +194,16 @@ def test_an_interrupt_prints_no_traceback(tmp_path, fake_nvml):
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert b"Traceback" not in err
+
+
+def test_a_node_is_looked_at_by_forks_and_starts_no_other_python(distcheck, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n\n"
+        "def note(event, about):\n"
+        "    if event in {'os.fork', 'subprocess.Popen'}:\n"
+        f"        print(event, file=open({str(tmp_path / 'started')!r}, 'a'))\n\n"
+        "sys.addaudithook(note)\n"
+    )
+    done = distcheck("node", env={"PYTHONPATH": str(tmp_path)})
+    assert done.code == 0
+    assert set((tmp_path / "started").read_text().split()) == {"os.fork"}
