@@ -92,7 +92,7 @@ def test_healthy_nodes_are_blamed_for_nothing(isolate, nodes):
 
 # In every change a gate of four nodes searches, and `isolate` on two; tests/isolation has all faults in a simulator.
 @pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "fault"), product([3, 4], FAULTS))
+@pytest.mark.parametrize(("nodes", "fault"), list(product([3, 4], FAULTS)))
 def test_only_the_bad_node_is_named(cluster, isolate, nodes, fault):
     node = BAD[nodes]
     FAULTS[fault](cluster, node)
