@@ -35,6 +35,17 @@ class Running:
     def interrupt(self, signum: signal.Signals) -> None:
         self.process.send_signal(signum)
 
+    def begun(self, timeout: float = 60) -> None:
+        """Wait until distcheck has read its arguments and looks at the job: then it runs an event loop."""
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            # Its files open and close while they are looked at.
+            with contextlib.suppress(FileNotFoundError):
+                if any("eventpoll" in str(fd.readlink()) for fd in Path(f"/proc/{self.process.pid}/fd").iterdir()):
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"not begun within {timeout} s")
+
     def ranks(self, count: int, timeout: float = 30) -> list[psutil.Process]:
         """Wait until the ranks begin to measure, and return them in rank order.
 

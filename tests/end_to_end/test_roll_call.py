@@ -77,6 +77,8 @@ def test_two_processes_with_rank_1_are_both_identified(by_hand):
 def test_a_duplicate_rank_beside_a_complete_world_is_found(by_hand, twice, once):
     look = ("--join-timeout", "12", "--format", "json")
     runs = by_hand("env", [twice, twice], 2, *look)
+    for run in runs:
+        run.begun()
     time.sleep(1.5)  # only the last process makes the world complete
     ended = [r.wait() for r in [*runs, *by_hand("env", [once], 2, *look)]]
     assert 30 in {e.code for e in ended}
