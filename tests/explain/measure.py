@@ -3,7 +3,7 @@
     python tests/explain/measure.py [--json | --write]
 
 Logs whose cause a rule names: the right rule first, the right rule among three, only wrong rules, nothing. Logs whose
-cause no rule names: no rule blamed and the right class, or not.
+cause no rule names: no rule blamed and the right class, or not. What a reader makes of the same logs is beside it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from distcheck.cli.joblog.reading import Log, pieces
 from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
 
 LOGS = Path(__file__).parent / "logs"
+BY_HAND = Path(__file__).parent / "by_hand.json"
+"""The answers of a reader who knew the table of rules and saw of each log that was held out its lines, nothing else."""
 OUTCOMES = ("right rule first", "right rule among three", "only wrong rules", "nothing")
 COVERS = (
     "distcheck/cli/joblog/matching.py", "distcheck/cli/joblog/judging.py", "distcheck/cli/joblog/quoted.py",
     "distcheck/cli/joblog/spellings/*.py", "tests/explain/logs/index.json",
+    "tests/explain/by_hand.json",
 )  # fmt: skip
 PARTS = {"build": "used to write the tables", "held out": "held out", "fresh": "held out, third collection"}
 WITHOUT_RULE = ("right class, no rule blamed", "a rule blamed", "wrong class")
@@ -43,9 +46,13 @@ def outcome(entry: dict) -> str:
     path = LOGS / f"{entry['id']}.log"
     seen = sorted(matcher().search(pieces(Log(path, path.name), []), path.name), key=lambda sighting: sighting.line)
     found = answer(seen)
-    rules = [cause.rule for cause in found.causes]
+    return compared(entry, [cause.rule for cause in found.causes], found.about)
+
+
+def compared(entry: dict, rules: list[str], about: str) -> str:
+    """Return how an answer, of rules or else a class, compares with the label of a log."""
     if not entry["rules"]:
-        return "a rule blamed" if rules else WITHOUT_RULE[0 if found.about == entry["class"] else 2]
+        return "a rule blamed" if rules else WITHOUT_RULE[0 if about == entry["class"] else 2]
     if not rules:
         return "nothing"
     if rules[0] in entry["rules"]:
@@ -56,8 +63,22 @@ def outcome(entry: dict) -> str:
 @cache
 def totals(split: str) -> Counter[str]:
     """Return the number of logs of one part by outcome."""
-    entries = json.loads((LOGS / "index.json").read_text())
-    return Counter(outcome(entry) for entry in entries if entry["split"] == split)
+    return Counter(outcome(entry) for entry in _entries() if entry["split"] == split)
+
+
+@cache
+def totals_by_hand(split: str) -> Counter[str]:
+    """Return the same of the reader's answers; empty if he has seen none of the part."""
+    told = json.loads(BY_HAND.read_text())
+    return Counter(
+        compared(entry, told[entry["id"]]["rules"], told[entry["id"]]["class"])
+        for entry in _entries()
+        if entry["split"] == split and entry["id"] in told
+    )
+
+
+def _entries() -> list[dict]:
+    return json.loads((LOGS / "index.json").read_text())
 
 
 def table() -> list[str]:
@@ -67,9 +88,10 @@ def table() -> list[str]:
         "|---" * (len(OUTCOMES) + len(WITHOUT_RULE) + 3) + "|",
     ]
     for split, name in PARTS.items():
-        counts = totals(split)
-        first, second = ([counts[outcome] for outcome in outcomes] for outcomes in (OUTCOMES, WITHOUT_RULE))
-        lines.append("| " + " | ".join(map(str, [name, sum(first), *first, sum(second), *second])) + " |")
+        for who, counts in ((name, totals(split)), (f"{name}, by a reader", totals_by_hand(split))):
+            first, second = ([counts[outcome] for outcome in outcomes] for outcomes in (OUTCOMES, WITHOUT_RULE))
+            if counts:
+                lines.append("| " + " | ".join(map(str, [who, sum(first), *first, sum(second), *second])) + " |")
     return lines
 
 

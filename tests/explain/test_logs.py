@@ -3,6 +3,8 @@ import json
 import re
 from pathlib import Path
 
+from explain import measure
+
 from distcheck.rules import all_rules
 
 LOGS = Path(__file__).parent / "logs"
@@ -29,8 +31,17 @@ def test_every_log_is_listed_once_and_every_thread_is_used_once():
 def test_the_address_decides_the_part_of_a_log_of_the_first_collection_and_only_the_newest_collection_is_fresh():
     for entry in ENTRIES:
         odd = hashlib.sha256(entry["source"].encode()).digest()[-1] % 2
-        first = "held out" if odd else "build"
-        assert entry["split"] == {None: first, "later": "build", "second": "build", "third": "fresh"}[entry.get("added")]
+        parts = {None: "held out" if odd else "build", "later": "build", "second": "build", "third": "fresh"}
+        assert entry["split"] == parts[entry.get("added")]
+
+
+def test_the_reader_answered_every_log_that_is_held_out_with_rules_that_exist_and_no_other_log():
+    told = json.loads(measure.BY_HAND.read_text())
+    assert sorted(told) == sorted(entry["id"] for entry in ENTRIES if entry["split"] in ("held out", "fresh"))
+    known = {rule.name for rule in all_rules()}
+    for answer in told.values():
+        assert set(answer["rules"]) <= known
+        assert answer["class"] in CLASSES
 
 
 def test_all_parts_are_large_enough_to_measure():
