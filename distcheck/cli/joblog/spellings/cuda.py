@@ -81,7 +81,7 @@ SPELLINGS = (
         source=_RUNTIME,
     ),
     _gpu(
-        r"(?:cuda runtime error|CUDA error|error=|Error|Cuda failure)\W{0,3}(?:999|30)\)?\W{1,3}(?:CUDA )?'?unknown error",
+        r"^(?!.*transport/nvls\.cc).*(?:cuda runtime error|CUDA error|error=|Error|Cuda failure)\W{0,3}(?:999|30)\)?\W{1,3}(?:CUDA )?'?unknown error",
         "gpu-cuda-init-failed",
         source=_RUNTIME,
     ),

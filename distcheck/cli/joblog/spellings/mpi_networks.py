@@ -43,6 +43,12 @@ SPELLINGS = (
     _net(r"dropped inbound connection", weight=SYMPTOM, source=_TCP, says=_UNKNOWN_ADDRESS),
     _net(r"received an inbound socket connection from a", weight=LIKELY, source=_TCP, says=_OTHER_PEER),
     _net(r"failed to handshake with a connecting peer", weight=SYMPTOM, source=_TCP, says=_OTHER_PEER),
+    _net(  # each node lacks another one of the networks
+        r"invalid value was given for (?:btl|oob)_tcp_if_include",
+        "net-subnet-mismatch",
+        source=_TCP,
+        near=r"Value:\s+(\S+/\d+)\s[\s\S]{0,900}Value:\s+(?!\1\s)\S+/\d+\s",
+    ),
     _net(
         r"invalid value was given for (?:btl|oob)_tcp_if_(?:include|exclude)",
         weight=LIKELY,

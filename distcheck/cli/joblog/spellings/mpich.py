@@ -14,6 +14,7 @@ _HYDRA = "https://github.com/pmodels/mpich/tree/main/src/pm/hydra"
 _SOCK = "https://github.com/pmodels/mpich/blob/v3.3/src/pm/hydra/utils/sock/sock.c"
 _PROXY = "https://github.com/pmodels/mpich/blob/v3.3/src/pm/hydra/pm/pmiserv/pmip.c"
 _SLURM = "https://github.com/pmodels/mpich/tree/v3.3/src/pm/hydra/tools/bootstrap/external"
+_PMI = "https://github.com/pmodels/mpich/blob/main/src/pmi/src/pmi_v1.c"
 _CH3 = "https://github.com/pmodels/mpich/tree/main/src/mpid/ch3/channels"
 _NETMASK = "https://learn.microsoft.com/powershell/high-performance-computing/mpi-environment-variables"
 _OFI = "https://github.com/pmodels/mpich/blob/main/src/mpid/ch4/netmod/ofi/ofi_init.c"
@@ -50,6 +51,25 @@ SPELLINGS = (
         source=_SOCK,
     ),
     _net(r"at port \d+ \(check for firewalls!\)", _CLOSED, weight=SYMPTOM, source=_PROXY),
+    # The processes connect to the process manager, by the host's own name: src/pmi/src/pmi_v1.c.
+    _net(
+        r"\[(?:unset|cli_\d+)\]: Unable to get host entry for (?P<host>\S+)",
+        "host-own-name-unresolvable net-hostname-loopback",
+        source=_PMI,
+    ),
+    _net(
+        r"\[(?:unset|cli_\d+)\]: Unable to connect to (?P<host>\S+) on \d+",
+        "net-hostname-wrong-nic host-own-name-unresolvable",
+        weight=LIKELY,
+        source=_PMI,
+    ),
+    _net(
+        r"(?:get_sockaddr|MPL_get_sockaddr_iface|GetSockInterfaceAddr|gethostbyname)\b.*failed",
+        "host-own-name-unresolvable net-hostname-loopback",
+        weight=LIKELY,
+        source=_PMI,
+        near=r"MPI",
+    ),
     # Hydra starts its proxies.
     _start(r"node list format not recognized", "launch-failed", source=_SLURM),
     _start(r"unable to run bstrap_proxy on (?P<host>[\w.-]+)", _UNREACHABLE, weight=LIKELY, source=_HYDRA),

@@ -27,7 +27,7 @@ WEB = r"urllib3|dns\.google|HTTPS?ConnectionPool|requests/|urlopen|http\.client|
 
 SPELLINGS = (
     _net(
-        r"network addresses of \((?P<host>\[[0-9a-f:]+\]|\s[^,]*|[^,]*\s|\w+://[^,]*|), ",
+        r"network addresses of \((?P<host>\[[0-9a-f:]+\]|\s[^,]*|[^,]*\s|\w+://[^,]*|[^,()]*[/$\"'`@{}\[][^,()]*|[\w.-]+:\d{2,5}|[\w.-]+(?:,[\w.-]+)+|), \d",
         "env-master-addr-format env-master-addr-unresolvable",
         source=_SOCKET,
     ),
@@ -65,6 +65,12 @@ SPELLINGS = (
         weight=LIKELY,
         source=_SOCKET,
         near=_KUBERNETES,
+    ),
+    _net(  # macOS and Windows say it of every address without IPv6, and of a name that does not resolve
+        rf"IPv6 {_CHOSEN} \(gai error: (?:8\b|11001)",
+        "torchrun-fqdn-unreachable host-own-name-unresolvable env-master-addr-unresolvable",
+        weight=HINT,
+        source=_SOCKET,
     ),
     _net(
         r"IPv6 network addresses of .* cannot be retrieved \(gai error: (?:-9|8\b|11001)",

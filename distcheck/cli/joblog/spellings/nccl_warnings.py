@@ -25,6 +25,12 @@ _MERGED = "NCCL cannot join adapters as NCCL_NET_FORCE_MERGE or NCCL_NET_MERGE_L
 _CONTEXT = "NCCL cannot use the GPU from one of its threads. The line before it tells why."
 _GIN = "The program asks for NCCL's device API over the network (GIN), which not all ranks support."
 
+_BRIDGES = "net-nccl-auto-wrong-iface net-nccl-picks-loopback-or-docker"
+_SEVERAL = r"NET/Socket : Using .*\](?:br-[0-9a-f]{12}|docker\d|veth\w{7}|virbr\d|cni\d|podman\d|lxcbr\d|lxdbr\d):"
+"""NCCL uses all interfaces, those of Docker too: the other node has the same addresses."""
+_ONE_HOST = r"Rank +0 .{0,40}on +(\S+) device.*\n(?:# +Rank +\d+ .{0,40}on +\1 device.*\n)+(?!# +Rank)"
+"""nccl-tests' list of devices, if it names one host."""
+
 
 def _call(pattern: str, file: str, says: str = _WRONG_CALL) -> Spelling:
     return told(pattern, about="application", weight=LIKELY, source=f"{_SRC}/{file}", says=says)
@@ -140,4 +146,16 @@ SPELLINGS = (
     _call(r"rank \d+ exceeds ndev=", "init.cc"),
     _call(r"User requested GIN", "dev_runtime.cc", _GIN),
     _call(r"does not satisfy symmetric registration requirements", "register"),
+    # a system call failed, which is not named
+    *(
+        _net(words, _BRIDGES, source=f"{_SRC}/misc/socket.cc", near=_SEVERAL)
+        for words in (r"unhandled system error", r"ncclSystemError", r"socket.*Connection (?:refused|timed out)")
+    ),
+    _net(  # all ranks are on one host, where NCCL connects them by shared memory
+        r"unhandled system error",
+        "host-shm-too-small net-nccl-ifname-no-match",
+        weight=SYMPTOM,
+        source="https://github.com/NVIDIA/nccl-tests/blob/master/src/common.cu",
+        near=_ONE_HOST,
+    ),
 )

@@ -8,6 +8,7 @@ from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
 
 _EXTENSION = "https://github.com/pytorch/pytorch/blob/main/torch/utils/cpp_extension.py"
 _NVCC = "https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/index.html"
+_IMPORT = "https://docs.python.org/3/reference/import.html"
 _PIP = "https://packaging.python.org/en/latest/guides/installing-using-pip-and-virtual-environments/"
 _PROTOBUF = "https://protobuf.dev/news/2022-05-06/"
 _TRANSFORMERS = "https://github.com/huggingface/transformers/blob/main/src/transformers/utils/versions.py"
@@ -16,6 +17,13 @@ _BUILD = "An extension could not be built: check the compiler, CUDA_HOME and tha
 _VERSIONS = "Packages of versions that do not fit each other are installed."
 
 SPELLINGS = (
+    *(  # torch itself, in contrast to a module that its version does not have
+        told(pattern, "sw-torch-missing launch-probe-missing sw-packages-differ", about="start-up", source=_IMPORT)
+        for pattern in (
+            r"No module named '?torch'?(?:\W*$|\)|; )(?!.*is not a package)",
+            r"python[\d.]*: No module named torch\.distributed\s*$",
+        )
+    ),
     *(
         _start(pattern, weight=weight, source=source, says=_BUILD)
         for pattern, weight, source in (

@@ -24,6 +24,8 @@ _DDP2 = (
 _FAIRSEQ = "https://github.com/facebookresearch/fairseq/blob/main/fairseq/distributed/utils.py"
 _NCCL_UTILS = "https://github.com/pytorch/pytorch/blob/v1.4.0/torch/lib/c10d/NCCLUtils.hpp"
 _STARTED = r"\b(?:torchrun|torchelastic|torch\.distributed\.(?:launch|run)|srun|slurm|mpirun|mpiexec|accelerate launch|horovodrun)\b"
+_COLOSSALAI = "https://github.com/hpcaitech/ColossalAI/blob/main/colossalai/legacy/initialize.py"
+_DING = "https://github.com/opendilab/DI-engine/blob/main/ding/utils/pytorch_ddp_dist_helper.py"
 _JAX = "https://github.com/jax-ml/jax/blob/main/jax/_src/distributed.py"
 _GLOO = "https://github.com/pytorch/gloo/blob/main/gloo/context.cc"
 _LAUNCH = (
@@ -38,13 +40,17 @@ SPELLINGS = (
         "env-rank-unset env-mpi-horovod-vars-only",
         source=_RENDEZVOUS,
     ),
-    _start(rf"KeyError: ['\"]{_VARIABLES}['\"]", "env-rank-unset env-mpi-horovod-vars-only", source=_ENVIRON),
+    _start(
+        rf"KeyError: (?:KeyError)?\(?['\"]{_VARIABLES}['\"]",
+        "env-rank-unset env-mpi-horovod-vars-only",
+        source=_ENVIRON,
+    ),
     _start(
         r"KeyError: ['\"](?-i:LOCAL_RANK|LOCAL_WORLD_SIZE)['\"]", "env-local-rank-unset env-rank-unset", source=_ENVIRON
     ),
     _start(r"(?:KeyError: )?'LOCAL_RANK'$", "env-local-rank-unset env-rank-unset", source=_ENVIRON, near=r"environ"),
     _start(
-        r"KeyError: ['\"]?SLURM_(?:PROCID|LOCALID|NTASKS|NODEID|JOB_NODELIST|NODELIST)\b",
+        r"KeyError: (?:KeyError)?\(?['\"]?SLURM_(?:PROCID|LOCALID|NTASKS|NODEID|JOB_NODELIST|NODELIST)\b",
         "slurm-no-srun env-rank-unset",
         source=_ENVIRON,
     ),
@@ -54,7 +60,18 @@ SPELLINGS = (
         "env-rank-unset env-mpi-horovod-vars-only",
         source="https://github.com/pytorch/pytorch/blob/v1.0.1/torch/lib/THD/base/init_methods/InitMethodEnv.cpp",
     ),
-    _start(r"KeyError: ['\"]OMPI_COMM_WORLD_", "env-rank-unset", source=_ENVIRON),
+    _start(r"KeyError: (?:KeyError)?\(?['\"]OMPI_COMM_WORLD_", "env-rank-unset", source=_ENVIRON),
+    # colossalai/legacy/initialize.py
+    _start(
+        r"Could not find ['\"]SLURM_\w+['\"] in the \w+ environment", "slurm-no-srun env-rank-unset", source=_COLOSSALAI
+    ),
+    _start(
+        r"Could not find ['\"](?!SLURM_)(?-i:[A-Z_]+)['\"] in the \w+ environment",
+        "env-rank-unset env-mpi-horovod-vars-only",
+        source=_COLOSSALAI,
+    ),
+    # dist_init() of SenseTime's frameworks and what is derived from them: DI-engine, LightZero, PySOT
+    _start(r"please indicate (?:rank|world_size) explicitly", "env-rank-unset slurm-no-srun", source=_DING),
     _start(
         r"KeyError: ['\"](?-i:(?:MASTER|NODE|GROUP|GLOBAL|LOCAL|WORLD|PMI)_\w+|NNODES)['\"]",
         "env-rank-unset env-local-rank-unset",
@@ -177,6 +194,14 @@ SPELLINGS = (
         source="https://docs.python.org/3/library/socket.html",
     ),
     _start(r"port number .*out of range", "env-master-port-range", source=_RENDEZVOUS),
+    _start(  # Slurm's plugin of Lightning: the only rank that says that it starts is the one of the batch shell
+        r"GLOBAL_RANK: 0, MEMBER: 1/(?!1\b)\d+",
+        "slurm-no-srun env-rank-missing",
+        weight=HINT,
+        source=_LIGHTNING,
+        near=r"handled by Slurm|srun. command is available|SLURM auto-requeueing",
+        unless=r"GLOBAL_RANK: [1-9]|All distributed processes registered|Starting with \d+ processes",
+    ),
     _start(
         r"GLOBAL_RANK: \d+, MEMBER: \d+/\d+",
         "env-rank-duplicate slurm-ntasks-vs-devices",

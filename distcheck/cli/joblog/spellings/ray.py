@@ -15,6 +15,9 @@ _PLACEMENT = (
 _NO_HEAD = (
     "A Ray node and the head node lost each other or never met. Check the head's address, its ports and the firewall."
 )
+_NODE = "https://github.com/ray-project/ray/blob/master/python/ray/_private/node.py"
+_HEAD = r"(?:LEADER_IP|HEAD_IP|LEADER_ADDRESS|HEAD_NODE_IP|RAY_HEAD_IP|--address|GCS at(?: address)?|Connecting to)[= :'\"]{1,3}"
+"""What stands before the address of the head node."""
 _start = partial(told, about="start-up")
 
 SPELLINGS = (
@@ -83,6 +86,21 @@ SPELLINGS = (
         )
     ),
     _start(r"Waiting for creating a placement group of specs", weight=HINT, source=_VLLM, says=_PLACEMENT),
+    *(  # ray._private.services.get_node_ip_address(): the address of the route to 8.8.8.8
+        _start(
+            r"node timed out during startup",
+            "net-hostname-wrong-nic net-subnet-mismatch",
+            about="network",
+            source=_NODE,
+            near=near,
+        )
+        for near in (
+            rf"Local node IP: 10\.[\s\S]*{_HEAD}(?:172\.|192\.168)",
+            rf"{_HEAD}(?:172\.|192\.168)[\s\S]*Local node IP: 10\.",
+            rf"Local node IP: (?:172\.|192\.168)[\s\S]*{_HEAD}10\.",
+            rf"{_HEAD}10\.[\s\S]*Local node IP: (?:172\.|192\.168)",
+        )
+    ),
     *(
         _start(pattern, weight=LIKELY, about="network", source=_RAY, says=_NO_HEAD)
         for pattern in (

@@ -18,7 +18,7 @@ _NGC = "https://docs.nvidia.com/deeplearning/frameworks/user-guide/index.html"
 _RAY = "https://docs.ray.io/en/latest/ray-core/objects/object-spilling.html"
 _host = partial(told, about="start-up")
 _SMALL = "host-shm-too-small"
-_IN_MEMORY = r"/dev/shm|shared[ _]?mem|Memory file system|\bshm\b|sharedctypes|multiprocessing/(?:heap|synchronize|connection)|shm_open|/torch_\d"
+_IN_MEMORY = r"/dev/shm|shared[ _]?mem|Memory file system|\bshm\b|sharedctypes|multiprocessing/(?:heap|synchronize|connection)|shm_open|/torch_\d|'/(?:psm_|sem\.|torch_|mp-)"
 
 SPELLINGS = (
     _host(r"DataLoader worker .*killed by signal: Bus error", _SMALL, source=_LOADER),
@@ -63,6 +63,7 @@ SPELLINGS = (
         source=_MAPPED,
         near=r"/torch_|shm",
     ),
+    _host(r"Torch: unable to mmap memory: you tried to mmap 0GB", _SMALL, source=_MAPPED),
     _host(r"unable to open shared memory object .*Too many open files", "host-nofile", source=_MAPPED),
     _host(r"unable to open shared memory object .*(?:No space left|Cannot allocate)", _SMALL, source=_MAPPED),
     _host(  # the reason is missing before torch 1.12: most often it is EMFILE

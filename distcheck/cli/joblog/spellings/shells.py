@@ -19,6 +19,7 @@ _ENV = "https://www.gnu.org/software/coreutils/manual/html_node/env-invocation.h
 _LOADER = "https://man7.org/linux/man-pages/man8/ld.so.8.html"
 _LMOD = "https://lmod.readthedocs.io/en/latest/"
 _CONDA = "https://docs.conda.io/projects/conda/en/stable/user-guide/troubleshooting.html"
+_SYSTEMD = "https://www.freedesktop.org/software/systemd/man/latest/systemctl.html"
 _SSHD = "https://man.openbsd.org/sshd"
 _start = partial(told, about="start-up")
 
@@ -183,15 +184,30 @@ SPELLINGS = (
             r"Run 'conda init' before 'conda activate'",
         )
     ),
-    # The ssh server of a container.
+    # The ssh server of a container: it is not installed, has no keys, or does not start.
+    *(
+        _start(pattern, "launch-node-unreachable launch-failed", weight=LIKELY, source=source)
+        for pattern, source in (
+            (r"\bsshd: not found", _SSHD),
+            (r"\bsshd: command not found", _SSHD),
+            (r"\bsshd['\"]?: No such file or directory", _SSHD),
+            (r"sshd: no hostkeys available", _SSHD),
+            (r"\bexec: \\?\"(?:\S*/)?sshd\\?\": executable file not found", _SSHD),
+            (r"sshd re-exec requires execution with an absolute path", _SSHD),
+            (r"Privilege separation user sshd does not exist", _SSHD),
+            (r"/sshd_config(?:\.d/\S+)?: line \d+: Bad configuration", _SSHD),
+            (r"/sshd_config: terminating, \d+ bad configuration", _SSHD),
+            (r"\bsshd?: unrecognized service", _SYSTEMD),
+            (r"Unit sshd?\.service (?:not found|could not be found|has failed)", _SYSTEMD),
+            (r"Failed to (?:re)?start sshd?\.service", _SYSTEMD),
+        )
+    ),
     *(
         _start(pattern, weight=LIKELY, source=_SSHD, says=_NO_SSHD)
         for pattern in (
             r"'?(?:/var)?/run/sshd'?: Permission denied",
             r"Missing privilege separation directory",
-            r"sshd: no hostkeys available",
             r"Could not load host key: /etc/ssh",
-            r"sshd\S*: (?:command )?not found",
         )
     ),
 )

@@ -68,6 +68,12 @@ SPELLINGS = (
     _start(r"srun: error: .*launch failed(?: on node)?: (?!.*cpu bind)", _UNREACHABLE, weight=LIKELY, source=_SRUN),
     _start(r"Task launch for .*failed on node (?P<host>\S+): (?!.*cpu bind)", _UNREACHABLE, source=_SRUN),
     _start(r"Communication connection failure", _UNREACHABLE, source=_ERRNO),
+    _start(  # slurmd of a node does not answer srun, or srun does not answer it
+        r"(?:srun|sattach|slurmstepd|slurmd): error: (?:_\w+: )?(?:slurm_|Failed to (?:connect|send)|_?\w*send_and_recv|Unable to connect to).*(?:timed out|refused|No route|unreachable|connection failure|Zero Bytes)",
+        _UNREACHABLE,
+        weight=LIKELY,
+        source=_ERRNO,
+    ),
     _start(r"Unable to contact slurm controller", "launch-failed", source=_ERRNO),
     _start(
         r"execve\(\): (?:\S*/)?(?:python|torchrun|accelerate|deepspeed)\S*: No such file",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import LIKELY, told
+from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
 
 _SSH = "https://man.openbsd.org/ssh"
 _DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py"
@@ -42,6 +42,19 @@ SPELLINGS = (
     _start(r"was not reachable via ssh", _UNREACHABLE, source=_DEEPSPEED),
     _start(r"ssh_askpass: exec\(", _UNREACHABLE, source=_SSH),
     _start(r"Load key \"[^\"]+\": (?:invalid format|bad permissions|Permission denied)", _UNREACHABLE, source=_SSH),
+    _start(r"Permissions \d+ for '[^']+' are too open", _UNREACHABLE, weight=LIKELY, source=_SSH),
+    _start(r"Connection reset by \S+ port \d+", _UNREACHABLE, weight=LIKELY, source=_SSH),
+    _start(r"Connection to \S+ closed by remote host", _UNREACHABLE, weight=SYMPTOM, source=_SSH),
+    _start(r"Connection to \S+ port \d+ timed out", _UNREACHABLE, weight=LIKELY, source=_SSH),
+    _start(r"client_loop: send disconnect", _UNREACHABLE, weight=SYMPTOM, source=_SSH),
+    _start(r"Timeout, server \S+ not responding", _UNREACHABLE, weight=LIKELY, source=_SSH),
+    _start(
+        r"Disconnected from (?:authenticating )?(?:user \S+ )?\S+ port \d+", _UNREACHABLE, weight=SYMPTOM, source=_SSH
+    ),
+    _start(r"channel \d+: open failed: ", _UNREACHABLE, source=_SSH),
+    _start(r"stdio forwarding failed", _UNREACHABLE, weight=LIKELY, source=_SSH),
+    _start(r"no matching (?:host key type|key exchange method|cipher|MAC) found", _UNREACHABLE, source=_SSH),
+    _start(r"[Uu]nable to connect to \S+ port 22\b", _UNREACHABLE, source=_PARAMIKO),
     _start(r"WARNING: UNPROTECTED PRIVATE KEY FILE", _UNREACHABLE, weight=LIKELY, source=_SSH),
     _start(r"Identity file \S+ not accessible", _UNREACHABLE, weight=LIKELY, source=_SSH),
     _start(r"Unable to open connection to host", _UNREACHABLE, weight=LIKELY, source=_SSH),
