@@ -23,6 +23,6 @@ def test_the_cause_of_logs_that_were_held_out_is_named_first_in_three_of_four():
 def test_the_cause_of_logs_of_the_newest_collection_is_named_first_in_two_of_three():
     counts = measure.totals("fresh")
     named = sum(counts[name] for name in measure.OUTCOMES)
-    assert counts["right rule first"] >= 0.66 * named
+    assert counts["right rule first"] >= 0.70 * named
     assert counts["only wrong rules"] <= 0.08 * named
     assert counts["a rule blamed"] <= 0.40 * sum(counts[name] for name in measure.WITHOUT_RULE)

@@ -200,3 +200,10 @@ def test_multicast_that_nccl_does_without_is_only_a_hint() -> None:
     line = f"{failed}. Proceeding without NVLS support.\n"
     assert not found(f"{line}KeyError: 'weights'\n").causes
     assert found(failed).causes[0].rule == "gpu-nvls-multicast-broken"
+
+
+@pytest.mark.parametrize("mark", ["", "        ~~~~^^^^^^^^^^^^\n"])
+def test_the_code_of_a_traceback_is_read_with_and_without_the_marks_of_newer_pythons(mark):
+    log = f"{TRACE}    gpu = gpus[args.local_rank]\n{mark}IndexError: list index out of range"
+    causes = [cause.rule for cause in found(log).causes]
+    assert causes == ["env-local-rank-out-of-range", "gpu-fewer-than-needed"]

@@ -162,7 +162,7 @@ SPELLINGS = (
         "env-local-rank-out-of-range gpu-fewer-than-needed",
         weight=LIKELY,
         source=_ENVIRON,
-        trace=r"\[[^\]\n]*local_?rank[^\]\n]*\]+[^\n]*\n(?:[ ~^]*\n)?[^\n]*$",
+        trace=r"\[[^\]\n]*local_?rank[^\]\n]*\]+[^\n]*\n(?:[ ~^]*\n){0,2}[^\n]*$",
     ),
     _start(
         r"found at least two devices, cuda:0 and cuda:[1-9]",
@@ -229,7 +229,7 @@ SPELLINGS = (
         "env-rank-unset env-local-rank-unset",
         weight=LIKELY,
         source=_ENVIRON,
-        trace=rf"(?:environ\.get|getenv)\(['\"]{_VARIABLES}['\"]\)[^\n]*\n(?:[ ~^]*\n)?[^\n]*$",
+        trace=rf"(?:environ\.get|getenv)\(['\"]{_VARIABLES}['\"]\)[^\n]*\n(?:[ ~^]*\n){{0,2}}[^\n]*$",
     ),
     _start(  # the line of the script in a traceback whose end is missing
         rf"^\s.*int\(os\.environ\[['\"]{_VARIABLES}['\"]\]\)", "env-rank-unset", weight=HINT, source=_ENVIRON
