@@ -61,6 +61,20 @@ BRIDGES = "NCCL INFO NET/Socket : Using [0]bond0:10.0.0.1<0> [1]br-05ab815fa14e:
         ("RuntimeError: RPC worker name w1 is not unique. Workers 1 and 2 share the same name.", "env-rank-duplicate"),
         ("INVALID_ARGUMENT: Unexpected task registered with task_name=/job:x/task:4", "env-rank-out-of-range"),
         ("RuntimeError: Timeout waiting for key: 0 after 1800000 ms", "net-file-rendezvous-nfs"),
+        # Slurm's variables, worlds, ports, empty values
+        ("Exception: SLURM_JOB_NODELIST not set", "slurm-no-srun"),
+        ("CalledProcessError: Command 'scontrol show hostname None | head -n1' returned x", "slurm-no-srun"),
+        (
+            "    hosts = os.environ.get('SLURM_NODELIST').split()\nAttributeError: 'NoneType' object has no attribute",
+            "env-rank-unset",
+        ),
+        ("RuntimeError: world size must be positive", "env-world-size-zero-neg"),
+        ("ValueError: Port 700000 out of range", "env-master-port-range"),
+        ("ValueError: invalid port number 70000", "env-master-port-range"),
+        ("ValueError: MASTER_ADDR is empty", "env-empty-string"),
+        # frameworks that wait for others
+        ("I master.cc:1] CreateSession still waiting for response from worker: /job:ps/task:0", "env-rank-missing"),
+        ("not ready endpoints:['10.0.0.2:6071']", "env-rank-missing"),
     ],
 )
 def test_a_message_about_ranks_names_the_rule(text, rule):
@@ -103,6 +117,12 @@ def test_a_message_about_ranks_names_the_rule(text, rule):
             "env-master-port-privileged",
         ),
         ("错误: 端口已被占用", "net-port-in-use"),
+        ("ValueError: NCCL_SOCKET_IFNAME eth1 is not a valid interface", "net-nccl-ifname-no-match"),
+        ("RuntimeError: GLOO_SOCKET_IFNAME eth0 not found", "net-gloo-ifname-wrong"),
+        ("RuntimeError: RDMA device mlx5_9 not found", "ib-hca-no-match"),
+        ("RuntimeError: Failed to listen on port 29500", "net-port-in-use"),
+        ("RuntimeError: connect to 127.0.1.1:4321: Connection refused", "net-hostname-loopback"),
+        ("[LightGBM] [Fatal] Binding port 12400 failed", "net-port-in-use"),
         # tools and the kernel
         ("10 packets transmitted, 7 received, 30% packet loss, time 9012ms", "net-packet-loss"),
         ("From 10.0.0.1 icmp_seq=1 Frag needed and DF set (mtu = 1450)", "net-mtu-mismatch-ip"),
@@ -149,6 +169,10 @@ def test_a_message_about_networks_names_the_rule(text, rule):
         "ValueError: the interface was not found in the registry",
         "ERROR: requests to https://example.org failed: HTTP 403",
         "DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//0",
+        "ValueError: loss must be positive, world size 8",
+        "ValueError: index 9 of the sport dataset is out of range",
+        "WARNING: SLURM_NTASKS is 8 and WORLD_SIZE is 8",
+        "AttributeError: 'NoneType' object has no attribute 'split'",
     ],
 )
 def test_a_similar_message_names_no_rule(text):

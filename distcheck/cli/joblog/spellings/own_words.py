@@ -19,12 +19,17 @@ _IDNA = "https://docs.python.org/3/library/codecs.html#module-encodings.idna"
 _INT = "https://docs.python.org/3/library/functions.html#int"
 _INTERFACE = "https://man7.org/linux/man-pages/man7/netdevice.7.html"
 _SHELL = "https://www.gnu.org/software/bash/manual/html_node/Shell-Parameter-Expansion.html"
+_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+_SRUN = "https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES"
 _TORCHRUN = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 _start = partial(told, about="start-up", weight=LIKELY)
 _shape = partial(told, about="start-up", weight=SHAPE, fallback=True)
 _UNSET = "env-rank-unset env-mpi-horovod-vars-only"
 _LAUNCHED = r"\b(?:launch(?:ed|er|ing)?|torchrun|torch\.distributed\.(?:launch|run)|mpirun|srun)\b"
 _NAMES = r"(?-i:(?:LOCAL_|GLOBAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT)|NNODES)"
+_TAKEN = "net-port-in-use net-port-in-use-by-peer-job"
+_NO_SRUN = "slurm-no-srun env-rank-unset"
+_NO_RANKS = "env-world-size-zero-neg"
 _MASTER = r"(?:MASTER_ADDR|master|coordinator|endpoint|init_method)"
 
 SPELLINGS = (
@@ -123,7 +128,7 @@ SPELLINGS = (
     *(
         told(
             words,
-            "net-port-in-use net-port-in-use-by-peer-job",
+            _TAKEN,
             about="network",
             weight=SHAPE,
             fallback=True,
@@ -135,4 +140,107 @@ SPELLINGS = (
         _shape(rf"{words}.{{0,12}}{_NAMES}", _UNSET, source=_ENVIRON)
         for words in ("未设置环境变量", "没有设置环境变量", "缺少环境变量", "请设置环境变量")
     ),
+    # Slurm's variables, outside a task of srun.
+    *(
+        _shape(
+            rf"\bSLURM_(?:PROCID|LOCALID|NTASKS|NODEID|N?NODES|NODELIST|JOB_NODELIST|STEP_\w+)\b.{{0,40}}\b{words}\b",
+            _NO_SRUN,
+            source=_SRUN,
+        )
+        for words in (
+            "not set",
+            "not found",
+            "missing",
+            "undefined",
+            "not defined",
+            "is None",
+            "unset",
+            "not available",
+        )
+    ),
+    *(
+        _shape(
+            rf"\b{words}\b.{{0,40}}\bSLURM_(?:PROCID|LOCALID|NTASKS|NODEID|N?NODES|NODELIST|JOB_NODELIST|STEP_\w+)\b",
+            _NO_SRUN,
+            source=_SRUN,
+        )
+        for words in ("missing", "not find", "cannot find", "please set")
+    ),
+    # Worlds of no rank, ports that cannot be, empty values.
+    _shape(r"\bworld[_ ]?size\b.{0,40}\bpositive\b", _NO_RANKS, source=_C10D),
+    _shape(
+        r"\bworld[_ ]?size\b.{0,16}\bmust be (?:> ?0|>= ?1|greater than (?:0|zero)|at least (?:1|one)|non-?zero)",
+        _NO_RANKS,
+        source=_C10D,
+    ),
+    _shape(r"\bInvalid world[_ ]?size\W{0,3}(?:0\b|-\d)", _NO_RANKS, source=_C10D),
+    _shape(r"\bInvalid (?:world_size|rank)\W{0,3}None\b", _UNSET, source=_C10D),
+    _shape(r"\bport\b.{0,24}\bout of (?:range|bounds)\b", "env-master-port-range", source=_RENDEZVOUS),
+    _shape(
+        r"\binvalid port\b.{0,12}\b(?:\d{6,}|6[6-9]\d{3}|[7-9]\d{4})\b", "env-master-port-range", source=_RENDEZVOUS
+    ),
+    _start(
+        r"too large to convert to C unsigned short",
+        "env-master-port-range",
+        source=_RENDEZVOUS,
+        near=r"port|socket|TCPStore",
+    ),
+    _start(r"cannot be converted to type uint16_t without overflow", "env-master-port-range", source=_RENDEZVOUS),
+    *(
+        _shape(rf"{_NAMES}['\"`\]]*.{{0,30}}\b{words}\b", "env-empty-string env-rank-unset", source=_ENVIRON)
+        for words in ("is empty", "has no value", "empty string", "is blank")
+    ),
+    # The values of NCCL's and Gloo's own variables.
+    *(
+        told(rf"\b{variable}\b.{{0,60}}\b{words}\b", rules, about="network", weight=SHAPE, fallback=True, source=_NCCL)
+        for variable, rules in (
+            (r"(?:N|R)CCL_SOCKET_IFNAME", "net-nccl-ifname-no-match net-nccl-ifname-syntax"),
+            (r"(?:GLOO|TP)_SOCKET_IFNAME", "net-gloo-ifname-wrong"),
+            (r"(?:NCCL_IB_HCA|UCX_NET_DEVICES|NVSHMEM_HCA_LIST|NVSHMEM_ENABLE_NIC_PE_MAPPING)", "ib-hca-no-match"),
+        )
+        for words in ("not found", "not exist", "not a valid", "invalid", "no such", "not match")
+    ),
+    told(
+        r"\bmlx\d_\w+\b.{0,24}\b(?:was |is |could )?not (?:be )?found\b",
+        "ib-hca-no-match ib-no-device-in-container",
+        about="network",
+        weight=SHAPE,
+        fallback=True,
+        source=_NCCL,
+    ),
+    # A server that cannot listen, by number or in words; a host name that means its own machine.
+    told(
+        r"OSError: \[Errno (?:98|48)\]",
+        _TAKEN,
+        about="network",
+        weight=SHAPE,
+        fallback=True,
+        source=_ERRNO,
+        unless=SERVICES,
+    ),
+    told(
+        r"\b(?:unable to|failed to|cannot|could not|couldn't|can't) listen on\b",
+        "net-port-in-use net-bind-failed",
+        about="network",
+        weight=SHAPE,
+        fallback=True,
+        source=_ERRNO,
+        unless=SERVICES,
+    ),
+    told(
+        r"^(?!.*client socket).*\b127\.0\.1\.1\b.{0,60}Connection refused",
+        "net-hostname-loopback host-own-name-unresolvable",
+        about="network",
+        weight=LIKELY,
+        source=_INTERFACE,
+        unless=SERVICES,
+    ),
+    # A variable that is None, in the code of a traceback's last line.
+    _start(
+        r"AttributeError: 'NoneType' object has no attribute",
+        "env-rank-unset slurm-no-srun",
+        source=_ENVIRON,
+        trace=rf"(?:environ\.get|getenv)\(['\"](?:{_NAMES}|SLURM_\w+)['\"]\)\.[^\n]*\n(?:[ ~^]*\n)?[^\n]*$",
+    ),
+    _start(r"scontrol show hostnames? (?:None\b|['\"]?['\"]? ?\|)", _NO_SRUN, source=_SRUN),
 )
