@@ -219,7 +219,7 @@ SPELLINGS = (
         unless=SERVICES,
     ),
     told(
-        r"\b(?:unable to|failed to|cannot|could not|couldn't|can't) listen on\b",
+        r"\b(?:unable to|failed to|cannot|could not|couldn't|can't) listen on\b(?! any local network)",
         "net-port-in-use net-bind-failed",
         about="network",
         weight=SHAPE,
@@ -243,4 +243,22 @@ SPELLINGS = (
         trace=rf"(?:environ\.get|getenv)\(['\"](?:{_NAMES}|SLURM_\w+)['\"]\)\.[^\n]*\n(?:[ ~^]*\n)?[^\n]*$",
     ),
     _start(r"scontrol show hostnames? (?:None\b|['\"]?['\"]? ?\|)", _NO_SRUN, source=_SRUN),
+    # Connections, with the words of errno after an address.
+    *(
+        told(
+            rf"\bconnect(?:ing|ion)? to \S+.{{0,16}}[:(] ?{words}",
+            rules,
+            about="network",
+            weight=SHAPE,
+            fallback=True,
+            source=_ERRNO,
+            unless=rf"{WEB}|{SERVICES}|ssh: |curl: |https?://|NCCL WARN",
+        )
+        for words, rules in (
+            ("Connection refused", "net-master-refused net-master-unreachable"),
+            ("Connection timed out", "net-master-unreachable net-firewall-ephemeral"),
+            ("No route to host", "net-master-unreachable net-firewall-ephemeral"),
+            ("Network is unreachable", "net-master-unreachable net-ipv4-ipv6-mixed"),
+        )
+    ),
 )

@@ -91,6 +91,16 @@ SPELLINGS = (
     _net(r"\bpossible SYN flooding on port", "net-somaxconn-backlog", source=_TCP, weight=SYMPTOM),
     _net(r"\bmartian source\b", "net-asymmetric-route", weight=HINT, source=_MARTIAN),
     _net(r"duplicate address \S+ (?:used by|detected)", "net-duplicate-ip", source=_ADDRCONF),
+    *(
+        _net(words, "net-duplicate-ip", weight=SYMPTOM, source=_ADDRCONF)
+        for words in (r"\bDuplicate IP address\b", r"\bIP (?:address )?conflict\b", r"conflict detected for IP address")
+    ),
+    _net(r"mtu greater than device maximum", "net-mtu-mismatch-ip", source=_PING),
+    _net(
+        r"\blookup \S*(?:master|worker|launcher|\.svc)\S* on \S+:53: (?:server misbehaving|read udp|no such|dial udp|i/o timeout)",
+        "k8s-dns-not-ready env-master-addr-unresolvable",
+        source="https://pkg.go.dev/net#DNSError",
+    ),
     _net(r"is using my IP address", "net-duplicate-ip", source=_ADDRCONF),
     _net(
         r"neighbou?r(?:: arp_cache: neighbor)? table overflow",
