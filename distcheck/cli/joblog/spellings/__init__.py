@@ -39,6 +39,7 @@ from distcheck.cli.joblog.spellings import (
     nccl_notes,
     nccl_plugins,
     nccl_warnings,
+    own_words,
     packages,
     parallel_sizes,
     placement,
@@ -57,13 +58,20 @@ from distcheck.cli.joblog.spellings import (
     ssh,
     storage,
     store,
+    tools,
     torch_frames,
     trackers,
+    transports,
+    variables,
     xids,
 )
 
 TABLES: tuple[Spelling, ...] = (
     *services.SPELLINGS,
+    *variables.SPELLINGS,
+    *transports.SPELLINGS,
+    *tools.SPELLINGS,
+    *own_words.SPELLINGS,
     *placement.SPELLINGS,
     *empties.SPELLINGS,
     *parallel_sizes.SPELLINGS,

@@ -16,6 +16,9 @@ _PS = "https://github.com/dmlc/ps-lite/blob/master/src/van.cc"
 _MLX = "https://github.com/ml-explore/mlx/blob/main/mlx/distributed/ring/ring.cpp"
 _ASCEND = "https://www.hiascend.com/document/detail/en/canncommercial/800/troubleshooting"
 _ONECCL = "https://github.com/uxlfoundation/oneCCL/tree/master/src/atl"
+_LIGHTGBM = "https://github.com/microsoft/LightGBM/blob/master/src/network/linkers_socket.cpp"
+_RABIT = "https://github.com/dmlc/xgboost/tree/master/src/collective"
+_MINDSPORE = "https://gitee.com/mindspore/mindspore/tree/master/mindspore/ccsrc/distributed/cluster"
 _SPARK = "https://github.com/apache/spark/blob/master/core/src/main/scala/org/apache/spark/util/Utils.scala"
 _JAVA = "https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/net/InetAddress.html"
 _HIVEMIND = "https://github.com/learning-at-home/hivemind/blob/master/hivemind/p2p/p2p_daemon.py"
@@ -23,6 +26,7 @@ _net = partial(told, about="network")
 _CLOUD = r"googleapis\.com|metadata\.google|amazonaws\.com|azure|https?://"
 """Servers beside the job."""
 _TAKEN = "net-port-in-use net-bind-failed"
+_MISSING = "env-rank-missing net-master-unreachable torchrun-nnodes-mismatch"
 _UNRESOLVED = "env-master-addr-unresolvable k8s-dns-not-ready"
 _OWN_NAME = "host-own-name-unresolvable net-hostname-loopback"
 _GONE = "Another process ended first, or was lost. The cause is in the log of that process."
@@ -136,4 +140,28 @@ SPELLINGS = (
         source=_HIVEMIND,
         says="The peer-to-peer daemon of Hivemind did not start, or reaches none of the initial peers: their address or port is closed.",
     ),
+    # LightGBM, XGBoost's Rabit.
+    _net(r"\[LightGBM\] \[Fatal\] Binding port (?P<port>\d+) failed", _TAKEN, source=_LIGHTGBM),
+    _net(
+        r"Machine list file doesn't contain the local machine",
+        source=_LIGHTGBM,
+        says="LightGBM finds none of this node's addresses in its list of machines: correct machines, or the port in it.",
+    ),
+    _net(r"\[LightGBM\] \[Warning\] Connecting to rank \d+ failed", _MISSING, weight=HINT, source=_LIGHTGBM),
+    _net(
+        r"\bFailed to connect to (?:the )?(?:rabit )?tracker\b",
+        "net-master-unreachable net-master-refused",
+        weight=SYMPTOM,
+        source=_RABIT,
+    ),
+    # Tasks that wait for the others: TensorFlow, Paddle, MindSpore.
+    _net(r"CreateSession still waiting for response from worker", _MISSING, weight=HINT, source=_TENSORFLOW),
+    _net(r"not ready endpoints ?:", _MISSING, weight=HINT, source=_PADDLE),
+    _net(
+        r"Failed to connect to the meta server",
+        "net-master-unreachable net-master-refused",
+        weight=SYMPTOM,
+        source=_MINDSPORE,
+    ),
+    _net(r"register and try to reconnect to the meta server", _MISSING, weight=HINT, source=_MINDSPORE),
 )

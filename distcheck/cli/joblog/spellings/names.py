@@ -78,7 +78,7 @@ SPELLINGS = (
         weight=NOISE,
         source=_SOCKET,
     ),
-    _net(r"hostname of the client socket cannot be retrieved", "net-reverse-dns-slow", weight=NOISE, source=_SOCKET),
+    _net(r"hostname of the client socket cannot be retrieved", "net-reverse-dns-slow", weight=HINT, source=_SOCKET),
     _net(
         r"hostname of the rendezvous endpoint '.*' must be",
         "env-master-addr-format",

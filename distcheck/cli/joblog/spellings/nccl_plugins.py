@@ -14,7 +14,9 @@ _net = partial(told, about="network")
 
 SPELLINGS = (
     _net(r"Error: network AWS Libfabric not found", "nccl-efa-plugin-missing nccl-net-plugin-missing", source=_PLUGIN),
-    _net(r"Error: network \S+.* not found", "nccl-net-name-invalid nccl-net-plugin-missing", source=_PLUGIN),
+    _net(
+        r"Error: network (?!interface)\S+.* not found", "nccl-net-name-invalid nccl-net-plugin-missing", source=_PLUGIN
+    ),
     _net(
         r"Failed to initialize any NET plugin",
         "ib-no-device-in-container ib-hca-no-match nccl-net-name-invalid",

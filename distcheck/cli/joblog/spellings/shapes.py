@@ -133,7 +133,7 @@ SPELLINGS = (
             "is busy",
         )
     ),
-    _net(r"\b(?:address|socket|endpoint|port)\b.{0,40}\bin use\b", _TAKEN, source=_ERRNO, unless=SERVICES),
+    _net(rf"{_GOES_ON}\b(?:address|socket|endpoint|port)\b.{{0,40}}\bin use\b", _TAKEN, source=_ERRNO, unless=SERVICES),
     # Names.
     _net(
         rf"{_NO_WARNING}{_FAILED}.{{0,40}}\bresolv(?:e|ing)\b.{{0,60}}\b(?:host|name|address|dns|node|master)",

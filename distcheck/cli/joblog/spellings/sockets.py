@@ -38,12 +38,17 @@ SPELLINGS = (
         source="https://learn.microsoft.com/windows/win32/winsock/windows-sockets-error-codes-2",
     ),
     _net(
-        r"port (?P<port>\d+) is (?:already )?(?:in use|occupied|not available|unavailable)",
+        r"port (?P<port>\d+) is (?:already )?(?:in use|occupied|not available|unavailable)(?!.*\b(?:trying|try|using) (?:port )?\d)",
         _TAKEN,
         weight=LIKELY,
         source=_ERRNO,
     ),
-    _net(r"\bport\b.{0,40}\balready (?:in use|used|occupied|bound|allocated)", _TAKEN, source=_ERRNO, unless=SERVICES),
+    _net(
+        r"\bport\b.{0,40}\balready (?:in use|used|occupied|bound|allocated)(?!.*\b(?:trying|try|using) (?:port )?\d)",
+        _TAKEN,
+        source=_ERRNO,
+        unless=SERVICES,
+    ),
     _net(
         r"Cannot assign requested address",
         "net-ipv4-ipv6-mixed net-bind-failed",
