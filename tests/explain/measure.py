@@ -29,7 +29,7 @@ COVERS = (
     "distcheck/cli/joblog/matching.py", "distcheck/cli/joblog/judging.py", "distcheck/cli/joblog/quoted.py",
     "distcheck/cli/joblog/spellings/*.py", "tests/explain/logs/index.json",
 )  # fmt: skip
-PARTS = {"build": "used to write the tables", "held out": "held out", "fresh": "held out, second collection"}
+PARTS = {"build": "used to write the tables", "held out": "held out", "fresh": "held out, third collection"}
 WITHOUT_RULE = ("right class, no rule blamed", "a rule blamed", "wrong class")
 
 
