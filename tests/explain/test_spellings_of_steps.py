@@ -96,3 +96,55 @@ def test_lines_that_are_like_these_and_blame_nothing_name_no_rule(line):
 def test_what_kubernetes_reports_without_a_rule_has_its_class(line, about):
     answered = found(f"{HEALTHY}{line}\n")
     assert (answered.causes, answered.about) == ((), about)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "AssertionError: parallel_dims invalid: dp_replicate(1) * dp_shard(2) * cp(1) * tp(4) != WORLD_SIZE(4)",
+        "ValueError: Number of devices 4 must equal the product of mesh_shape (2, 4)",
+        "Exception: Topology.world_size() = 8 but dist.get_world_size() = 4",
+        "AssertionError: data_parallel_size (3) * tensor_model_parallel_size (2) must equal world_size (8)",
+        "RuntimeError: Sequence parallel size 4 must divide world size 6",
+        "AssertionError: ulysses_degree 4 * ring_degree 2 != world_size 4",
+        "ValueError: fsdp_size 8 is larger than world size 4",
+        "AssertionError: ep_size (8) should be less than or equal to world size (4)",
+        "ValueError: The configured parallelisms are incompatible with the current world size (6)!",
+    ],
+)
+def test_parallel_sizes_that_do_not_fit_the_ranks_are_named(line):
+    assert rules(f"{HEALTHY}{line}\n")[0] == "mesh-size-mismatch"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "AssertionError: batch size 12 must be divisible by data parallel size and number of GPUs 8",
+        "ValueError: Total number of attention heads (40) must be divisible by tensor parallel size (3).",
+        "AssertionError: number of layers 30 is not divisible by pipeline parallel size 4",
+        "ValueError: fsdp_size 8 is larger than world size 1",
+        "tp_size 4, world size 8",
+    ],
+)
+def test_sizes_of_the_model_and_a_lone_process_are_no_mesh(line):
+    assert rules(f"{HEALTHY}{line}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.", "step-skipped"),
+        ("AssertionError: Parameter hashes not matching across DP replicas", "step-parameters-differ"),
+        ("ValueError: model parameters differ across ranks", "step-parameters-differ"),
+        ("AssertionError: MPI rank 3 does not match torch rank 0", "env-scheduler-disagrees"),
+        ("ValueError: The node_rank must be less than the number of nodes.", "torchrun-nnodes-mismatch"),
+        ("launch_procs (): unable to change wdir to /data/run (No such file)", "storage-path-missing"),
+        ('OCI runtime create failed: chdir to cwd ("/workspace") set in config.json failed', "storage-path-missing"),
+        ("TimeoutError: [Errno 110] Connection timed out: '/fsx/x.pt'", "storage-hangs"),
+        ("libceph: osd12 (1)10.0.0.3:6801 socket closed (con state OPEN)", "storage-hangs"),
+        ("mmfs: [E] Disk lease expired in 10 seconds, lease overdue", "storage-hangs"),
+        ("filelock.Timeout: The file lock '/home/u/.cache/x.lock' could not be acquired.", "storage-hangs"),
+    ],
+)  # fmt: skip
+def test_ranks_and_folders_that_differ_or_hang_are_named(line, rule):
+    assert rules(f"{HEALTHY}{line}\n")[0] == rule

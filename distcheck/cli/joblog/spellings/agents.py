@@ -22,6 +22,9 @@ _LIGHTNING = (
 _LOADER = "https://github.com/pytorch/pytorch/blob/main/torch/utils/data/dataloader.py"
 _SLURM = "https://slurm.schedmd.com/srun.html#OPT_cpus-per-task"
 _ENVIRON = "https://docs.python.org/3/library/os.html#os.environ"
+_COMM = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/comm/comm.py"
+_HELPER = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launcher_helper.py"
+_NOTEBOOK = "https://github.com/huggingface/accelerate/blob/main/src/accelerate/launchers.py"
 _start = partial(told, about="start-up")
 _ARGUMENT = "launch-local-rank-arg"
 _OPTION = r"['\"\u2018]?--local[-_]rank\b"
@@ -96,6 +99,29 @@ SPELLINGS = (
         source=_DYNAMIC,
     ),
     _start(r"\bduplicated? node[-_ ]rank", "torchrun-node-rank-duplicated", weight=LIKELY, source=_AGENT),
+    # variables of MPI that contradict torch's, and options of accelerate and DeepSpeed
+    _start(
+        r"MPI rank \d+ does not match torch rank", "env-scheduler-disagrees env-mpi-horovod-vars-only", source=_COMM
+    ),
+    _start(
+        r"MPI world size \d+ does not match torch world size",
+        "env-world-size-mismatch env-mpi-horovod-vars-only",
+        source=_COMM,
+    ),
+    _start(r"\brank number doesn't match!", "env-scheduler-disagrees", weight=LIKELY, source=_HELPER),
+    _start(r"node_rank must be less than the number of nodes", "torchrun-nnodes-mismatch", source=_NOTEBOOK),
+    _start(
+        r"need to specify the main process (?:IP|port)",
+        weight=LIKELY,
+        source=_NOTEBOOK,
+        says="accelerate launch needs --main_process_ip and --main_process_port for several machines.",
+    ),
+    _start(
+        r"Specified distributed type .* but only using 1 GPU",
+        weight=LIKELY,
+        source=_NOTEBOOK,
+        says="accelerate's configuration names a distributed type for one GPU.",
+    ),
     # Slurm's tasks
     *(
         _start(pattern, "slurm-ntasks-vs-devices", weight=LIKELY, source=_LIGHTNING)
@@ -123,7 +149,7 @@ SPELLINGS = (
         )
     ),
     _start(
-        r"suggested max number of worker in current system is [1-4],",
+        r"suggested max number of worker in current system is [12],",
         "slurm-cpus-per-task-not-inherited",
         weight=HINT,
         source=_LOADER,

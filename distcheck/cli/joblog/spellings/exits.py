@@ -15,6 +15,8 @@ _SPAWN = "https://github.com/pytorch/pytorch/blob/main/torch/multiprocessing/spa
 _LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/strategies/launchers/subprocess_script.py"
 _SHELL = "https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html"
 _DOCKER = "https://docs.docker.com/engine/containers/run/#exit-status"
+_SAGEMAKER = "https://github.com/aws/sagemaker-training-toolkit/blob/master/src/sagemaker_training/errors.py"
+_AZURE = "https://learn.microsoft.com/azure/machine-learning/how-to-troubleshoot-environments"
 _WORDS = (
     "exit code", "exitcode", "exit_code", "exit status", "exit value", "return code", "returncode", "return_code", "with code",
     "with status", "with return value", "ExitCode",
@@ -48,8 +50,8 @@ SPELLINGS = (
     *_ended(r"-8|136", r"8|SIGFPE|FPE", about="application", weight=SYMPTOM, says=_FLOAT),
     *_ended(r"-6|134", r"6|SIGABRT|ABRT", about="application", weight=CONSEQUENCE, says=_ABORT),
     *_ended(r"-15|143", r"15|SIGTERM|TERM", about="process killed", weight=CONSEQUENCE, says=SAYS["SIGTERM"]),
-    *_ended(r"-2|130", r"2|SIGINT|INT", about="process killed", weight=CONSEQUENCE, says=SAYS["SIGINT"]),
-    *_ended(r"-1|129", r"1|SIGHUP|HUP", about="process killed", weight=SYMPTOM, says=SAYS["SIGHUP"]),
+    *_ended(r"130", r"2|SIGINT|INT", about="process killed", weight=CONSEQUENCE, says=SAYS["SIGINT"]),
+    *_ended(r"129", r"1|SIGHUP|HUP", about="process killed", weight=SYMPTOM, says=SAYS["SIGHUP"]),
     # shells that report a job
     told(r"\[\d+\] +[+-]? *\d+ killed\s", about="process killed", weight=LIKELY, source=_SHELL, says=SAYS["SIGKILL"]),
     told(r"^\[\d+\][+-]?\s+Killed\s", about="process killed", weight=LIKELY, source=_SHELL, says=SAYS["SIGKILL"]),
@@ -63,6 +65,18 @@ SPELLINGS = (
     ),
     told(
         r"^Killed\s*(?:python|torchrun|$)", about="process killed", weight=LIKELY, source=_SHELL, says=SAYS["SIGKILL"]
+    ),
+    *(
+        told(pattern, about="application", weight=CONSEQUENCE, source=source, says=_FAILED)
+        for pattern, source in (
+            (r"ExecuteUserScriptError", _SAGEMAKER),
+            (r"AlgorithmError: ", _SAGEMAKER),
+            (r"UserScriptException", _AZURE),
+            (r"User process '\S+' exited with status code", _AZURE),
+            (r"User program failed with", _AZURE),
+            (r"CANCELLED AT \S+ DUE TO TASK FAILURE", _SHELL),
+            (r"Script execution failed with return code", _SHELL),
+        )
     ),
     told(
         r"Forcefully terminating all other processes",

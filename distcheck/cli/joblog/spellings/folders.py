@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import HINT, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CAUSE, HINT, LIKELY, SYMPTOM, told
 
 _PYTHON = "https://docs.python.org/3/library/exceptions.html#os-exceptions"
 _SHELL = "https://www.gnu.org/software/coreutils/manual/html_node/index.html"
 _HUB = "https://github.com/huggingface/huggingface_hub/blob/main/src/huggingface_hub/file_download.py"
 _TRANSFORMERS = "https://github.com/huggingface/transformers/blob/main/src/transformers/utils/hub.py"
-_MATPLOTLIB = "https://github.com/matplotlib/matplotlib/blob/main/lib/matplotlib/__init__.py"
-_WANDB = "https://github.com/wandb/wandb/blob/main/wandb/sdk/wandb_settings.py"
 _SERIALIZE = "https://github.com/pytorch/pytorch/blob/main/torch/serialization.py"
 _STREAM = "https://en.cppreference.com/w/cpp/io/basic_ios/clear"
 _RUST = "https://doc.rust-lang.org/std/io/enum.ErrorKind.html"
@@ -28,6 +26,13 @@ _MOUNT = "https://man7.org/linux/man-pages/man8/mount.8.html"
 _SINGULARITY = "https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html"
 _TRAINER = "https://github.com/huggingface/transformers/blob/main/src/transformers/trainer_utils.py"
 _DCP = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/checkpoint/filesystem.py"
+_FUSE = "https://docs.kernel.org/filesystems/fuse.html"
+_CEPH = "https://docs.ceph.com/en/latest/cephfs/troubleshooting/"
+_GPFS = "https://www.ibm.com/docs/en/storage-scale/5.2.0?topic=messages"
+_BEEGFS = "https://doc.beegfs.io/latest/advanced_topics/client_tuning.html"
+_NFS = "https://github.com/torvalds/linux/blob/master/fs/nfs/nfs4state.c"
+_LOCK = "https://py-filelock.readthedocs.io/en/latest/api.html#filelock.Timeout"
+_MOUNT_CONTAINER = "https://github.com/opencontainers/runc/blob/main/libcontainer/init_linux.go"
 _start = partial(told, about="start-up")
 _FULL = "storage-full host-disk-full"
 _CLOSED = "storage-read-only host-disk-full"
@@ -88,6 +93,8 @@ SPELLINGS = (
         weight=SYMPTOM,
         source=_SHELL,
     ),
+    _start(r"chdir to cwd \(", "storage-path-missing", source=_MOUNT_CONTAINER),
+    _start(r"trying to mount a directory onto a file", "storage-path-missing", weight=LIKELY, source=_MOUNT_CONTAINER),
     # a file that one node wrote, on another node
     _start(
         rf"FileNotFoundError: .*'{_MOUNTED}",
@@ -119,8 +126,6 @@ SPELLINGS = (
             (r"problem when trying to write in your cache folder", SYMPTOM, _TRANSFORMERS),
             (r"PermissionError at \S+ when downloading", LIKELY, _HUB),
             (r"Check cache directory permissions", LIKELY, _HUB),
-            (r"is not a writable directory", HINT, _MATPLOTLIB),
-            (r"(?:wasn't|isn't|is not|not) writable, using system temp", HINT, _WANDB),
             (
                 r"\b(?:folder|directory|path|cache|location) .{0,80}\b(?:is not|isn't|not) writ(?:e?able|able)\b",
                 SYMPTOM,
@@ -135,6 +140,27 @@ SPELLINGS = (
             (r"RuntimeError: File \S+ cannot be opened", SYMPTOM, _SERIALIZE),
             (r"(?:mkdir|touch|cp|mv|tee|install|rsync): .*Permission denied", HINT, _SHELL),
             (r"attempt to write a readonly", LIKELY, _SQLITE),
+        )
+    ),
+    # what does not answer
+    *(
+        _start(pattern, "storage-hangs storage-slow", weight=weight, source=source)
+        for pattern, weight, source in (
+            (rf"Connection timed out: '{_MOUNTED}", CAUSE, _PYTHON),
+            (rf"Software caused connection abort: '{_MOUNTED}", LIKELY, _PYTHON),
+            (r"\bceph: mds\d+ (?:hung|caps stale|session (?:lost|blocklisted))", LIKELY, _CEPH),
+            (r"\blibceph: (?:osd|mon|mds)\d+ \S+ socket (?:closed|error)", SYMPTOM, _CEPH),
+            (r"\bslow (?:ops|requests are blocked)\b", SYMPTOM, _CEPH),
+            (r"\btransport endpoint not connected", SYMPTOM, _FUSE),
+            (r"\bmmfs\S*: .*lease (?:expired|overdue)", LIKELY, _GPFS),
+            (r"\bmmfs\S*: .*Lost connection", LIKELY, _GPFS),
+            (r"GPFS: 6027-(?:2171|711|2706|482|777)", SYMPTOM, _GPFS),
+            (r"BeeGFS.{0,40}(?:Communication error|timed out|unreachable|not responding)", LIKELY, _BEEGFS),
+            (r"NFS: state manager: .*failed", LIKELY, _NFS),
+            (r"nfs4_reclaim_open_state: Lock reclaim failed", LIKELY, _NFS),
+            (r"\bCIFS.{0,60}not responded in", LIKELY, _NFS),
+            (r"(?:The )?file lock '\S+' could not be acquired", LIKELY, _LOCK),
+            (r"\bThe file lock \S+ could not be acquired", LIKELY, _LOCK),
         )
     ),
     # full

@@ -15,7 +15,6 @@ _TH = "https://github.com/torch/torch7/blob/master/lib/TH/THGeneral.c"
 _CPU = "https://github.com/pytorch/pytorch/blob/main/c10/core/impl/alloc_cpu.cpp"
 _PINNED = "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/CachingHostAllocator.cpp"
 _ARROW = "https://github.com/apache/arrow/blob/main/cpp/src/arrow/memory_pool.cc"
-_TCMALLOC = "https://github.com/gperftools/gperftools/blob/master/src/tcmalloc.cc"
 _RAY = "https://docs.ray.io/en/latest/ray-core/scheduling/ray-oom-prevention.html"
 _DASK = "https://distributed.dask.org/en/stable/worker-memory.html"
 _SPARK = "https://spark.apache.org/docs/latest/configuration.html"
@@ -105,7 +104,6 @@ SPELLINGS = (
     ),
     _killed(r"\bKilledWorker\b", _MEMORY, weight=SYMPTOM, source=_DASK),
     _killed(r"Unmanaged memory use is high", "host-memory-low", weight=HINT, source=_DASK),
-    _killed(r"tcmalloc: large alloc \d", "host-memory-low", weight=HINT, source=_TCMALLOC),
     # threads and processes
     *(
         _start(pattern, "host-nproc-pids", weight=weight, source=source)
@@ -116,8 +114,14 @@ SPELLINGS = (
             (r"thread constructor failed: ", LIKELY, _ERRNO),
             (r"\bTasksMax\b.{0,60}\b(?:reached|limit|exceed)", LIKELY, _SYSTEMD),
             (r"number of (?:user )?processes .{0,40}\b(?:exceed|limit reached)", SYMPTOM, _ERRNO),
-            (r"\bBlockingIOError: \[Errno 11\]", SYMPTOM, _ERRNO),
         )
+    ),
+    _start(
+        r"\bBlockingIOError: \[Errno 11\]",
+        "host-nproc-pids",
+        weight=SYMPTOM,
+        source=_ERRNO,
+        unless=r"lock|socket|recv|pipe",
     ),
     # open files
     *(

@@ -25,6 +25,7 @@ _JSRUN = "https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=jsm-jsrun"
 _HOROVOD = "https://github.com/horovod/horovod/tree/master/horovod/runner"
 _start = partial(told, about="start-up")
 _UNREACHABLE = "launch-node-unreachable launch-failed"
+_LOST_PROXY = "mpiexec lost its proxy on a node, which ended first. The lines of that node tell why."
 _MPIRUN = r"\b(?:mpirun|mpiexec|orterun|prterun|prun|prte)\b"
 
 SPELLINGS = (
@@ -45,6 +46,15 @@ SPELLINGS = (
     _start(r"plm_base_launch_support\.c", _UNREACHABLE, weight=SYMPTOM, source=_ERRMGR),
     _start(r"FORCE-TERMINATE AT ", "launch-failed launch-node-unreachable", weight=SYMPTOM, source=_ERRMGR),
     _start(r"An internal error has occurred in (?:ORTE|PRTE|PRRTE)", "launch-failed", weight=SYMPTOM, source=_ERRMGR),
+    # the folder in which the ranks are to run
+    _start(
+        r"was unable to launch the specified application",
+        "storage-path-missing launch-failed",
+        source=_PRRTE,
+        near=r"could not (?:change to|access) the specified\s+(?:working\s+)?directory",
+    ),
+    _start(r"could not change to the specified", "storage-path-missing launch-failed", weight=LIKELY, source=_PRRTE),
+    _start(r"unable to change wdir to \S+ \(", "storage-path-missing launch-failed", source=_HYDRA),
     # its options and files
     *(
         _start(pattern, "launch-failed", weight=LIKELY, source=source)
@@ -114,6 +124,15 @@ SPELLINGS = (
             r"bootstrap (?:fabric|server) (?:initialization timeout|error)",
         )
     ),
+    *(
+        _start(pattern, weight=CONSEQUENCE, source=_HYDRA, says=_LOST_PROXY)
+        for pattern in (
+            r"HYDU_sock_write \(.*write error",
+            r"HYD_pmcd_pmiserv_send_signal \(.*assert",
+            r"HYD_dmx_poll_wait_for_proxy_event",
+        )
+    ),
+    _start(r"mpirun or mpiexec were not found", "launch-failed", source=_HYDRA),
     _start(r"check exit codes error", _UNREACHABLE, weight=SYMPTOM, source=_HYDRA),
     *(
         _start(pattern, _UNREACHABLE, weight=LIKELY, source=_MPD)
