@@ -131,3 +131,22 @@ def test_other_numbers_are_no_signals(line):
 def test_a_shell_that_reports_a_killed_job_is_a_killed_process(line):
     answered = found(f"{HEALTHY}{line}\n")
     assert (answered.causes, answered.about) == ((), "process killed")
+
+
+@pytest.mark.parametrize(
+    ("line", "about"),
+    [
+        ("systemd[1]: train.service: Main process exited, code=killed, status=9/KILL", "process killed"),
+        ("systemd[1]: train.service: Main process exited, code=dumped, status=11/SEGV", "application"),
+        (
+            "A worker process managed by the executor was unexpectedly terminated: a segmentation fault",
+            "process killed",
+        ),
+        ("TERM_OWNER: job killed by owner.", "process killed"),
+        ("AlgorithmError: ExecuteUserScriptError: exit 1", "application"),
+        ("[cli_0]: write_line error; fd=6 buf=:cmd=init pmi_version=1", "application"),
+    ],
+)
+def test_a_process_that_ended_has_its_class(line, about):
+    answered = found(f"{HEALTHY}{line}\n")
+    assert (answered.causes, answered.about) == ((), about)

@@ -148,3 +148,19 @@ def test_sizes_of_the_model_and_a_lone_process_are_no_mesh(line):
 )  # fmt: skip
 def test_ranks_and_folders_that_differ_or_hang_are_named(line, rule):
     assert rules(f"{HEALTHY}{line}\n")[0] == rule
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "enroot-nsenter: failed to create user namespace: No space left on device",
+        "ch-run[1234]: error: can't execve(2): train.py: No such file or directory",
+        "/opt/slurm/bin/srun: error while loading shared libraries: libslurmfull.so: cannot open",
+    ],
+)
+def test_a_container_or_launcher_that_cannot_run_is_a_failed_launch(line):
+    assert rules(f"{HEALTHY}{line}\n")[0] == "launch-failed"
+
+
+def test_a_script_of_slurm_is_no_variable_of_slurm():
+    assert rules("/var/spool/slurmd/job123/slurm_script: line 5: module: command not found\n") == []

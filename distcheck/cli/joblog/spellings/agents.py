@@ -132,7 +132,9 @@ SPELLINGS = (
         )
     ),
     *(
-        _start(rf"SLURM_\w+\b.{{0,40}}\b{words}", "slurm-no-srun env-rank-unset", weight=LIKELY, source=_ENVIRON)
+        _start(
+            rf"SLURM_(?-i:[A-Z_]+)\b.{{0,40}}\b{words}", "slurm-no-srun env-rank-unset", weight=LIKELY, source=_ENVIRON
+        )
         for words in (
             r"(?:is |was )?(?:not set|unset|missing|undefined)\b(?!.*default)",
             r"(?:not found|must be set|unbound variable|not defined)",

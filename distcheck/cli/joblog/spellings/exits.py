@@ -17,6 +17,14 @@ _SHELL = "https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html"
 _DOCKER = "https://docs.docker.com/engine/containers/run/#exit-status"
 _SAGEMAKER = "https://github.com/aws/sagemaker-training-toolkit/blob/master/src/sagemaker_training/errors.py"
 _AZURE = "https://learn.microsoft.com/azure/machine-learning/how-to-troubleshoot-environments"
+_SYSTEMD = "https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html"
+_LOKY = "https://github.com/joblib/loky/blob/master/loky/process_executor.py"
+_RAY = "https://docs.ray.io/en/latest/ray-core/fault_tolerance/actors.html"
+_LSF = "https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-termination-reasons"
+_SRUN = "https://slurm.schedmd.com/srun.html"
+_VLLM = "https://github.com/vllm-project/vllm/blob/main/vllm/v1/engine/exceptions.py"
+_MPI = "https://docs.open-mpi.org/en/v5.0.x/launching-apps/index.html"
+_LIMIT = "The job reached a limit of its queue. Request more, or choose another queue."
 _WORDS = (
     "exit code", "exitcode", "exit_code", "exit status", "exit value", "return code", "returncode", "return_code", "with code",
     "with status", "with return value", "ExitCode",
@@ -67,6 +75,23 @@ SPELLINGS = (
         r"^Killed\s*(?:python|torchrun|$)", about="process killed", weight=LIKELY, source=_SHELL, says=SAYS["SIGKILL"]
     ),
     *(
+        told(pattern, about="process killed", weight=weight, source=source, says=says)
+        for pattern, weight, source, says in (
+            (r"code=killed, status=9/KILL", LIKELY, _SYSTEMD, SAYS["SIGKILL"]),
+            (r"code=killed, status=15/TERM", SYMPTOM, _SYSTEMD, SAYS["SIGTERM"]),
+            (r"worker process managed by the executor was unexpectedly", LIKELY, _LOKY, SAYS["SIGKILL"]),
+            (r"BrokenProcessPool", SYMPTOM, _LOKY, SAYS["SIGKILL"]),
+            (r"process in the process pool was terminated abruptly", SYMPTOM, _LOKY, SAYS["SIGKILL"]),
+            (r"actor is dead because its worker process has died", CONSEQUENCE, _RAY, _FAILED),
+            (r"Worker unexpectedly exits with a connection error", CONSEQUENCE, _RAY, _FAILED),
+            (r"\bTERM_(?:OWNER|ADMIN|EXTERNAL_SIGNAL|FORCE_OWNER|FORCE_ADMIN)\b", LIKELY, _LSF, SAYS["SIGTERM"]),
+            (r"\bTERM_(?:CPULIMIT|PROCESSLIMIT|SWAP|THREADLIMIT|DEADLINE)\b", LIKELY, _LSF, _LIMIT),
+            (r"Terminated by SIGTERM", SYMPTOM, _SYSTEMD, SAYS["SIGTERM"]),
+            (r"srun: Terminating (?:job step |StepId=)", CONSEQUENCE, _SRUN, _FAILED),
+        )
+    ),
+    told(r"code=dumped, status=11/SEGV", about="application", weight=SYMPTOM, source=_SYSTEMD, says=SAYS["SIGSEGV"]),
+    *(
         told(pattern, about="application", weight=CONSEQUENCE, source=source, says=_FAILED)
         for pattern, source in (
             (r"ExecuteUserScriptError", _SAGEMAKER),
@@ -74,6 +99,10 @@ SPELLINGS = (
             (r"UserScriptException", _AZURE),
             (r"User process '\S+' exited with status code", _AZURE),
             (r"User program failed with", _AZURE),
+            (r"EngineCore encountered an issue", _VLLM),
+            (r"MPI_ERRORS_ARE_FATAL", _MPI),
+            (r"has exited due to process rank \d+", _MPI),
+            (r"\]: write_line error; fd=", _MPI),
             (r"CANCELLED AT \S+ DUE TO TASK FAILURE", _SHELL),
             (r"Script execution failed with return code", _SHELL),
         )

@@ -18,6 +18,8 @@ _OPTIONS = "https://github.com/SchedMD/slurm/blob/master/src/common/slurm_opt.c"
 _ERRNO = "https://github.com/SchedMD/slurm/blob/master/src/common/slurm_errno.c"
 _PROLOG = "https://slurm.schedmd.com/prolog_epilog.html"
 _SHELL = "https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html"
+_ENROOT = "https://github.com/NVIDIA/enroot/blob/master/doc/requirements.md"
+_CHARLIECLOUD = "https://charliecloud.io/latest/ch-run.html"
 _start = partial(told, about="start-up")
 _UNREACHABLE = "launch-node-unreachable launch-failed"
 _BACK = "launch-failed net-firewall-ephemeral launch-node-unreachable"
@@ -173,6 +175,11 @@ SPELLINGS = (
         weight=SYMPTOM,
         source=_SHELL,
     ),
+    # a container or a program that cannot be started on the node
+    _start(r"failed to create user namespace", "launch-failed", source=_ENROOT),
+    _start(r"\bunshare: .*(?:not permitted|failed|denied)", "launch-failed", weight=LIKELY, source=_ENROOT),
+    _start(r"\bch-run\[\d+\]: error: ", "launch-failed launch-probe-missing", weight=LIKELY, source=_CHARLIECLOUD),
+    _start(r"\b(?:srun|sbatch|slurmstepd): error while loading shared", "launch-failed", source=_SHELL),
     # a task that was not found, or may not run: the code of the shell, of env and of srun
     *(
         _start(
