@@ -34,6 +34,11 @@ _WALLTIME = "The job reached its time limit. Request more time, or resume from a
 _PREEMPTED = "The scheduler preempted the job. Resume it from a checkpoint."
 _CONSEQUENCE = "A rank failed. The cause is in the lines of that rank before this report."
 
+SAYS = {
+    "SIGHUP": _SIGHUP, "SIGILL": _SIGILL, "SIGINT": _SIGINT, "SIGKILL": _SIGKILL, "SIGSEGV": _SIGSEGV, "SIGTERM": _SIGTERM,
+}  # fmt: skip
+"""What the end of a process by a signal means, for the table of exit codes."""
+
 ROOT_CAUSE = _killed(
     r"first observed failure",
     weight=HINT,

@@ -48,9 +48,9 @@ SPELLINGS = (
     ),
     _start(
         rf"srun: (?:error|fatal): (?!.*(?:{_NOT_A_REFUSAL}|{_REFUSAL}))",
-        weight=SYMPTOM,
+        "launch-failed",
+        weight=CONSEQUENCE,
         source=_SRUN,
-        says="srun reported an error. The lines of the tasks may tell more.",
     ),
     _start(
         r"srun: error: Unable to (?:confirm|resolve|open|locate|find|parse|initialize|read|connect)",
