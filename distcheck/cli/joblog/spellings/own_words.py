@@ -140,10 +140,10 @@ SPELLINGS = (
         _shape(rf"{words}.{{0,12}}{_NAMES}", _UNSET, source=_ENVIRON)
         for words in ("未设置环境变量", "没有设置环境变量", "缺少环境变量", "请设置环境变量")
     ),
-    # Slurm's variables, outside a task of srun.
+    # Slurm's variables, outside a task of srun; a program that goes on with a default needs none.
     *(
         _shape(
-            rf"\bSLURM_(?:PROCID|LOCALID|NTASKS|NODEID|N?NODES|NODELIST|JOB_NODELIST|STEP_\w+)\b.{{0,40}}\b{words}\b",
+            rf"\bSLURM_(?:PROCID|LOCALID|NTASKS|NODEID|N?NODES|NODELIST|JOB_NODELIST|STEP_\w+)\b.{{0,40}}\b{words}\b(?!.*\bdefault)",
             _NO_SRUN,
             source=_SRUN,
         )
