@@ -180,36 +180,47 @@ def figures_against_a_bare_loop() -> list[Row]:
 
 
 def judging_and_rendering() -> list[Row]:
-    many = 65536
-    large = json.loads(output_of_script("judge_and_render.py", "8192", str(many)))
-    faults = json.loads(output_of_script("judge_and_render.py", "2048", "16384", "faults"))
+    few, many = 8192, 65536
+    small, large = (json.loads(output_of_script("judge_and_render.py", str(ranks))) for ranks in (few, many))
+    name = f"judge and render {many} ranks"
+    plain = middle(large["plain"]) / middle(small["plain"])
+    grown = {
+        kind: [a / b for a, b in zip(samples(seconds), samples(small["seconds"][kind]), strict=True)]
+        for kind, seconds in large["seconds"].items()
+    }
     rows = [
         compared(
-            f"judge and render {to} ranks, {kind}: growth from {to // 8} / that of a plain pass over the ranks",
-            growth,
+            f"{name}, {kind}: growth from {few} / that of a plain pass over the ranks",
+            [(growth, plain) for growth in its],
             at_most(1.1),
         )._replace(unit="times")
-        for to, told in ((many, large), (16384, faults))
-        for kind, growth in told["growth"].items()
+        for kind, its in grown.items()
     ]
-    name = f"judge and render {many} ranks"
-    worst = max(
-        (large["growth"] | faults["growth"]).values(), key=lambda growth: statistics.median(its for its, _ in growth)
-    )
-    what = "judge and render: largest exponent of these growths / that of a plain pass over the ranks"
-    exponents = [(math.log(its, 8), math.log(plain, 8)) for its, plain in worst]
+    worst = max(grown.values(), key=statistics.median)
+    exponents = [(math.log(growth) / math.log(many / few), math.log(plain) / math.log(many / few)) for growth in worst]
+    what = f"{name}: largest exponent of the growth / that of a plain pass over the ranks"
     rows.append(compared(what, exponents, at_most(1.05))._replace(unit=""))
     dear = ", ".join(f"{rule} {share:.2f}" for rule, share in large["dear"].items()) or "none takes a tenth"
     what = f"judge {many} ranks, healthy: largest share of a rule ({dear})"
     rows.append(counted(what, large["dearest"], None, large["dearest"], at_most(0.1), ""))
-    costs = {"judge_seconds_per_rank": statistics.median(large["seconds"]) / many}
-    rows.append(alone(f"{name}, healthy: seconds of CPU", large["seconds"], at_most(5.0), costs=costs))
+    healthy = samples(large["seconds"]["healthy"])
+    costs = {"judge_seconds_per_rank": middle(healthy) / many}
+    rows.append(alone(f"{name}, healthy: seconds of CPU", healthy, at_most(5.0), costs=costs))
     of_memory = {"judge_bytes_per_rank": large["GiB"] * (1 << 30) / many}
     what = f"{name}, peak memory beyond the job's own"
     rows.append(counted(what, large["GiB"], None, large["GiB"], at_most(0.5), "GiB", of_memory))
     of_facts = {"job_bytes_per_rank": large["job_GiB"] * (1 << 30) / many}
     what = f"memory of the facts of {many} ranks"
     return [*rows, counted(what, large["job_GiB"], None, large["job_GiB"], at_most(2.0), "GiB", of_facts)]
+
+
+def samples(value: float | list[float]) -> list[float]:
+    """Return the repetitions that a program printed, or its one figure."""
+    return value if isinstance(value, list) else [value]
+
+
+def middle(value: float | list[float]) -> float:
+    return statistics.median(samples(value))
 
 
 def roll_call_against_a_tcp_store() -> list[Row]:
