@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from cluster.inside import JOB, mapped
-from sampled import sampled
 
 if TYPE_CHECKING:
     from ended import Ended
@@ -109,7 +108,8 @@ def assert_healthy(launched: Launched, world: int = 8) -> None:
 # torch.distributed.launch and --standalone.
 
 
-@pytest.mark.parametrize("nodes", sampled([2, 4], 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [2, 4])
 def test_static_torchrun_is_healthy_and_the_job_runs_after_it(launched, nodes):
     agent = [*_TORCHRUN, "--nnodes", str(nodes), *_MASTER, "--nproc-per-node", "2"]
     script = ("--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB)

@@ -42,9 +42,9 @@ async def _follow(mark: str, port: int, rank: int, node) -> int | None:
 
 def test_a_leader_without_room_for_all_processes_says_so_and_blames_no_node(by_hand, mark, port):
     limited = ["sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh", sys.executable, "-m", "distcheck"]
-    arguments = ("--format", "json", "--join-timeout", "6", "--timeout", "40")
+    arguments = ("--format", "json", "--join-timeout", "8", "--timeout", "40")
+    node = host.collect(dict(os.environ))  # before the leader begins to wait
     (first,) = by_hand("env", [0], WORLD, *arguments, program=limited)
-    node = host.collect(dict(os.environ))
 
     async def crowd():
         return await asyncio.gather(*(_follow(mark, port, rank, node) for rank in range(1, WORLD)))

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from ended import BEYOND_SECONDS
 
 TABLE = ["--sizes", "64K:64K", "--iters", "3"]
 
@@ -44,7 +45,7 @@ def test_the_job_itself_can_take_master_port_right_after(by_hand, port):
 def test_a_rank_that_never_comes_is_named_missing(by_hand):
     ended = [r.wait() for r in by_hand("gate", [0, 1, 2], 4, "--join-timeout", "4", "--format", "json", *TABLE)]
     assert [e.code for e in ended] == [20, 20, 20]
-    assert max(e.seconds for e in ended) < 20
+    assert max(e.seconds for e in ended) < 20 + BEYOND_SECONDS
     report = ended[0].report
     assert report["missing_ranks"] == [3]
     assert ended[0].rules == ["env-rank-missing"]

@@ -63,11 +63,11 @@ def test_every_port_that_is_up_is_measured_with_its_own_server_and_client(measur
 @pytest.mark.process
 def test_a_port_that_hangs_costs_only_its_own_figure_and_leaves_nothing_behind(measured):
     begin = time.monotonic()
-    found = measured([adapter("mlx5_0"), adapter("mlx5_1")], {"mlx5_0:1": 391.5, "mlx5_1:1": "hang"}, seconds=3.0)
-    assert time.monotonic() - begin < 8
+    found = measured([adapter("mlx5_0"), adapter("mlx5_1")], {"mlx5_0:1": 391.5, "mlx5_1:1": "hang"}, seconds=4.0)
+    assert time.monotonic() - begin < 10
     assert found["mlx5_0"] == 391.5
     assert isinstance(found["mlx5_1"], Missing)
-    assert "did not answer within 3 s" in found["mlx5_1"].reason
+    assert "did not answer within 4 s" in found["mlx5_1"].reason
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(FAKE) in _read(path)]
     assert not left
 
