@@ -44,10 +44,10 @@ OPERATIONS = ("all_reduce", "broadcast")
 SIZES = (1 << 20, 1 << 24, 1 << 26, 1 << 28)
 CPU = torch.device("cpu")
 GOAL = (0.97, 1.03)
-BURST_SECONDS = 0.1
-BURSTS = 8
+BURST_SECONDS = 0.02
+BURSTS = 32
 """With the same buffers."""
-SECONDS_OF_A_ROW = 8.0
+SECONDS_OF_A_ROW = 12.0
 """No new buffers after these."""
 SECONDS_OF_A_SESSION = 2.5
 """Ten times these end the bursts with the same buffers on a machine that is busy."""
