@@ -360,3 +360,18 @@ def test_a_job_that_slurm_refuses_is_answered_with_what_the_partitions_have(tmp_
 def test_the_name_of_a_program_is_no_node_in_the_answer(tmp_path):
     found = answered(tmp_path, "nvidia-container-cli: initialization error: cuda error: unknown error\n")
     assert (found.causes[0].node, found.causes[0].prove) == (None, "distcheck gpu --nproc auto")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("srun: error: Unable to create step for job 7: Requested node configuration is not available", "sinfo -o"),
+        ("sbatch: error: Batch job submission failed: Invalid partition name specified", "sinfo -o"),
+        ("There are not enough slots available in the system to satisfy the 8 slots", "slots per host"),
+        ("prterun was unable to find the specified executable file, and therefore did", "ls -l PROGRAM"),
+        ("slurmstepd: error: execve(): /opt/python: No such file or directory", "ls -l PROGRAM"),
+        ("run.sh: line 10: mpirun: command not found", "command -v srun"),
+    ],
+)
+def test_the_line_decides_how_a_launcher_that_failed_is_mended(line, words):
+    assert any(words in command for command in remedies.fix("launch-failed", {}, line).commands)

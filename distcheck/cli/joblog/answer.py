@@ -188,7 +188,7 @@ def _named(cause: LikelyCause, root: Sighting | None, values: dict[str, str], no
         node=told.node,
         text=told.text,
         times=cause.seen.times,
-        fix=remedies.fix(rule.name, own),
+        fix=remedies.fix(rule.name, own, told.text),
         prove=remedies.proof(rule.name, own, nodes),
         docs=rule.page,
     )

@@ -266,3 +266,23 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 """Text and commands; {port|29500} is the log's value, or else what follows the bar."""
+
+FIXES_BY_LINE: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
+    "launch-failed": (
+        (
+            r"node configuration|invalid (?:partition|account|qos|reservation|gres|feature|constraint)|not enough slots"
+            r"|more processors requested|(?:unable|failed) to (?:allocate|create step|confirm allocation)|job/step already",
+            "The launcher refused what the job asks for: compare it with what the partition or the host list has, and"
+            " correct the request.",
+            ("sinfo -o '%P %a %l %D %c %G'", 'scontrol show job "$SLURM_JOB_ID"', "cat HOSTFILE  # slots per host"),
+        ),
+        (
+            r"unable to find the specified executable|execv\w*|could not (?:access|execute)|executable file not found"
+            r"|failed to (?:launch|exec)",
+            "The launcher runs, but does not find the program that it is to start: give its whole path, and put it on a"
+            " file system that all nodes mount.",
+            ("command -v python torchrun", "ls -l PROGRAM  # on every node"),
+        ),
+    ),
+}  # fmt: skip
+"""Where the line that names the rule decides the fix: a pattern, and the text and commands if it is found in the line."""

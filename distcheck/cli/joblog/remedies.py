@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from distcheck.cli.joblog.fixes import FIXES
+from distcheck.cli.joblog.fixes import FIXES, FIXES_BY_LINE
 from distcheck.cli.joblog.subject import command
 from distcheck.rules import find_rule
 from distcheck.rules.finding import Fix
@@ -22,11 +22,15 @@ _EXAMPLE = re.compile(r"\beth\d\b|=0,1$|\bnode0?\d|mlx5_|-i \d|\b10\.|hostname \
 _MOST_HOSTS = 64
 
 
-def fix(rule: str, values: Mapping[str, str]) -> Fix:
-    """Return the fix of a rule, with a log's values in its commands; from its docstring if the table has none.
+def fix(rule: str, values: Mapping[str, str], line: str = "") -> Fix:
+    """Return the fix of a rule, with a log's values in its commands; from its docstring if the tables have none.
 
-    A rule that the table lacks has the commands that its docstring quotes without an ellipsis.
+    `line` shows the rule, and may decide between several fixes. A rule that the tables lack has the commands that its
+    docstring quotes without an ellipsis.
     """
+    for pattern, text, commands in FIXES_BY_LINE.get(rule, ()):
+        if re.search(pattern, line, re.IGNORECASE):
+            return Fix(text, commands)
     if rule in FIXES:
         text, commands = FIXES[rule]
         return Fix(text, tuple(_VALUE.sub(lambda m: _value(values, m[1], m[2]), c) for c in commands))
