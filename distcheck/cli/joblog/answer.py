@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from distcheck.cli.joblog import remedies
+from distcheck.cli.joblog.fixes import PARTITIONS
 from distcheck.cli.joblog.hang import Hang, hang
 from distcheck.cli.joblog.judging import LikelyCause, judged
 from distcheck.cli.joblog.matching import Matcher, Sighting
@@ -52,9 +53,6 @@ _AFTER_A_HANG = (
     "distcheck explain --flight nccl_trace_rank_*  # after the next hang: names the rank that holds up the others",
 )
 """What to run when a collective timed out."""
-
-_REFUSED = ("sinfo -o '%P %a %l %D %c %m %G'  # partitions: state, time limit, nodes, CPUs, MB of memory, GPUs",)
-"""What to run when Slurm refuses a job."""
 
 
 class NamedCause(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +167,7 @@ def _next(spelling: Spelling) -> tuple[str, ...]:
     """Return what to run if no rule names the cause of an error."""
     if "collective" in spelling.says:
         return _AFTER_A_HANG
-    return _REFUSED if spelling.says.startswith("Slurm refused") else _NEXT[spelling.about]
+    return (PARTITIONS,) if spelling.says.startswith("Slurm refused") else _NEXT[spelling.about]
 
 
 def _named(cause: LikelyCause, root: Sighting | None, values: dict[str, str], nodes: tuple[str, ...]) -> NamedCause:

@@ -5,6 +5,7 @@ from __future__ import annotations
 _VISIBLE = 'nvidia-smi -L; echo "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-unset}"'
 _INTERFACE = r"$(ip -o route get 1.1.1.1 | sed 's/.* dev \([^ ]*\).*/\1/')  # or another of `ip -br address`"
 """The interface of the default route."""
+PARTITIONS = "sinfo -o '%P %a %l %D %c %m %G'  # partitions: state, time limit, nodes, CPUs, MB of memory, GPUs"
 FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "env-rank-unset": (
         "Start the script with a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
@@ -274,7 +275,7 @@ FIXES_BY_LINE: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
             r"|more processors requested|(?:unable|failed) to (?:allocate|create step|confirm allocation)|job/step already",
             "The launcher refused what the job asks for: compare it with what the partition or the host list has, and"
             " correct the request.",
-            ("sinfo -o '%P %a %l %D %c %G'", 'scontrol show job "$SLURM_JOB_ID"', "cat HOSTFILE  # slots per host"),
+            (PARTITIONS, 'scontrol show job "$SLURM_JOB_ID"', "cat HOSTFILE  # slots per host"),
         ),
         (
             r"unable to find the specified executable|execv\w*|could not (?:access|execute)|executable file not found"

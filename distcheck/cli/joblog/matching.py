@@ -11,7 +11,7 @@ from typing import NamedTuple
 from distcheck.cli.joblog.places import NOWHERE, Place, When, place, plain, when
 from distcheck.cli.joblog.reading import Piece
 from distcheck.cli.joblog.redaction import shown
-from distcheck.cli.joblog.spelling import Spelling, anchors, trie
+from distcheck.cli.joblog.spelling import Pattern, Spelling, anchors, trie
 
 _AROUND_BYTES = 4000
 """How far `near` and `unless` look, and how much of a huge line is searched."""
@@ -212,11 +212,11 @@ class _Line:
     def around_lower(self) -> str:
         return self.around.lower()
 
-    def has_anchor(self, pattern: re.Pattern[str]) -> bool:
+    def has_anchor(self, pattern: Pattern) -> bool:
         """Whether the lines around may match a pattern: whether they have one of its anchors."""
         return any(part in self.around_lower for part in self._piece.present(pattern.pattern))
 
-    def find_around(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    def find_around(self, pattern: Pattern) -> re.Match[str] | None:
         """Return the match of a pattern in the lines around."""
         return pattern.search(self.around) if self.has_anchor(pattern) else None
 

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
-from distcheck.cli.joblog.spelling import HINT, SYMPTOM, Spelling
+from distcheck.cli.joblog.spelling import HINT, SYMPTOM, Pattern, Spelling
 from distcheck.cli.joblog.subject import about
 from distcheck.rules import Rule, all_rules
 
@@ -59,7 +59,7 @@ def _constant(text: str) -> str:
     return max(_VARIABLE.split(text), key=len)
 
 
-def _pattern(text: str) -> re.Pattern[str]:
+def _pattern(text: str) -> Pattern:
     """Return a pattern that matches a message with any numbers, and any text for an ellipsis."""
     parts, end = [], 0
     for variable in _VARIABLE.finditer(text):
@@ -68,4 +68,4 @@ def _pattern(text: str) -> re.Pattern[str]:
         parts.append(".*?" if anything else "(?:0x)?[0-9a-fA-F]+")
         end = variable.end()
     parts.append(re.escape(text[end:]))
-    return re.compile("".join(parts), re.IGNORECASE)
+    return Pattern("".join(parts))

@@ -26,10 +26,26 @@ _TOKEN = re.compile(
 )
 
 
+class Pattern:
+    """A regular expression without regard to case, compiled at its first search: a log needs few of thousands."""
+
+    __slots__ = ("_compiled", "pattern")
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self._compiled: re.Pattern[str] | None = None
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """Return the first match in the text, as `re.search` does."""
+        if self._compiled is None:
+            self._compiled = re.compile(self.pattern, re.IGNORECASE)
+        return self._compiled.search(text)
+
+
 class Spelling(NamedTuple):
     """An error as some software words it."""
 
-    pattern: re.Pattern[str]
+    pattern: Pattern
     anchor: bytes
     """Its longest constant part without digits, in lower case: a line without it cannot match."""
     rules: tuple[str, ...]
@@ -40,13 +56,13 @@ class Spelling(NamedTuple):
     """What the line means, where no rule does."""
     source: str
     """Address of the code or page that has these words."""
-    near: re.Pattern[str] | None = None
+    near: Pattern | None = None
     """What the lines around it must contain."""
-    unless: re.Pattern[str] | None = None
+    unless: Pattern | None = None
     """What they must not contain."""
     only: Callable[[Mapping[str, str]], bool] | None = None
     """Whether the values of the named groups have this meaning."""
-    trace: re.Pattern[str] | None = None
+    trace: Pattern | None = None
     """What the Python traceback that ends in the line must contain."""
     twice: bool = False
     """Whether it counts only if the same text occurs more than once."""
@@ -78,17 +94,17 @@ def told(
     if len(constant := anchor(pattern)) < _SHORTEST_ANCHOR:
         raise ValueError(f"no constant part: {pattern}")
     return Spelling(
-        re.compile(pattern, re.IGNORECASE),
+        Pattern(pattern),
         constant,
         tuple(rules.split()),
         about,
         weight,
         says,
         source,
-        re.compile(near, re.IGNORECASE) if near else None,
-        re.compile(unless, re.IGNORECASE) if unless else None,
+        Pattern(near) if near else None,
+        Pattern(unless) if unless else None,
         only,
-        re.compile(trace, re.IGNORECASE) if trace else None,
+        Pattern(trace) if trace else None,
         twice,
         fallback,
     )

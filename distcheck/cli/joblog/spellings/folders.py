@@ -1,7 +1,7 @@
-"""Folders that are missing, not writable or full, in the words of Python, shells, libraries and containers.
+"""Folders that are missing, not writable or full, in the words of Python, shells, tools, libraries and containers.
 
 storage.py and filesystems.py have what names its cause alone. Here a path decides: a folder, or a file that other nodes
-have.
+have. Words: strerror() of glibc; std::io::Error of Rust; fs.PathError of Go; libuv of Node.js; coreutils.
 """
 
 from __future__ import annotations
@@ -10,13 +10,29 @@ from functools import partial
 
 from distcheck.cli.joblog.spelling import CAUSE, HINT, LIKELY, SYMPTOM, told
 
-_PYTHON = "https://docs.python.org/3/library/exceptions.html#os-exceptions"
+_PYTHON = "https://docs.python.org/3/library/exceptions.html#PermissionError"
+_COREUTILS = "https://www.gnu.org/software/coreutils/manual/html_node/mkdir-invocation.html"
+_RUST = "https://doc.rust-lang.org/std/io/enum.ErrorKind.html"
+_LIBUV = "https://nodejs.org/api/errors.html#common-system-errors"
+_GO = "https://pkg.go.dev/io/fs#PathError"
+_FUSE = "https://man7.org/linux/man-pages/man3/errno.3.html"
+_host = partial(told, about="start-up")
+_DENIED = "storage-read-only storage-path-missing"
+_HANGS = "storage-hangs storage-path-missing"
+_FOLDER = r"/(?!dev/|proc/|sys/|run/|var/run/|bin/|sbin/|usr/s?bin/|etc/)"
+"""Paths of files that a job writes, in contrast to devices, programs and what belongs to root."""
+_WRITTEN = (
+    r"(?:cache|te?mp|logs?|outputs?|out|results?|runs?|check-?points?|ckpts?|saved?|work_?dirs?|exp(?:eriment)?s?|wandb"
+    r"|locks?|lightning_logs|tensorboard|triton|torch_extensions|nltk_data|datasets?_cache|site-packages|dist-packages)\b"
+)
+"""Names of folders and files that a program writes."""
+_EXECUTED = r"_execute_child|subprocess\.py|posix_spawn|os\.exec|Popen\("
+_TOOLS = r"\b(?:mkdir|touch|cp|mv|tee|ln|install|rsync|tar|mktemp|chmod|chown):"
 _SHELL = "https://www.gnu.org/software/coreutils/manual/html_node/index.html"
 _HUB = "https://github.com/huggingface/huggingface_hub/blob/main/src/huggingface_hub/file_download.py"
 _TRANSFORMERS = "https://github.com/huggingface/transformers/blob/main/src/transformers/utils/hub.py"
 _SERIALIZE = "https://github.com/pytorch/pytorch/blob/main/torch/serialization.py"
 _STREAM = "https://en.cppreference.com/w/cpp/io/basic_ios/clear"
-_RUST = "https://doc.rust-lang.org/std/io/enum.ErrorKind.html"
 _ARROW = "https://github.com/apache/arrow/blob/main/cpp/src/arrow/util/io_util.cc"
 _RAY = "https://github.com/ray-project/ray/blob/master/src/ray/common/file_system_monitor.cc"
 _HDF5 = "https://github.com/HDFGroup/hdf5/blob/develop/src/H5FDsec2.c"
@@ -26,7 +42,7 @@ _MOUNT = "https://man7.org/linux/man-pages/man8/mount.8.html"
 _SINGULARITY = "https://apptainer.org/docs/user/latest/bind_paths_and_mounts.html"
 _TRAINER = "https://github.com/huggingface/transformers/blob/main/src/transformers/trainer_utils.py"
 _DCP = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/checkpoint/filesystem.py"
-_FUSE = "https://docs.kernel.org/filesystems/fuse.html"
+_FUSE_KERNEL = "https://docs.kernel.org/filesystems/fuse.html"
 _CEPH = "https://docs.ceph.com/en/latest/cephfs/troubleshooting/"
 _GPFS = "https://www.ibm.com/docs/en/storage-scale/5.2.0?topic=messages"
 _BEEGFS = "https://doc.beegfs.io/latest/advanced_topics/client_tuning.html"
@@ -42,15 +58,53 @@ _MOUNTED = (
     r"|project\w*|work\w*|home\d*|ckpt\w*|checkpoint\w*|models?|output\w*|results?|storage\w*|cephfs|vast|users|nas\w*|raid\w*)\b"
 )
 """The beginning of a path at which clusters mount a file system."""
-_FOLDER = rf"{_MOUNTED}[^'\"\s.]*"
+_MOUNTED_FOLDER = rf"{_MOUNTED}[^'\"\s.]*"
 _SEVERAL_NODES = (
     r"nnodes[= ]+['\"]?[2-9]|num_nodes[= ]+['\"]?[2-9]|node[-_]rank[= ]+['\"]?[1-9]|--hostfile|pdsh@|srun: error"
     r"|machine_rank[= ]+[1-9]|\bworker-\d+\b|\[1,\d+\]<std"
 )
 
 SPELLINGS = (
+    # Python.
+    _host(
+        rf"PermissionError: \[Errno 13\] Permission denied: b?['\"]{_FOLDER}(?:\S*[/_.-])?{_WRITTEN}",
+        _DENIED,
+        weight=SYMPTOM,
+        source=_PYTHON,
+        unless=rf"{_EXECUTED}|SemLock|os\.(?:chdir|listdir|scandir|getcwd)\(|socket|ssh",
+    ),
+    _host(r"^\s*\[Errno 13\] Permission denied: *(?:b?['\"]/|$)", _DENIED, weight=SYMPTOM, source=_PYTHON),
+    # Tools.
+    _host(
+        rf"{_TOOLS} .*['\"\u2018`]?{_FOLDER}\S*: Permission denied",
+        _DENIED,
+        weight=SYMPTOM,
+        source=_COREUTILS,
+        unless=r"sshd",
+    ),
+    _host(
+        r"(?:sh|line \d+|\d+): /\S+\.(?:log|out|err|txt|json|csv|tmp): Permission denied",
+        _DENIED,
+        weight=LIKELY,
+        source=_COREUTILS,
+    ),
+    # Rust, Go, Node.js.
+    _host(r"\bkind: PermissionDenied\b", _DENIED, weight=SYMPTOM, source=_RUST, near=r"serializ|writ|sav|creat|cache"),
+    _host(r"\bkind: ReadOnlyFilesystem\b", "storage-read-only", weight=LIKELY, source=_RUST),
+    _host(r"\bEACCES: permission denied, (?:mkdir|open|copyfile|rename)\b", _DENIED, weight=LIKELY, source=_LIBUV),
+    _host(r"\bEROFS: read-only file system", "storage-read-only", weight=LIKELY, source=_LIBUV),
+    _host(r"\b(?:mkdir|create|rename) /\S+: permission denied\b", _DENIED, weight=SYMPTOM, source=_GO),
+    # A mount of FUSE whose process has ended; sockets have the same error.
+    *(
+        _host(pattern, _HANGS, weight=LIKELY, source=_FUSE)
+        for pattern in (
+            r"Transport endpoint is not connected: b?['\"]",
+            r"cannot (?:access|open|stat|create \w+|touch) ['\"\u2018`]?/\S+: Transport endpoint is not connected",
+            r"\bkind: (?:NotConnected|StaleNetworkFileHandle)\b.*(?:endpoint|Stale)",
+        )
+    ),
     # a folder that is not there, or is not a folder
-    _start(rf"No such file or directory: '{_FOLDER}'", _MISSING, weight=SYMPTOM, source=_PYTHON),
+    _start(rf"No such file or directory: '{_MOUNTED_FOLDER}'", _MISSING, weight=SYMPTOM, source=_PYTHON),
     _start(rf"NotADirectoryError: .*'{_MOUNTED}", _MISSING, weight=SYMPTOM, source=_PYTHON),
     _start(
         rf"\bDirectory '?{_MOUNTED}\S* (?:does not exist|doesn't exist|not found)",
@@ -151,7 +205,7 @@ SPELLINGS = (
             (r"\bceph: mds\d+ (?:hung|caps stale|session (?:lost|blocklisted))", LIKELY, _CEPH),
             (r"\blibceph: (?:osd|mon|mds)\d+ \S+ socket (?:closed|error)", SYMPTOM, _CEPH),
             (r"\bslow (?:ops|requests are blocked)\b", SYMPTOM, _CEPH),
-            (r"\btransport endpoint not connected", SYMPTOM, _FUSE),
+            (r"\btransport endpoint not connected", SYMPTOM, _FUSE_KERNEL),
             (r"\bmmfs\S*: .*lease (?:expired|overdue)", LIKELY, _GPFS),
             (r"\bmmfs\S*: .*Lost connection", LIKELY, _GPFS),
             (r"GPFS: 6027-(?:2171|711|2706|482|777)", SYMPTOM, _GPFS),

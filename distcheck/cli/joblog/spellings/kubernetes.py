@@ -1,16 +1,31 @@
-"""What Kubernetes says about pods: images, scheduling, containers, the service mesh."""
+"""What Kubernetes says about pods: images, scheduling, containers, devices, volumes, names, the service mesh."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
 
 _KUBERNETES = "https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/"
 _CONTAINER = "https://github.com/opencontainers/runc/blob/main/libcontainer/init_linux.go"
 _REFUSED = "Kubernetes refused the request: a quota, a permission, an admission rule, or a missing resource type."
 _VOLUME = "Kubernetes cannot give the pod its volume: kubectl describe pod and the claim (kubectl get pvc) show why."
 _start = partial(told, about="start-up")
+_ENVOY = "https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage#response-flags"
+_ISTIO = "https://istio.io/latest/docs/ops/common-problems/"
+_LINKERD = "https://linkerd.io/2/tasks/troubleshooting/"
+_KUBELET = "https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/cm/devicemanager/manager.go"
+_OPERATOR = "https://github.com/kubeflow/trainer/blob/release-1.9/pkg/config/config.go"
+_SCHEDULING = "https://kubernetes.io/docs/concepts/scheduling-eviction/"
+_VOLUMES = "https://kubernetes.io/docs/concepts/storage/persistent-volumes/"
+_NETWORK = "https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/"
+_QUOTA = "https://kueue.sigs.k8s.io/docs/tasks/troubleshooting/"
+_net = partial(told, about="network")
+_DNS = "k8s-dns-not-ready env-master-addr-unresolvable"
+_PENDING = "Kubernetes has no node with what the pod requests, or the queue has no quota for it: kubectl describe pod."
+_SANDBOX = "Kubernetes could not set up the pod's network: look at the CNI's pods on this node."
+_NO_VOLUME = "Kubernetes cannot give the pod its volume: kubectl describe pod and the claim (kubectl get pvc) show why."
+_NODE_LOST = "Kubernetes lost the pod's node, or took the pod away. Start the job again, and look at the node."
 
 SPELLINGS = (
     _start(r"ImagePullBackOff", source=_KUBERNETES, says="Kubernetes could not load the container's image."),
@@ -101,4 +116,79 @@ SPELLINGS = (
         source=_KUBERNETES,
         says="A container failed several times. The cause is in its log: kubectl logs --previous.",
     ),
+    *(
+        _net(pattern, "k8s-istio-sidecar", weight=weight, source=source)
+        for pattern, weight, source in (
+            (r"filter_chain_not_found", LIKELY, _ENVOY),
+            (r"upstream_reset_before_response_started", LIKELY, _ENVOY),
+            (r"\bno healthy upstream\b", LIKELY, _ENVOY),
+            (r"RBAC: access denied", LIKELY, _ISTIO),
+            (r"Envoy proxy is NOT ready", SYMPTOM, _ISTIO),
+            (r"\bistio-(?:proxy|init)\b.{0,80}\b(?:error|fail|refused|reset|terminat)", SYMPTOM, _ISTIO),
+            (r"\blinkerd-(?:proxy|init)\b.{0,80}\b(?:error|fail|refused|reset|terminat)", SYMPTOM, _LINKERD),
+        )
+    ),
+    # names of pods and of their headless services
+    *(
+        _net(pattern, _DNS, weight=LIKELY, source=_OPERATOR)
+        for pattern in (
+            r"waiting for (?:master|launcher|worker)\S* (?:DNS|pod|to be (?:ready|resolv))",
+            r"lookup \S*-(?:master|worker|launcher|head|ps|chief)\S* on \S+: no such host",
+            r"Could not resolve host(?:name)?:? \S*(?:\.svc\b|-(?:master|worker|launcher)-\d)",
+            r"Failed to resolve '?\S*(?:\.svc\b|-(?:master|worker)-\d)",
+            r"can(?:not|'t) resolve '?\S*-(?:master|worker|launcher|head)\b",
+            r"server can't find \S*(?:\.svc\b|-(?:master|worker|launcher|head)\S*): (?:NXDOMAIN|SERVFAIL)",
+        )
+    ),
+    # GPUs that the kubelet cannot give to a pod
+    *(
+        _start(pattern, "gpu-fewer-than-needed", weight=LIKELY, source=_KUBELET)
+        for pattern in (
+            r"UnexpectedAdmissionError",
+            r"requested number of devices unavailable for",
+            r"no healthy devices present; cannot allocate unhealthy devices",
+            r"Insufficient (?:amd|gpu|habana|aws\.amazon)\.(?:com|ai)/",
+        )
+    ),
+    # what no rule names
+    *(
+        _start(pattern, weight=LIKELY, source=source, says=says)
+        for pattern, source, says in (
+            (r"\d+/\d+ nodes are available: ", _SCHEDULING, _PENDING),
+            (r"Pod didn't trigger scale-up", _SCHEDULING, _PENDING),
+            (r"couldn't assign flavors to pod set", _QUOTA, _PENDING),
+            (r"\bpod ?group\b.{0,60}\b(?:not ready|unschedulable|not enough)", _SCHEDULING, _PENDING),
+            (r"failed to (?:create|set ?up) (?:pod )?(?:sandbox|network for sandbox)", _NETWORK, _SANDBOX),
+            (r"networkPlugin cni failed", _NETWORK, _SANDBOX),
+            (r"plugin type=\"\S+\".{0,40}failed \((?:add|delete)\)", _NETWORK, _SANDBOX),
+            (r"timed out waiting for the condition.{0,80}\b(?:volume|mount)", _VOLUMES, _NO_VOLUME),
+            (r"Multi-Attach error for volume", _VOLUMES, _NO_VOLUME),
+        )
+    ),
+    *(
+        told(pattern, about="process killed", weight=LIKELY, source=_SCHEDULING, says=_NODE_LOST)
+        for pattern in (
+            r"TaintManagerEviction",
+            r"\bNodeNotReady\b",
+            r"Node is not ready",
+            r"DisruptionTarget",
+            r"Preempted by (?:a )?pod",
+            r"The pod was (?:terminated|rejected) (?:in response|because)",
+        )
+    ),
+    told(
+        r"BackoffLimitExceeded",
+        about="application",
+        weight=CONSEQUENCE,
+        source=_NETWORK,
+        says="The pods of the job failed several times. The cause is in their logs: kubectl logs --previous.",
+    ),
+    told(
+        r"Job has reached the specified backoff limit",
+        about="application",
+        weight=CONSEQUENCE,
+        source=_NETWORK,
+        says="The pods of the job failed several times. The cause is in their logs: kubectl logs --previous.",
+    ),
+    _net(r"wait-gcs-ready: .*Waiting for GCS", "k8s-dns-not-ready", weight=HINT, source=_NETWORK),
 )

@@ -1,10 +1,10 @@
-"""ssh, pdsh and the ssh libraries of Python: a node that the launcher cannot log in to."""
+"""ssh, pdsh, their relatives and the ssh libraries of Python: a node that the launcher cannot reach or log in to."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import HINT, LIKELY, SYMPTOM, told
 
 _SSH = "https://man.openbsd.org/ssh"
 _DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py"
@@ -13,6 +13,14 @@ _PARAMIKO = "https://docs.paramiko.org/en/stable/api/ssh_exception.html"
 _ASYNCSSH = "https://asyncssh.readthedocs.io/en/latest/api.html#exceptions"
 _start = partial(told, about="start-up")
 _UNREACHABLE = "launch-node-unreachable launch-failed"
+_PACKETS = "https://github.com/openssh/openssh-portable/blob/master/packet.c"
+_CONFIG = "https://github.com/openssh/openssh-portable/blob/master/readconf.c"
+_KEYS = "https://github.com/openssh/openssh-portable/blob/master/sshconnect2.c"
+_HOST_KEY = "https://github.com/openssh/openssh-portable/blob/master/sshconnect.c"
+_PDSH_MODULES = "https://github.com/chaos/pdsh/tree/master/src/modules"
+_PSSH = "https://github.com/lilydjwg/pssh"
+_CLUSH = "https://clustershell.readthedocs.io/en/latest/tools/clush.html"
+_ANSIBLE = "https://docs.ansible.com/ansible/latest/network/user_guide/network_debug_troubleshooting.html"
 
 SPELLINGS = (
     _start(
@@ -83,4 +91,42 @@ SPELLINGS = (
     ),
     _start(r"SSHException: ", _UNREACHABLE, weight=LIKELY, source=_PARAMIKO),
     _start(r"AuthenticationException: ", _UNREACHABLE, weight=LIKELY, source=_PARAMIKO, near=r"paramiko|fabric|ssh"),
+    *(
+        _start(pattern, _UNREACHABLE, weight=LIKELY, source=source)
+        for pattern, source in (
+            (r"Connection (?:closed|reset) by \S+ port \d+\b(?! \[preauth)", _PACKETS),
+            (r"ssh_dispatch_run_fatal: ", _PACKETS),
+            (r"Connection to \S+ port \d+ timed out", _PACKETS),
+            (r"Connection timed out during banner exchange", _PACKETS),
+            (r"\bbanner exchange: Connection", _PACKETS),
+            (r"Timeout, server \S+ not responding", _PACKETS),
+            (r"mux_client_(?:request_session|hello_exchange): ", _PACKETS),
+            (r"Received disconnect from \S+ port \d+:\d+: (?!disconnected by user)", _PACKETS),
+            (r"sign_and_send_pubkey: (?:signing failed|no mutual)", _KEYS),
+            (r"No more authentication methods to try", _KEYS),
+            (r"Permissions \d+ for '\S+' are too open", _KEYS),
+            (r"The authenticity of host '", _HOST_KEY),
+            (r"No \S+ host key is known for", _HOST_KEY),
+            (r"Bad configuration option: ", _CONFIG),
+            (r"terminating, \d+ bad configuration options", _CONFIG),
+            (r"\bmcmd: connect failed", _PDSH_MODULES),
+            (r"pdsh@\S+: \S+: (?:connect|rcmd|mcmd|read|krb)\S*:? ", _PDSH_MODULES),
+            (r"pdsh@\S+: \S+: command timeout", _PDSH_MODULES),
+            (r"NoValidConnectionsError", _PARAMIKO),
+            (r"Error reading SSH protocol banner", _PARAMIKO),
+            (r"Unable to connect to port 22 on", _PARAMIKO),
+            (
+                r"check (?:the |your )?(?:passwordless |password-less )?ssh (?:connection|access|config|key|setup)",
+                _PARAMIKO,
+            ),
+            (r"password-?less ssh\b.{0,60}\b(?:not|fail|required|must|need|please|set ?up)", _PARAMIKO),
+            (r"clush: \S+: exited with exit code 255", _CLUSH),
+            (r"\[FAILURE\] \S+ Exited with error code 255", _PSSH),
+            (r"UNREACHABLE! => ", _ANSIBLE),
+            (r"Failed to connect to the host via ssh", _ANSIBLE),
+        )
+    ),
+    _start(r"no such identity: \S+: No such file", _UNREACHABLE, weight=SYMPTOM, source=_KEYS),
+    _start(r"\S+@\S+'s password:", _UNREACHABLE, weight=HINT, source=_KEYS),
+    _start(r"Enter passphrase for key '", _UNREACHABLE, weight=HINT, source=_KEYS),
 )
