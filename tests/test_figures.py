@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 import measured
 
 ROOT = Path(__file__).parents[1]
+MODULES = [*(ROOT / "distcheck").rglob("*.py")]
 PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - {ROOT / "docs" / "changelog.md"})
 """The changelog is history: its figures may be out of date."""
 
@@ -33,7 +34,8 @@ _CITED = re.compile(r"\[[^]\n]*\]\(https://[^)]*\)")
 def of(place):
     """Return a value of the code; the suffix of the module's name suffices, so that modules can move."""
     module, _, name = place.partition(":")
-    paths = [*(ROOT / "distcheck").rglob(module.replace(".", "/") + ".py")]
+    ending = "/" + module.replace(".", "/") + ".py"
+    paths = [path for path in MODULES if str(path).endswith(ending)]
     assert len(paths) == 1, f"{place}: {len(paths)} modules have this name"
     path = paths[0]
     return getattr(importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)), name)

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from agents import QUICK_TORCHRUN
 from cluster.inside import JOB, mapped
 
 if TYPE_CHECKING:
     from ended import Ended
 
 _NODES = ("node1", "node2", "node3", "node4")
-_TORCHRUN = [str(Path(sys.executable).parent / "torchrun")]
+_AGENT = " ".join(QUICK_TORCHRUN)
 _LAUNCH = [sys.executable, "-m", "torch.distributed.launch"]
 _MASTER = ["--master-addr", "node1", "--master-port", "29555"]
 _C10D = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29556", "--rdzv-id", "job-7"]
@@ -111,7 +112,7 @@ def assert_healthy(launched: Launched, world: int = 8) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_static_torchrun_is_healthy_and_the_job_runs_after_it(launched, nodes):
-    agent = [*_TORCHRUN, "--nnodes", str(nodes), *_MASTER, "--nproc-per-node", "2"]
+    agent = [*QUICK_TORCHRUN, "--nnodes", str(nodes), *_MASTER, "--nproc-per-node", "2"]
     script = ("--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB)
     done = launched(agent, *script, nodes=_NODES[:nodes], numbered=True)
     assert_healthy(done, world=2 * nodes)
@@ -125,7 +126,7 @@ def test_static_torchrun_is_healthy_and_the_job_runs_after_it(launched, nodes):
 def test_c10d_torchrun_on_four_nodes_is_healthy_and_the_job_runs_after_it(launched, nnodes):
     # An elastic rendezvous waits for this long after the first node, so that all four belong to the first world.
     more = ["--rdzv-conf", "last_call_timeout=20"] if ":" in nnodes else []
-    agent = [*_TORCHRUN, "--nnodes", nnodes, *_C10D, *more, "--nproc-per-node", "2"]
+    agent = [*QUICK_TORCHRUN, "--nnodes", nnodes, *_C10D, *more, "--nproc-per-node", "2"]
     done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB)
     assert_healthy(done)
     assert rules(done.report, "info") == []
@@ -133,7 +134,7 @@ def test_c10d_torchrun_on_four_nodes_is_healthy_and_the_job_runs_after_it(launch
 
 @pytest.mark.slow
 def test_standalone_torchrun_on_one_node_is_healthy_and_the_job_runs_after_it(launched):
-    agent = [*_TORCHRUN, "--standalone", "--nproc-per-node", "2"]
+    agent = [*QUICK_TORCHRUN, "--standalone", "--nproc-per-node", "2"]
     done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB, nodes=("node2",))
     assert_healthy(done, world=2)
     assert rules(done.report, "info") == []
@@ -152,7 +153,7 @@ def test_the_legacy_launcher_is_healthy_and_the_job_runs_after_it(launched, use_
 
 @pytest.mark.slow
 def test_under_srun_a_torchrun_per_node_is_healthy(cluster):
-    agent = " ".join([*_TORCHRUN, "--nnodes 4", *_MASTER, "--node-rank $SLURM_NODEID --nproc-per-node 2 --no-python"])
+    agent = " ".join([_AGENT, "--nnodes 4", *_MASTER, "--node-rank $SLURM_NODEID --nproc-per-node 2 --no-python"])
     command = f"{agent} distcheck {' '.join(_LOOK)} -- {sys.executable} {JOB}"
     ended = cluster.run(
         "node1", "srun", "--nodes=4", "--ntasks-per-node=1", "bash", "-c", command,
@@ -170,7 +171,7 @@ def test_an_address_exported_for_torchrun_is_reported_as_ignored(cluster):
         # A file for each task: srun tears the tasks' long lines and mixes them.
         "node1", "srun", "--nodes=4", "--ntasks-per-node=1", "--kill-on-bad-exit=0",
         "bash", "-c", 'exec "$@" > /shared/$SLURM_PROCID.json', "bash",
-        *_TORCHRUN, "--nproc-per-node", "2", "--no-python", "distcheck", "env", "--format", "json",
+        *QUICK_TORCHRUN, "--nproc-per-node", "2", "--no-python", "distcheck", "env", "--format", "json",
         env={"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}, timeout=150,
     )  # fmt: skip
     written = [path.read_text() for path in cluster.shared.glob("*.json")]
@@ -186,7 +187,7 @@ def test_an_address_exported_for_torchrun_is_reported_as_ignored(cluster):
 def test_a_torchrun_without_nnodes_on_each_node_of_a_step_is_a_warning(cluster):
     ended = cluster.run(
         "node1", "srun", "--nodes=2", "--ntasks-per-node=1",
-        *_TORCHRUN, "--nproc-per-node", "1", "--no-python", "distcheck", "env", "--format", "json", timeout=150,
+        *QUICK_TORCHRUN, "--nproc-per-node", "1", "--no-python", "distcheck", "env", "--format", "json", timeout=150,
     )  # fmt: skip
     reports = Launched({"srun": ended}).reports
     assert ended.code == 0
@@ -206,7 +207,7 @@ def _step_of_agents(cluster, script):
 
 def test_agents_that_wait_for_different_numbers_of_nodes_are_the_jobs_error_and_the_one_left_out_is_named(cluster):
     nnodes = "$((SLURM_NODEID ? 4 : 3))"
-    report = _step_of_agents(cluster, f"{_TORCHRUN[0]} --nnodes {nnodes} --node-rank $SLURM_NODEID {' '.join(_MASTER)}")
+    report = _step_of_agents(cluster, f"{_AGENT} --nnodes {nnodes} --node-rank $SLURM_NODEID {' '.join(_MASTER)}")
     assert (report["exit_code"], rules(report)) == (30, ["torchrun-nnodes-mismatch"])
     assert report["findings"][0]["evidence"]["in no world"] == "node4"
 
@@ -214,7 +215,7 @@ def test_agents_that_wait_for_different_numbers_of_nodes_are_the_jobs_error_and_
 @pytest.mark.slow
 def test_a_node_dropped_by_its_clock_is_named_and_the_run_does_not_pass(cluster):
     skewed = f"{sys.executable} {Path(__file__).parent / 'skewed_agent.py'}"
-    agent = f"[ $SLURM_NODEID = 2 ] && agent='{skewed}' || agent={_TORCHRUN[0]}; $agent --nnodes 4"
+    agent = f"[ $SLURM_NODEID = 2 ] && agent='{skewed}' || agent='{_AGENT}'; $agent --nnodes 4"
     report = _step_of_agents(cluster, f"{agent} {' '.join(_C10D)}")
     met = {row["node"] for row in report["ranks"]}
     assert (report["exit_code"], rules(report), len(met)) == (20, ["torchrun-nnodes-mismatch"], 3)
@@ -224,7 +225,7 @@ def test_a_node_dropped_by_its_clock_is_named_and_the_run_does_not_pass(cluster)
 def test_a_torchrun_for_every_task_is_named(cluster):
     ended = cluster.run(
         "node1", "srun", "--nodes=1", "--ntasks-per-node=2", "--kill-on-bad-exit=0",
-        *_TORCHRUN, "--nproc-per-node", "2", "--no-python", "distcheck", "env", "--format", "json", timeout=150,
+        *QUICK_TORCHRUN, "--nproc-per-node", "2", "--no-python", "distcheck", "env", "--format", "json", timeout=150,
     )  # fmt: skip
     reports = Launched({"srun": ended}).reports
     assert [rules(report) for report in reports] == [["torchrun-per-task-under-srun"]] * len(reports), ended
@@ -232,8 +233,8 @@ def test_a_torchrun_for_every_task_is_named(cluster):
 
 
 def test_an_empty_rendezvous_id_is_named_where_elastic_nodes_start_alone(launched):
-    agent = [*_TORCHRUN, "--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29557", "--rdzv-id="]
-    agent += ["--rdzv-conf", "last_call_timeout=1", "--nproc-per-node", "1"]
+    agent = [*QUICK_TORCHRUN, "--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29557"]
+    agent += ["--rdzv-id=", "--rdzv-conf", "last_call_timeout=1", "--nproc-per-node", "1"]
     # node1 keeps the rendezvous until a slower node2 has found it
     look = 'distcheck env --format json; code=$?; sleep 6; exit "$code"'
     done = launched(agent, "--no-python", "bash", "-c", look, nodes=("node1", "node2"))
@@ -257,7 +258,7 @@ def test_a_host_name_unknown_to_the_others_is_named(cluster, launched):
     for node in ("node2",):
         hosts = cluster.read(node, "/etc/hosts")
         cluster.write(node, "/etc/hosts", "\n".join(line for line in hosts.splitlines() if "node1" not in line) + "\n")
-    agent = [*_TORCHRUN, "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:29558"]
+    agent = [*QUICK_TORCHRUN, "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:29558"]
     agent += ["--rdzv-id", "job-8", "--nproc-per-node", "1"]
     done = launched(
         agent, "--no-python", "distcheck", "env", "--format", "json", "--join-timeout", "10", nodes=("node1", "node2")

@@ -59,10 +59,10 @@ def test_a_node_without_python_is_excluded_and_the_job_does_not_run(cluster):
     hide_python(cluster, "node3")
     job = ("--", "srun", "touch", "/shared/ran")
     gate = ("distcheck", *GATE[:-4], "--join-timeout", "8", "--format", "json", "--exclude-file", "/tmp/exclude")
-    ended, report = salloc(cluster, EACH_TASK, *gate, *job)
+    ended, report = salloc(cluster, ("--nodes=3", "--ntasks-per-node=1"), *gate, *job)
     assert (ended.code, findings(report, "error")) == (40, ["launch-probe-missing"]), report
     found = finding(report, "launch-probe-missing")
-    assert (found["nodes"], found["ranks"]) == (["node3"], [4, 5])
+    assert (found["nodes"], found["ranks"]) == (["node3"], [2])
     assert "No such file or directory" in found["message"]
     assert cluster.read("node1", "/tmp/exclude") == "node3\n"
     assert cluster.run("node1", "test", "-e", "/shared/ran").code == 1

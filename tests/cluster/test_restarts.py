@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from agents import QUICK_TORCHRUN
 
 AGENT = (
-    f"{Path(sys.executable).parent}/torchrun --nnodes 1:2 --nproc-per-node 1 --max-restarts 3 --monitor-interval 0.1 "
+    f"{' '.join(QUICK_TORCHRUN)} --nnodes 1:2 --nproc-per-node 1 --max-restarts 3 --monitor-interval 0.1 "
     "--rdzv-backend c10d --rdzv-endpoint node1:29555 --rdzv-id job-7 "
     "--rdzv-conf last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5,join_timeout=60,read_timeout=10 "
     "--no-python bash -c"

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from agents import TORCHRUN
 from ended import BEYOND_SECONDS
-
-TORCHRUN = [str(Path(sys.executable).parent / "torchrun")]
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 CALL = """

@@ -161,7 +161,7 @@ def test_a_malformed_rank_reports_itself_and_its_fellow_misses_it(by_hand, start
 
 def test_saved_jobs_are_judged_again_with_the_same_findings_byte_for_byte(by_hand, distcheck, tmp_path):
     job = tmp_path / "job.json"
-    runs = by_hand("gate", [0, 1, 2], 4, "--join-timeout", "3", "--format", "json", *TABLE, "--save", str(job))
+    runs = by_hand("gate", [0, 1, 2], 4, "--join-timeout", "10", "--format", "json", *TABLE, "--save", str(job))
     first, *_ = [r.wait() for r in runs]
     again = distcheck("report", str(job), "--format", "json")
     assert again.code == first.code == 20

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
+from agents import QUICK_TORCHRUN, TORCHRUN
 from sampled import sampled
 
-TORCHRUN = [str(Path(sys.executable).parent / "torchrun")]
 LAUNCH = [sys.executable, "-m", "torch.distributed.launch"]
 ENV = ["-m", "distcheck", "env", "--format", "json"]
 
@@ -47,21 +46,21 @@ def test_a_healthy_agent_alone_is_silent(agents, port, ranks, standalone):
 @pytest.mark.slow  # tests/cluster/test_inside_torchrun.py has them on two nodes in every change
 def test_two_static_agents_on_loopback_are_one_healthy_job(agents, port):
     static = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}"]
-    codes, (report,), ended = agents(TORCHRUN, [*static, "--node-rank=0"], [*static, "--node-rank=1"])
+    codes, (report,), ended = agents(QUICK_TORCHRUN, [*static, "--node-rank=0"], [*static, "--node-rank=1"])
     assert (codes, said(report)) == ([0, 0], []), ended
     assert [(row["rank"], row["local_rank"]) for row in report["ranks"]] == [(0, 0), (1, 1), (2, 0), (3, 1)]
 
 
 def test_two_c10d_agents_on_loopback_are_one_healthy_job(agents, port):
     c10d = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
-    codes, (report,), ended = agents(TORCHRUN, [*c10d, "--rdzv-id=7"], [*c10d, "--rdzv-id=7"])
+    codes, (report,), ended = agents(QUICK_TORCHRUN, [*c10d, "--rdzv-id=7"], [*c10d, "--rdzv-id=7"])
     assert (codes, said(report)) == ([0, 0], []), ended
 
 
 def test_c10d_agents_without_an_id_and_numbered_in_vain_are_worth_knowing(agents, port):
     c10d = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
     # One of the two gets the number that it asked for at most.
-    codes, (report,), ended = agents(TORCHRUN, [*c10d, "--node-rank=1"], [*c10d, "--node-rank=1"])
+    codes, (report,), ended = agents(QUICK_TORCHRUN, [*c10d, "--node-rank=1"], [*c10d, "--node-rank=1"])
     assert (codes, said(report, "error", "warning")) == ([0, 0], []), ended
     assert said(report, "info") == ["torchrun-node-rank-with-c10d", "torchrun-rdzv-id-shared"]
 
@@ -84,27 +83,27 @@ def test_both_spellings_of_the_legacy_argument_are_taken_before_the_command(dist
 
 def test_an_exported_address_that_torchrun_ignores_is_named(agents, port):
     env = {"MASTER_ADDR": "node7", "MASTER_PORT": "29500", "NNODES": "2", "NODE_RANK": "1"}
-    codes, (report,), ended = agents(TORCHRUN, [f"--master-port={port}", "--nproc-per-node=2"], env=env)
+    codes, (report,), ended = agents(QUICK_TORCHRUN, [f"--master-port={port}", "--nproc-per-node=2"], env=env)
     assert (codes, said(report)) == ([1], ["torchrun-ignores-master-env"]), ended
     assert (report["exit_code"], report["findings"][0]["ranks"]) == (30, [0, 1])
 
 
 def test_an_exported_address_does_not_harm_a_single_agent(agents):
     codes, (report,), ended = agents(
-        TORCHRUN, ["--standalone", "--nproc-per-node=2"], env={"MASTER_ADDR": "node7", "NNODES": "2"}
+        QUICK_TORCHRUN, ["--standalone", "--nproc-per-node=2"], env={"MASTER_ADDR": "node7", "NNODES": "2"}
     )
     assert (codes, said(report)) == ([0], []), ended
 
 
 def test_a_pet_variable_that_was_left_over_is_named(agents, port):
     arguments = [f"--master-port={port}", "--nproc-per-node=1"]
-    codes, (report,), ended = agents(TORCHRUN, arguments, env={"PET_NNODES": "1"})
+    codes, (report,), ended = agents(QUICK_TORCHRUN, arguments, env={"PET_NNODES": "1"})
     assert (codes, said(report)) == ([0], ["env-pet-leak"]), ended
 
 
 def test_an_elastic_agent_that_waits_for_others_at_localhost_is_reported(agents, port):
     elastic = ["--nnodes=1:2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}"]
-    codes, (report,), ended = agents(TORCHRUN, [*elastic, "--rdzv-id=7", "--rdzv-conf=last_call_timeout=1"])
+    codes, (report,), ended = agents(QUICK_TORCHRUN, [*elastic, "--rdzv-id=7", "--rdzv-conf=last_call_timeout=1"])
     assert (codes, said(report)) == ([0], ["torchrun-localhost-name-ambiguous"]), ended
 
 
@@ -120,4 +119,4 @@ def test_a_restart_is_mentioned(agents):
 
 def _restarted(agents, script):
     words = ["--standalone", "--nproc-per-node=1", "--max-restarts=1", "--monitor-interval=0.1", "--no-python"]
-    return agents(TORCHRUN, [*words, "bash", "-c", script, sys.executable])
+    return agents(QUICK_TORCHRUN, [*words, "bash", "-c", script, sys.executable])

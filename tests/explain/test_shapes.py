@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 
 import pytest
 
@@ -13,7 +14,6 @@ from distcheck.cli.joblog.spelling import SHAPE, told
 from distcheck.cli.joblog.spellings import shapes
 from distcheck.rules import find_rule
 
-MATCHER = Matcher(known())
 MISTAKE = """Traceback (most recent call last):
   File "/job/train.py", line 3, in <module>
     step(None)
@@ -21,8 +21,13 @@ TypeError: 'NoneType' object is not callable
 """
 
 
+@cache
+def matcher():
+    return Matcher(known())
+
+
 def explained(text):
-    seen = MATCHER.search(whole_lines(io.BytesIO(text.encode())), "job.log")
+    seen = matcher().search(whole_lines(io.BytesIO(text.encode())), "job.log")
     return answer(sorted(seen, key=lambda sighting: sighting.line))
 
 

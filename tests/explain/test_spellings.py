@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from functools import cache
 
 import pytest
 
@@ -17,8 +18,6 @@ from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
 from distcheck.cli.joblog.subject import about
 from distcheck.rules import all_rules, find_rule
 
-QUOTED = quoted()
-MATCHER = Matcher((*TABLES, *QUOTED, *UNKNOWN))
 HEALTHY = """
 node1: NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>
 [rank0]:[W1120 10:00:00 ProcessGroupNCCL.cpp:4115] step 100 loss 2.31 lr 0.0003
@@ -28,8 +27,13 @@ Timed out? no. CUDA error rate 0; waiting for clients: none. 0 Killed by hand
 """
 
 
+@cache
+def matcher():
+    return Matcher((*TABLES, *quoted(), *UNKNOWN))
+
+
 def found(text):
-    seen = MATCHER.search(whole_lines(io.BytesIO(text.encode())), "job.log")
+    seen = matcher().search(whole_lines(io.BytesIO(text.encode())), "job.log")
     return answer(sorted(seen, key=lambda sighting: sighting.line))
 
 
@@ -55,7 +59,7 @@ def test_every_rule_has_a_class_a_fix_and_a_command_that_proves_it():
 
 
 def test_a_message_that_a_docstring_quotes_is_found_or_a_table_knows_it():
-    for spelling in QUOTED:
+    for spelling in quoted():
         text = re.sub(r"\(\?:0x\)\?\[0-9a-fA-F\]\+", "7", spelling.pattern.pattern).replace(".*?", " x ")
         line = re.sub(r"\\(.)", r"\1", text)
         assert spelling.pattern.search(line)
