@@ -101,7 +101,7 @@ def test_what_keeps_the_interpreter_of_distcheck_itself_is_ended_by_the_kernel(s
 
 @pytest.mark.slow  # tests/cluster/test_unhappy_endings.py freezes a node in every change
 def test_a_frozen_follower_is_named_and_all_others_end_alike(by_hand):
-    runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "12", "--format", "json", *LONG)
+    runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "20", "--format", "json", *LONG)
     for run in runs:
         run.ranks(1)
     time.sleep(1)
@@ -129,7 +129,7 @@ def test_a_leader_lost_in_the_collectives_is_reported_by_all_others_alike(by_han
         found = error_of(end)
         assert (end.code, found["rule"], found["ranks"]) == (20, "probe-process-lost", [0]), end
         assert f"rank 0's process was lost in stage 'collectives', reported by rank {rank}" in found["message"]
-        assert end.report["seconds"] < 12 + BEYOND_SECONDS  # by its own clock: a busy machine may start Python late
+        assert end.report["seconds"] < 20 + BEYOND_SECONDS  # by its own clock: a busy machine may start Python late
         (own,) = [r for r in end.report["ranks"] if r["rank"] == rank]
         assert own["stage"] == "collectives"
 
