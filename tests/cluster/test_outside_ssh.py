@@ -189,8 +189,10 @@ def left(cluster) -> dict[str, int]:
 
 
 def has_met(cluster, followers: int) -> bool:
-    """Whether so many have come to the roll call of node1; what is known of them goes home before they do."""
-    return cluster.netns("node1", "ss", "-Htn", "state", "established", "sport != :22").out.count("\n") >= followers
+    """Whether so many nodes have come to the roll call of node1; what is known of them goes home before they do."""
+    lines = cluster.netns("node1", "ss", "-Htn", "state", "established", "sport != :22").out.splitlines()
+    ours, theirs = ({line.split()[n].rpartition(":")[0] for line in lines} for n in (-2, -1))
+    return len(theirs - ours) >= followers
 
 
 def wait_for(holds, seconds):
