@@ -171,7 +171,7 @@ def test_a_late_rank_0_joins_its_stand_in(by_hand, words, late):
 
 
 def test_with_a_short_time_limit_the_missing_rank_is_named_and_not_the_resolver(by_hand):
-    (second,) = by_hand("env", [1], 2, "--timeout", "2", "--format", "json")
+    (second,) = by_hand("env", [1], 2, "--timeout", "4", "--format", "json")
     ended = second.wait()
     assert (ended.code, ended.rules) == (20, ["env-rank-missing"]), ended
 
