@@ -12,7 +12,7 @@ from soak.healthy import complaint
 from soak.ways import COMMANDS, WAYS
 
 _CASES = {f"{command[0]} {way}": (way, command) for way in WAYS for command in COMMANDS}
-_IN_EVERY_CHANGE = [f"gate {way}" for way in ("torchrun c10d",)]
+_IN_EVERY_CHANGE = [f"gate {way}" for way in ("torchrun c10d", "mpiexec (MPICH)")]
 
 
 @pytest.mark.parametrize(("way", "command"), sampled(_CASES, *_IN_EVERY_CHANGE))

@@ -170,7 +170,7 @@ def test_a_rank_with_a_corrupted_reduction_is_named_with_the_number_of_wrong_ele
     assert {row["wrong"] for row in ended.report["bandwidth"] if row["op"] == "broadcast"} == {0}
 
 
-@pytest.mark.slow  # tests/cluster/test_inside_torchrun.py gates with torchrun in every change
+@pytest.mark.slow  # tests/cluster/test_soak.py gates with torchrun in every change
 def test_torchrun_starts_the_ranks_and_one_of_them_reports(start):
     torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run"]
     ended = start(

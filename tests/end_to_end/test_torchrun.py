@@ -43,7 +43,6 @@ def test_a_healthy_agent_alone_is_silent(agents, port, ranks, standalone):
     assert [row["status"] for row in report["ranks"]] == ["ok"] * ranks
 
 
-@pytest.mark.slow  # tests/cluster/test_inside_torchrun.py has them on two nodes in every change
 def test_two_static_agents_on_loopback_are_one_healthy_job(agents, port):
     static = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}"]
     codes, (report,), ended = agents(QUICK_TORCHRUN, [*static, "--node-rank=0"], [*static, "--node-rank=1"])

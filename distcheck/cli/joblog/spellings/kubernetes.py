@@ -18,13 +18,11 @@ _KUBELET = "https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/cm/
 _OPERATOR = "https://github.com/kubeflow/trainer/blob/release-1.9/pkg/config/config.go"
 _SCHEDULING = "https://kubernetes.io/docs/concepts/scheduling-eviction/"
 _VOLUMES = "https://kubernetes.io/docs/concepts/storage/persistent-volumes/"
-_NETWORK = "https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/"
 _QUOTA = "https://kueue.sigs.k8s.io/docs/tasks/troubleshooting/"
 _net = partial(told, about="network")
 _DNS = "k8s-dns-not-ready env-master-addr-unresolvable"
 _PENDING = "Kubernetes has no node with what the pod requests, or the queue has no quota for it: kubectl describe pod."
 _SANDBOX = "Kubernetes could not set up the pod's network: look at the CNI's pods on this node."
-_NO_VOLUME = "Kubernetes cannot give the pod its volume: kubectl describe pod and the claim (kubectl get pvc) show why."
 _NODE_LOST = "Kubernetes lost the pod's node, or took the pod away. Start the job again, and look at the node."
 
 SPELLINGS = (
@@ -158,11 +156,11 @@ SPELLINGS = (
             (r"Pod didn't trigger scale-up", _SCHEDULING, _PENDING),
             (r"couldn't assign flavors to pod set", _QUOTA, _PENDING),
             (r"\bpod ?group\b.{0,60}\b(?:not ready|unschedulable|not enough)", _SCHEDULING, _PENDING),
-            (r"failed to (?:create|set ?up) (?:pod )?(?:sandbox|network for sandbox)", _NETWORK, _SANDBOX),
-            (r"networkPlugin cni failed", _NETWORK, _SANDBOX),
-            (r"plugin type=\"\S+\".{0,40}failed \((?:add|delete)\)", _NETWORK, _SANDBOX),
-            (r"timed out waiting for the condition.{0,80}\b(?:volume|mount)", _VOLUMES, _NO_VOLUME),
-            (r"Multi-Attach error for volume", _VOLUMES, _NO_VOLUME),
+            (r"failed to (?:create|set ?up) (?:pod )?(?:sandbox|network for sandbox)", _KUBERNETES, _SANDBOX),
+            (r"networkPlugin cni failed", _KUBERNETES, _SANDBOX),
+            (r"plugin type=\"\S+\".{0,40}failed \((?:add|delete)\)", _KUBERNETES, _SANDBOX),
+            (r"timed out waiting for the condition.{0,80}\b(?:volume|mount)", _VOLUMES, _VOLUME),
+            (r"Multi-Attach error for volume", _VOLUMES, _VOLUME),
         )
     ),
     *(
@@ -180,15 +178,15 @@ SPELLINGS = (
         r"BackoffLimitExceeded",
         about="application",
         weight=CONSEQUENCE,
-        source=_NETWORK,
+        source=_KUBERNETES,
         says="The pods of the job failed several times. The cause is in their logs: kubectl logs --previous.",
     ),
     told(
         r"Job has reached the specified backoff limit",
         about="application",
         weight=CONSEQUENCE,
-        source=_NETWORK,
+        source=_KUBERNETES,
         says="The pods of the job failed several times. The cause is in their logs: kubectl logs --previous.",
     ),
-    _net(r"wait-gcs-ready: .*Waiting for GCS", "k8s-dns-not-ready", weight=HINT, source=_NETWORK),
+    _net(r"wait-gcs-ready: .*Waiting for GCS", "k8s-dns-not-ready", weight=HINT, source=_KUBERNETES),
 )
