@@ -105,8 +105,8 @@ def assert_healthy(launched: Launched, world: int = 8) -> None:
     assert launched.summed == [f"rank {rank} of {world} summed up {total}" for rank in range(world)]
 
 
-# In every change tests/cluster/test_soak.py gates with torchrun's c10d; tests/end_to_end/test_torchrun.py has its static
-# rendezvous, torch.distributed.launch and --standalone.
+# In every change tests/cluster/test_soak.py gates with torchrun's c10d, and tests/end_to_end/test_torchrun.py has its
+# static rendezvous, torch.distributed.launch and --standalone.
 
 
 @pytest.mark.slow
