@@ -25,6 +25,8 @@ _MOST_BYTES, _MOST_BYTES_A_RANK = 1 << 28, 1 << 18
 _MOST_RANKS = 1 << 16
 _MORE_FOLLOWERS = 64
 """Processes admitted beyond one per rank, because two may claim the same rank."""
+_REPORT_PATIENCE_SECONDS = 2.5
+"""How long a process that was admitted in the last moment is waited for: it tries MASTER_PORT for two seconds first."""
 _T = TypeVar("_T", bound=Word)
 
 
@@ -112,12 +114,14 @@ class Server:
     async def wait_for_all(self, seconds: float, reserve: float = 0.0, ranks: int | None = None) -> bool:
         """Wait until every rank is present, or this many `ranks`; False if time runs out.
 
-        The wait ends at the latest `reserve` seconds before the first follower's own timeout, and at `close_roll`.
+        A process that was admitted and has not reported is waited for a moment longer. The wait ends at the latest
+        `reserve` seconds before the first follower's own timeout, and at `close_roll`.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while len(self._present) < (self.world_size if ranks is None else ranks):
-            left = min(until, self._closes_at, self._leaves_at - reserve) - loop.time()
+            end = until + _REPORT_PATIENCE_SECONDS if loop.time() >= until and self._expects_a_report else until
+            left = min(end, self._closes_at, self._leaves_at - reserve) - loop.time()
             if left <= 0:
                 break
             self._changed.clear()
@@ -126,6 +130,11 @@ class Server:
         else:
             return True
         return False
+
+    @property
+    def _expects_a_report(self) -> bool:
+        """Whether a process was admitted whose report is still to come; closed now, it would take us for lost."""
+        return any(visit.owes_a_report for visit in self._visits)
 
     def close_roll(self) -> None:
         """Stop waiting: processes that are missing now will not come."""
@@ -200,6 +209,7 @@ class Server:
         self._visits.discard(visit)
         self._at_the_door.pop(visit, None)
         self._bytes_left += unused_bytes
+        self._changed.set()
 
     def expect(self, size: int) -> None:
         """Count a frame of this size against the byte limit of all followers together.

@@ -86,6 +86,11 @@ class Visit(asyncio.Protocol):
         """The size of a report that is being received."""
         self._follower: Follower | None = None
 
+    @property
+    def owes_a_report(self) -> bool:
+        """Whether the other side was admitted and has not reported yet."""
+        return self._next == "report"
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the Hello."""
         self._transport = transport  # type: ignore[assignment]  # a stream's

@@ -10,7 +10,7 @@ import time
 import msgspec
 import pytest
 
-from distcheck.rollcall import client, framing, identity, protocol, wire
+from distcheck.rollcall import client, framing, identity, protocol, server, wire
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Bye, Here, LastCall, PeerDoor, PeerReport, Trouble
 
@@ -272,6 +272,40 @@ def test_a_closed_roll_call_is_not_waited_for(leading, live):
             leader.server.close_roll()
             assert await asyncio.wait_for(waiting, 10) is False
             assert await asyncio.wait_for(leader.server.wait_for_all(60), 10) is False
+
+    live(main())
+
+
+def test_a_process_that_was_admitted_in_the_last_moment_is_waited_for(leading, live, hello, report):
+    async def main():
+        async with leading(2) as leader:
+            reader, writer = await leader.connect()
+            writer.write(encode(hello("late", 1)))
+            assert await framing.read(reader, protocol.answer_decoder)
+            waiting = asyncio.ensure_future(leader.server.wait_for_all(0.1))
+            await asyncio.sleep(0.5)
+            writer.write(encode(report("late", 1)))
+            assert await asyncio.wait_for(waiting, 10) is True
+            assert list(leader.server.followers) == ["late"]
+
+    live(main())
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_process_that_was_admitted_and_does_not_report_holds_nobody_up(leading, live, hello, monkeypatch, leaves):
+    monkeypatch.setattr(server, "_REPORT_PATIENCE_SECONDS", 60.0 if leaves else 0.2)
+
+    async def main():
+        async with leading(2) as leader:
+            reader, writer = await leader.connect()
+            writer.write(encode(hello("late", 1)))
+            assert await framing.read(reader, protocol.answer_decoder)
+            waiting = asyncio.ensure_future(leader.server.wait_for_all(0.1))
+            await asyncio.sleep(0.15)
+            assert not waiting.done()
+            if leaves:
+                writer.close()
+            assert await asyncio.wait_for(waiting, 10) is False
 
     live(main())
 
