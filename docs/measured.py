@@ -22,6 +22,7 @@ import platform
 import re
 import subprocess
 import sys
+import timeit
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import metadata
@@ -33,6 +34,7 @@ _BLOCK = re.compile(
     r"<!-- measured: (?P<name>[^\n]+?)(?P<facts>\n.*?)? ?-->\n(?P<lines>.*?)<!-- end of (?P=name) -->", re.DOTALL
 )
 _BEGIN = re.compile(r"<!-- measured: ([^\n]+?)(?: -->|\n)")
+_STEPS = 1_000_000
 
 
 class Table(NamedTuple):
@@ -188,10 +190,19 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def machine() -> str:
-    """Return what a measurement depends on: cores, memory, versions."""
+    """Return what a measurement depends on: cores and how fast they are now, memory, versions.
+
+    The cores of a virtual machine are at some hours half as fast as at others.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     cores = len(os.sched_getaffinity(0))
-    return f"{cores} cores, {memory:.0f} GiB, Python {platform.python_version()}, torch {metadata.version('torch')}"
+    python, torch = platform.python_version(), metadata.version("torch")
+    return f"{cores} cores ({_steps():.0f} million loop steps/s), {memory:.0f} GiB, Python {python}, torch {torch}"
+
+
+def _steps() -> float:
+    """Return how many million steps of an empty loop Python takes in a second, at its best of some tries."""
+    return _STEPS / min(timeit.repeat("for _ in steps: pass", f"steps = range({_STEPS})", repeat=5, number=1)) / 1e6
 
 
 def main() -> int:

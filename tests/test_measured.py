@@ -44,7 +44,8 @@ def test_a_table_has_its_date_commit_machine_and_command(repository):
     assert page.startswith("# Page\n\nbefore\n\n<!-- measured: speed\n")
     assert page.endswith("<!-- end of speed -->\n\nafter\n")
     assert "\n| a |\n|---|\n| 1.5 |\n\n*Measured 20" in page
-    assert re.search(rf"at {commit}, \d+ cores, \d+ GiB, Python 3\.\S+, torch \S+, by `{COMMAND}`\.\*\n", page)
+    machine = r"\d+ cores \(\d+ million loop steps/s\), \d+ GiB, Python 3\.\S+, torch \S+"
+    assert re.search(rf"at {commit}, {machine}, by `{COMMAND}`\.\*\n", page)
     assert list(measured.tables(page)) == [
         measured.Table("speed", COMMAND, ("code.py", "*.j2"), measured.digest(["code.py", "page.j2"], repository))
     ]

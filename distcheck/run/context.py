@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from distcheck.probe.gpu_load import Watch
     from distcheck.rules.diagnose import Diagnosis
 
-_REMIND_AFTER_SECONDS = 9.0
-"""Before half of the default --join-timeout is over."""
+_REMIND_AFTER_SECONDS = 8.0
+"""So that it is said within 10 s of the start on a slow machine, too."""
 _GPU_BURST_SECONDS, _CPU_BURST_SECONDS = 0.2, 0.05
 """One burst of one operation at one size: on GPUs the ranks' unequal starts then add less than 0.1 %."""
 _GPU_SIZE_SECONDS, _CPU_SIZE_SECONDS = 2.0, 0.6

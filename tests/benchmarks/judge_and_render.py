@@ -1,9 +1,9 @@
-"""Judge jobs of RANKS ranks on nodes as real ones are, and render their reports: ``judge_and_render.py RANKS``.
+"""Judge jobs of RANKS ranks as on real nodes, and render their reports: ``judge_and_render.py RANKS [healthy]``.
 
-Prints as JSON the seconds of CPU of some runs, for a healthy job and for each fault on a third of the nodes;
-the same for a plain pass over the ranks, of which judging makes hundreds; the share of each rule that takes more than
-a tenth of judging the healthy job, and the largest share; and in GiB what the job itself takes and what judging and
-rendering the healthy one takes beyond it, at its peak.
+Prints as JSON the instructions that a healthy job takes, and in GiB what the job itself takes and what judging and
+rendering it takes beyond that, at its peak. Without ``healthy`` also: the instructions for each fault on a third of the
+nodes; and of the healthy job the seconds of CPU of some runs, the share of each rule that takes more than a tenth of
+judging it, and the largest share.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -24,14 +24,15 @@ from distcheck.rules.diagnose import diagnose
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import real_job
+from benchmarks.instructions import counted
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
 
 REPEATS = 3
-PASSES = 20
 DEAR = 0.1
 """A rule that takes a larger share of the judging is named."""
+HEALTHY = "healthy"
 FAULTS = (
     "they do not answer",
     "NCCL takes Docker's bridge",
@@ -41,43 +42,38 @@ FAULTS = (
 )
 
 
-def seconds(job: Job, *, healthy: bool) -> list[float]:
-    """Return the seconds of CPU of some runs: nothing in it waits, and other work on the machine does not count."""
-    took = []
-    for _ in range(REPEATS):
-        fresh = msgspec.structs.replace(job)  # without what the last round cached
-        start = time.process_time()
+class Took(NamedTuple):
+    """What judging and rendering a job took outside the kernel; other work on the machine does not count."""
+
+    instructions: int
+    seconds: float
+    """Of CPU; nothing in it waits."""
+
+
+def judge(job: Job, kind: str) -> Took:
+    fresh = msgspec.structs.replace(job)  # without what the last round cached
+
+    def work() -> int:
         diagnosis = diagnose(fresh)
-        text = report.render("text", fresh, diagnosis)
-        took.append(time.process_time() - start)
-        if healthy != (diagnosis.verdict.exit_code == 0):
-            raise SystemExit(f"the job is {'not ' if healthy else ''}healthy: {text}")
-    return took
+        report.render("text", fresh, diagnosis)
+        return diagnosis.verdict.exit_code
 
-
-def plain_pass(job: Job) -> list[float]:
-    """Return the seconds of CPU for one look at each rank's process, node and RANK.
-
-    It is linear. It takes longer per rank in a larger job all the same, where the facts do not fit the CPU's caches.
-    """
-    took = []
-    for _ in range(PASSES):
-        start = time.process_time()
-        seen = sum(bool(job.process_of(r).uid and job.node_of(r).name and r.environment.get("RANK")) for r in job.ranks)
-        took.append(time.process_time() - start)
-        assert seen == len(job.ranks)
-    return took
+    start = time.process_time()
+    instructions, exit_code = counted(work)
+    if (exit_code == 0) != (kind == HEALTHY):
+        raise SystemExit(f"{kind}: exit code {exit_code}")
+    return Took(instructions, time.process_time() - start)
 
 
 def shares(job: Job) -> dict[str, float]:
     """Return each rule's share of judging a job. What several rules need is on the account of the first one."""
-    fresh, took = msgspec.structs.replace(job), {}
-    for rule in rules_for(fresh):
-        if rule.applies(fresh) and not rule.unlooked(fresh):
-            start = time.process_time()
-            list(rule.judge(fresh))
-            took[rule.name] = time.process_time() - start
-    return {name: seconds / sum(took.values()) for name, seconds in took.items()}
+    fresh = msgspec.structs.replace(job)
+    took = {
+        rule.name: counted(lambda rule=rule: list(rule.judge(fresh)))[0]
+        for rule in rules_for(fresh)
+        if rule.applies(fresh) and not rule.unlooked(fresh)
+    }
+    return {name: count / sum(took.values()) for name, count in took.items()}
 
 
 def peak() -> float:
@@ -86,20 +82,21 @@ def peak() -> float:
 
 def main() -> None:
     gc.set_threshold(100_000, 1_000, 1_000)  # as distcheck.run.garbage sets it
-    nodes = int(sys.argv[1]) // real_job.GPUS
-    seconds(real_job.healthy(2), healthy=True)  # imports the rules, once for all that follows
+    judge(real_job.healthy(2), HEALTHY)  # imports the rules, once for all that follows
     before = peak()
-    job = real_job.healthy(nodes)
+    job = real_job.healthy(int(sys.argv[1]) // real_job.GPUS)
     built = peak()
-    took = {"healthy": seconds(job, healthy=True)}
-    judged = peak()
-    plain = plain_pass(job)
-    of_rules = shares(job)
-    for fault in FAULTS:
-        took[fault] = seconds(real_job.faulty(job, fault, 3), healthy=False)
-    dear = {name: share for name, share in of_rules.items() if share > DEAR}
-    found = {"seconds": took, "plain": plain, "dear": dear, "dearest": max(of_rules.values())}
-    print(json.dumps(found | {"job_GiB": built - before, "GiB": judged - built}))
+    took = {HEALTHY: judge(job, HEALTHY)}
+    found: dict[str, object] = {"job_GiB": built - before, "GiB": peak() - built}
+    if sys.argv[2:] != [HEALTHY]:
+        again = [judge(job, HEALTHY) for _ in range(REPEATS - 1)]
+        found["seconds"] = [its.seconds for its in (took[HEALTHY], *again)]
+        of_rules = shares(job)
+        found["dear"] = {name: share for name, share in of_rules.items() if share > DEAR}
+        found["dearest"] = max(of_rules.values())
+        took |= {fault: judge(real_job.faulty(job, fault, 3), fault) for fault in FAULTS}
+    found["instructions"] = {kind: its.instructions for kind, its in took.items()}
+    print(json.dumps(found))
 
 
 main()

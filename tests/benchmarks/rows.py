@@ -180,32 +180,21 @@ def figures_against_a_bare_loop() -> list[Row]:
 
 
 def judging_and_rendering() -> list[Row]:
-    few, many = 8192, 65536
+    few, many, most = 8192, 65536, 524288
     small, large = (json.loads(output_of_script("judge_and_render.py", str(ranks))) for ranks in (few, many))
-    name = f"judge and render {many} ranks"
-    plain = middle(large["plain"]) / middle(small["plain"])
-    grown = {
-        kind: [a / b for a, b in zip(samples(seconds), samples(small["seconds"][kind]), strict=True)]
-        for kind, seconds in large["seconds"].items()
-    }
+    largest = json.loads(output_of_script("judge_and_render.py", str(most), "healthy"))
     rows = [
-        compared(
-            f"{name}, {kind}: growth from {few} / that of a plain pass over the ranks",
-            [(growth, plain) for growth in its],
-            at_most(1.1),
-        )._replace(unit="times")
-        for kind, its in grown.items()
+        of_growth(f"judge and render {more} ranks, {kind}: exponent of the growth from {less}", (less, a), (more, b))
+        for less, fewer, more, its in ((few, small, many, large), (many, large, most, largest))
+        for kind, b in its["instructions"].items()
+        for a in [fewer["instructions"][kind]]
     ]
-    worst = max(grown.values(), key=statistics.median)
-    exponents = [(math.log(growth) / math.log(many / few), math.log(plain) / math.log(many / few)) for growth in worst]
-    what = f"{name}: largest exponent of the growth / that of a plain pass over the ranks"
-    rows.append(compared(what, exponents, at_most(1.05))._replace(unit=""))
     dear = ", ".join(f"{rule} {share:.2f}" for rule, share in large["dear"].items()) or "none takes a tenth"
-    what = f"judge {many} ranks, healthy: largest share of a rule ({dear})"
+    what = f"judge {many} ranks, healthy: largest share of a rule's instructions ({dear})"
     rows.append(counted(what, large["dearest"], None, large["dearest"], at_most(0.1), ""))
-    healthy = samples(large["seconds"]["healthy"])
-    costs = {"judge_seconds_per_rank": middle(healthy) / many}
-    rows.append(alone(f"{name}, healthy: seconds of CPU", healthy, at_most(5.0), costs=costs))
+    name = f"judge and render {many} ranks"
+    costs = {"judge_seconds_per_rank": statistics.median(large["seconds"]) / many}
+    rows.append(alone(f"{name}, healthy: seconds of CPU", large["seconds"], at_most(5.0), costs=costs))
     of_memory = {"judge_bytes_per_rank": large["GiB"] * (1 << 30) / many}
     what = f"{name}, peak memory beyond the job's own"
     rows.append(counted(what, large["GiB"], None, large["GiB"], at_most(0.5), "GiB", of_memory))
@@ -214,13 +203,12 @@ def judging_and_rendering() -> list[Row]:
     return [*rows, counted(what, large["job_GiB"], None, large["job_GiB"], at_most(2.0), "GiB", of_facts)]
 
 
-def samples(value: float | list[float]) -> list[float]:
-    """Return the repetitions that a program printed, or its one figure."""
-    return value if isinstance(value, list) else [value]
-
-
-def middle(value: float | list[float]) -> float:
-    return statistics.median(samples(value))
+def of_growth(name: str, small: tuple[int, float], large: tuple[int, float]) -> Row:
+    """Return the row of the exponent with which instructions grow with the ranks; linear growth has exponent 1."""
+    (few, ours_of_few), (many, ours_of_many) = small, large
+    exponent = math.log(ours_of_many / ours_of_few) / math.log(many / few)
+    each = [1e-3 * instructions / ranks for ranks, instructions in (large, small)]
+    return counted(name, *each, exponent, at_most(1.05), "k instr./rank")
 
 
 def roll_call_against_a_tcp_store() -> list[Row]:
@@ -236,7 +224,7 @@ def roll_call_against_a_tcp_store() -> list[Row]:
         lambda: float(output_of_script("roll_call.py", "distcheck")),
         lambda: float(output_of_script("roll_call.py", "store")),
     )
-    return until_decided(once, rows, 3, 8)
+    return until_decided(once, rows, 3, 24)
 
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {

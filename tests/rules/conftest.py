@@ -156,6 +156,7 @@ def healthy_job(
     shape = (per_node,) * nodes if isinstance(per_node, int) else tuple(per_node)
     world, master = sum(shape), "node1" if len(shape) > 1 else "localhost"
     here = tuple(node_of(n + 1, gpus) for n in range(len(shape)))
+    placements = local_placements(world, master, PORT) if launcher == "distcheck" else ()
     processes: list[ProcessFacts] = []
     ranks: list[RankFacts] = []
     for n, node in enumerate(here):
@@ -176,8 +177,7 @@ def healthy_job(
                 }
             placement = place(environment)
             if launcher == "distcheck":
-                first = local_placements(world, master, PORT)[rank]
-                placement = replace(first, local_rank=local_rank, local_world_size=shape[n], node_rank=n)
+                placement = replace(placements[rank], local_rank=local_rank, local_world_size=shape[n], node_rank=n)
                 environment = rank_environment({}, placement)
             ranks.append(
                 RankFacts(
