@@ -180,14 +180,15 @@ def figures_against_a_bare_loop() -> list[Row]:
 
 
 def judging_and_rendering() -> list[Row]:
-    few, many, most = 8192, 65536, 524288
+    few, many = 8192, 65536
     small, large = (json.loads(output_of_script("judge_and_render.py", str(ranks))) for ranks in (few, many))
-    largest = json.loads(output_of_script("judge_and_render.py", str(most), "healthy"))
     rows = [
-        of_growth(f"judge and render {more} ranks, {kind}: exponent of the growth from {less}", (less, a), (more, b))
-        for less, fewer, more, its in ((few, small, many, large), (many, large, most, largest))
-        for kind, b in its["instructions"].items()
-        for a in [fewer["instructions"][kind]]
+        of_growth(
+            f"judge and render {many} ranks, {kind}: exponent of the growth from {few}",
+            (few, small["instructions"][kind]),
+            (many, its),
+        )
+        for kind, its in large["instructions"].items()
     ]
     dear = ", ".join(f"{rule} {share:.2f}" for rule, share in large["dear"].items()) or "none takes a tenth"
     what = f"judge {many} ranks, healthy: largest share of a rule's instructions ({dear})"
