@@ -31,7 +31,7 @@ _STARTED_BY = {"ssh": "ssh", "slurm": "srun", "mpi": "mpirun"}
 
 @rule("launch")
 def launch_failed(job: Job) -> Iterator[Outcome]:
-    """The launcher, srun or mpirun, exited without starting any probe.
+    """The launcher, srun or mpirun, exited before it had started any process.
 
     The job would fail in the same way. The usual causes are an option that the site does not accept, a closed
     partition, an expired allocation, and unavailable nodes. Found by the launcher's exit code when no probe reported;

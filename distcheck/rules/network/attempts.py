@@ -211,7 +211,7 @@ class Ways:
         return problem, f"{nature}{_ONE_WAY}" if back in self.tried else nature
 
     def _others(self, failed: Mapping[Way, str], sides: Sequence[str]) -> list[str]:
-        concerned = {side for way in failed for side in way if side not in sides}
+        concerned = {side for way in failed for side in way}.difference(sides)
         return [side for side in self._ranks if side in concerned]
 
 
