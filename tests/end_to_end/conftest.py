@@ -46,13 +46,15 @@ class Running:
             time.sleep(0.05)
         raise AssertionError(f"not begun within {timeout} s")
 
-    def ranks(self, count: int, timeout: float = 30) -> list[psutil.Process]:
+    def ranks(self, count: int, timeout: float = 60) -> list[psutil.Process]:
         """Wait until the ranks begin to measure, and return them in rank order.
 
         They are forked before all processes of the job have met; a rank that has its task has a second thread.
         """
         until = time.monotonic() + timeout
         while time.monotonic() < until:
+            if self.process.poll() is not None:
+                raise AssertionError(f"it ended before its {count} ranks began: {self.wait()}")
             # The run starts short-lived processes too, which may end while they are looked at.
             with contextlib.suppress(psutil.NoSuchProcess):
                 for child in psutil.Process(self.process.pid).children():
