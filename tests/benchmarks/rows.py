@@ -157,23 +157,26 @@ def a_master_whose_packets_are_dropped() -> list[Row]:
 
 
 def figures_against_a_bare_loop() -> list[Row]:
-    rows = []
-    for shape, which in (("2", "2 ranks"), ("4", "4 ranks"), ("8 4", "4 of 8 ranks, the others wait")):
-        for line in output_of([PYTHON, str(HERE / "side_by_side.py"), *shape.split()]).splitlines():
-            told = json.loads(line)
-            name = f"{told['op']}, {told['bytes'] >> 20} MiB, {which} / bare torch loop"
-            rows.append(
-                Row(
-                    name,
-                    told["ours"],
-                    told["theirs"],
-                    Estimate(*told["ratio"]),
-                    (0.97, 1.03),
-                    times=told["bursts"],
-                    noise=Estimate(*told["noise"]),
-                )
-            )
-    return rows
+    return [*side_by_side("2 ranks", "2"), *side_by_side("4 ranks", "4")]
+
+
+def figures_of_a_group_against_a_bare_loop() -> list[Row]:
+    return side_by_side("4 of 8 ranks, the others wait", "8", "4")
+
+
+def side_by_side(which: str, *shape: str) -> list[Row]:
+    return [
+        Row(
+            f"{told['op']}, {told['bytes'] >> 20} MiB, {which} / bare torch loop",
+            told["ours"],
+            told["theirs"],
+            Estimate(*told["ratio"]),
+            (0.97, 1.03),
+            times=told["bursts"],
+            noise=Estimate(*told["noise"]),
+        )
+        for told in map(json.loads, output_of_script("side_by_side.py", *shape).splitlines())
+    ]
 
 
 # --- scale
@@ -241,6 +244,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
         net_on_four_nodes,
         a_master_whose_packets_are_dropped,
         figures_against_a_bare_loop,
+        figures_of_a_group_against_a_bare_loop,
         judging_and_rendering,
         roll_call_against_a_tcp_store,
         roll_call_of_many_nodes,
@@ -265,6 +269,12 @@ _START = (
 )
 """What every start runs and what chooses the rest; one more field or rule changes a start by less than a hundredth."""
 
+_FIGURES = (
+    *(f"distcheck/collectives/timing.py::{name}" for name in ("seconds_per_call", "iterations_for")),
+    "distcheck/collectives/spread.py",
+)
+"""What times a call, and when a figure is known."""
+
 _FIRST = ("distcheck/collectives/*.py", "distcheck/launch/local/*.py")
 
 COVERS: dict[str, tuple[str, ...]] = {
@@ -277,10 +287,8 @@ COVERS: dict[str, tuple[str, ...]] = {
     "gate_on_four_nodes_against_torchrun": ("distcheck/collectives/*.py", "distcheck/rollcall/*.py"),
     "net_on_four_nodes": ("distcheck/run/peer_round.py", "distcheck/rollcall/*.py"),
     "a_master_whose_packets_are_dropped": ("distcheck/rollcall/*.py",),
-    "figures_against_a_bare_loop": (  # what times a call, and when a figure is known
-        *(f"distcheck/collectives/timing.py::{name}" for name in ("seconds_per_call", "iterations_for")),
-        "distcheck/collectives/spread.py",
-    ),
+    "figures_against_a_bare_loop": _FIGURES,
+    "figures_of_a_group_against_a_bare_loop": _FIGURES,
     "judging_and_rendering": (
         "distcheck/rules/diagnose.py",
         "distcheck/rules/**/*.py",

@@ -2,7 +2,8 @@
 
 ``python side_by_side.py RANKS`` prints one JSON line per operation and size: the medians of the seconds per call, the
 ratio of the two, that of the bare loop to itself, each with its interval, and the number of bursts. With a second
-number, all_reduce in a group of so many ranks is timed while the other ranks wait, as distcheck does with --mesh.
+number, all_reduce in a group of so many ranks is timed while the other ranks wait, as distcheck does with --mesh; in
+bursts that are longer and for longer, so that few rows are known well.
 
 A burst of distcheck's own code is compared with the bare bursts just before and just after it, and each of the bare
 loop in the same way with its neighbours: that is the noise below which no difference can be seen. Buffers are made anew
@@ -44,11 +45,23 @@ OPERATIONS = ("all_reduce", "broadcast")
 SIZES = (1 << 20, 1 << 24, 1 << 26, 1 << 28)
 CPU = torch.device("cpu")
 GOAL = (0.97, 1.03)
-BURST_SECONDS = 0.02
-BURSTS = 32
-"""With the same buffers."""
-SECONDS_OF_A_ROW = 12.0
-"""No new buffers after these."""
+DEADLINE_SECONDS = 1800
+
+
+class Patience(NamedTuple):
+    """How long a row is measured."""
+
+    burst_seconds: float
+    bursts: int
+    """With the same buffers."""
+    seconds_of_a_row: float
+    """No new buffers after these."""
+    gives_up: bool
+    """Whether a row that very likely stays undecided ends before."""
+
+
+OF_MANY_ROWS = Patience(0.02, 32, 12.0, gives_up=True)
+OF_FEW_ROWS = Patience(0.3, 8, 480.0, gives_up=False)
 SECONDS_OF_A_SESSION = 2.5
 """Ten times these end the bursts with the same buffers on a machine that is busy."""
 _MEETINGS = 3
@@ -82,10 +95,10 @@ def bare_loop(op: str, size_bytes: int, group: dist.ProcessGroup | None) -> Call
     return burst
 
 
-def be_rank(task: Task) -> Iterator[int | Told]:
+def be_rank(task: Task, patience: Patience) -> Iterator[int | Told]:
     """Yield the port of rank 0's store, if this is rank 0, and then what each of its bursts took."""
     torch.set_num_threads(1)
-    store = open_store(600) if task.store is None else reach_store(task.store, 600)
+    store = open_store(DEADLINE_SECONDS) if task.store is None else reach_store(task.store, DEADLINE_SECONDS)
     if task.store is None:
         yield store.port
     worker._join_group(task, store, CPU)
@@ -95,33 +108,37 @@ def be_rank(task: Task) -> Iterator[int | Told]:
     if group.origin == 0:
         for op in task.plan.operations:
             for size in task.plan.sizes_bytes:
-                yield from row(task, op, size, group, part_of(store, f"{op} {size}"))
+                yield from row(task, op, size, group, part_of(store, f"{op} {size}"), patience)
     agree(store, "all rows", 0 if task.rank == 0 else None)
     farewell(store, task.world_size, host=task.store is None)
 
 
-def row(task: Task, op: str, size: int, group: Group, store: Store) -> Iterator[Told]:
+def row(task: Task, op: str, size: int, group: Group, store: Store, patience: Patience) -> Iterator[Told]:
     """Yield the bursts of each set of buffers until rank 0 knows whether the ratio is as it should be."""
     begin = time.monotonic()
     told: list[Told] = []
+    looked = 0.0
     while True:
-        told.append(bursts(task, op, size, group, part_of(store, f"buffers {len(told)}")))
+        told.append(bursts(task, op, size, group, part_of(store, f"buffers {len(told)}"), patience))
         yield told[-1]
         enough = None
         if task.rank == 0:
-            known, times, share = ratios(told), len(ratios(told)), (time.monotonic() - begin) / SECONDS_OF_A_ROW
-            ratio = estimate_of_ratios(known)
-            decided = judged(ratio, GOAL) != "undecided" or hopeless(ratio, GOAL, times, int(times / min(share, 1)))
-            enough = int(decided or share > 1 or len(told) == LOOKS)
+            share = (time.monotonic() - begin) / patience.seconds_of_a_row
+            enough = int(share > 1)
+            if share - looked >= 1 / LOOKS:
+                looked = share
+                ratio, times = estimate_of_ratios(ratios(told)), len(ratios(told))
+                vain = patience.gives_up and hopeless(ratio, GOAL, times, int(times / min(share, 1)))
+                enough |= vain or judged(ratio, GOAL) != "undecided"
         if agree(store, f"enough after {len(told)}", enough):
             return
 
 
-def bursts(task: Task, op: str, size: int, group: Group, store: Store) -> Told:
+def bursts(task: Task, op: str, size: int, group: Group, store: Store, patience: Patience) -> Told:
     """Run distcheck's own measurement; while it waits for the other ranks before a burst, time the bare loop."""
     loops = [bare_loop(op, size, group.handle) for _ in range(2)]
     seconds = [loop(1) for loop in loops]  # to warm up
-    calls = agree(store, "calls", iterations_for(seconds[1], BURST_SECONDS) if task.rank == 0 else None)
+    calls = agree(store, "calls", iterations_for(seconds[1], patience.burst_seconds) if task.rank == 0 else None)
     theirs: list[float] = []
     meetings = 0
 
@@ -134,7 +151,7 @@ def bursts(task: Task, op: str, size: int, group: Group, store: Store) -> Told:
             agree(store, f"turn {meetings}", 0 if task.rank == 0 else None)
         meet(CPU, group.handle)
 
-    timing = measure(replace(task.plan, iterations=calls), op, "float32", size, group, store, gather, BURSTS)
+    timing = measure(replace(task.plan, iterations=calls), op, "float32", size, group, store, gather, patience.bursts)
     theirs.append(loops[len(theirs) % 2](calls))
     assert len(theirs) == len(timing.bursts) + 1, "measure() warms up in another way"
     return Told(op, size, list(timing.bursts), theirs)
@@ -159,7 +176,7 @@ def mean_of(ranks: list[Told]) -> Told:
     return Told(ranks[0].op, ranks[0].size, mean(t.ours for t in ranks), mean(t.theirs for t in ranks))
 
 
-def start(plan: Plan, ranks: int) -> list[Iterator[str]]:
+def start(plan: Plan, ranks: int, patience: Patience) -> list[Iterator[str]]:
     """Fork the ranks and return the lines that each prints."""
     lines: list[Iterator[str]] = []
     store = None
@@ -167,7 +184,7 @@ def start(plan: Plan, ranks: int) -> list[Iterator[str]]:
         read, write = os.pipe()
         if os.fork() == 0:
             try:
-                for told in be_rank(Task(plan, rank, ranks, rank, store)):
+                for told in be_rank(Task(plan, rank, ranks, rank, store), patience):
                     os.write(write, json.dumps(told).encode() + b"\n")
             except BaseException:  # noqa: BLE001 a fork must not go on as its parent
                 traceback.print_exc()
@@ -185,9 +202,12 @@ def main() -> None:
     several = int(sys.argv[2]) if len(sys.argv) > 2 else ranks
     operations, sizes = (OPERATIONS, SIZES) if several == ranks else (OPERATIONS[:1], SIZES[:2])
     mesh = Mesh({"dp": ranks // several, "tp": several}) if several < ranks else None
-    plan = Plan("gloo", operations, sizes, deadline_seconds=600, size_seconds=SECONDS_OF_A_SESSION, mesh=mesh)
+    plan = Plan(
+        "gloo", operations, sizes, deadline_seconds=DEADLINE_SECONDS, size_seconds=SECONDS_OF_A_SESSION, mesh=mesh
+    )
     rows: dict[tuple[str, int], list[Told]] = {}
-    for same in zip(*start(plan, ranks)[:several], strict=True):
+    patience = OF_MANY_ROWS if several == ranks else OF_FEW_ROWS
+    for same in zip(*start(plan, ranks, patience)[:several], strict=True):
         told = mean_of([Told(*json.loads(line)) for line in same])
         rows.setdefault((told.op, told.size), []).append(told)
     if len(rows) < len(operations) * len(sizes):
