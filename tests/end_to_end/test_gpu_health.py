@@ -67,7 +67,7 @@ def test_the_gpu_is_the_one_that_the_rank_takes(gpu):
 
 
 def test_a_hanging_call_is_reported_with_everything_else(gpu):
-    ended = gpu(2, H200 + "3.processes hang\n", "--timeout", "8")
+    ended = gpu(2, H200 + "3.processes hang\n", "--timeout", "16")
     assert ended.code == 20
     assert [f["rule"] for f in ended.report["findings"]] == ["gpu-nvml-init-failed"]
     assert [row["gpu"]["index"] for row in ended.report["ranks"]] == [0, 1]
