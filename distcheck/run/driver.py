@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import threading
 from types import FrameType
 from typing import Any
 
+from distcheck.facts.job import Job
 from distcheck.facts.rank import Role
 from distcheck.probe import open_files
 from distcheck.run import collect, follower, measure
@@ -20,6 +22,8 @@ from distcheck.run.request import NEVER_MET, NOBODY_ELSE, NOBODY_TO_MEET, WITH_O
 from distcheck.run.watchdog import Watchdog
 
 _CLOSE_SECONDS = 2.5
+_RULES_SECONDS = 10.0
+"""How long before the deadline a process that may have to report alone begins to import the rules."""
 
 
 def run_to_end(request: Request, publish: Publish, dog: Watchdog) -> RunResult:
@@ -52,6 +56,7 @@ async def _bounded(run: Session) -> RunResult:
 
     with caught(interrupt), ending_with_agent(run.request.environ, agent_ended):
         drawing = asyncio.ensure_future(run.progress.keep_drawing()) if run.progress.live else None
+        preparing = loop.call_later(max(run.remaining() / 2, run.remaining() - _RULES_SECONDS), _prepare_to_judge, run)
         try:
             await asyncio.wait({main}, timeout=run.remaining() + 0.5)
             if main.done() and not main.cancelled():
@@ -64,9 +69,26 @@ async def _bounded(run: Session) -> RunResult:
                 return main.result()
             return await _cut_short(run, f"the run was ended by {cause}")
         finally:
+            preparing.cancel()
             if drawing is not None:
                 drawing.cancel()
             await _close(run)
+
+
+def _prepare_to_judge(run: Session) -> None:
+    """Import the rules beside the run.
+
+    Without a leader this process judges when its time is over; a busy machine or a slow file server may take longer to
+    import the rules than the watchdog then waits.
+    """
+
+    def load(job: Job) -> None:
+        with contextlib.suppress(Exception):  # whoever judges meets it again
+            from distcheck.rules import rules_for
+
+            rules_for(job)
+
+    threading.Thread(target=load, args=(run.record.job(),), name="distcheck-rules", daemon=True).start()
 
 
 def _note_complete(run: Session) -> None:

@@ -99,6 +99,27 @@ def test_what_keeps_the_interpreter_of_distcheck_itself_is_ended_by_the_kernel(s
     assert run.process.wait(timeout=3 + 3 * BEYOND_SECONDS) == -signal.SIGALRM
 
 
+def test_a_follower_whose_rules_load_slowly_still_reports_the_lost_leader_in_time(by_hand, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, time\n"
+        "class Slow:\n"
+        "    def find_spec(name, *_):\n"
+        "        time.sleep(6 * (name == 'distcheck.rules.host.probe'))\n"
+        "sys.meta_path.insert(0, Slow)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    words = (2, "--timeout", "30", "--format", "json", *LONG)
+    (leader,) = by_hand("bandwidth", [0], *words)
+    (follower,) = by_hand("bandwidth", [1], *words, env={"PYTHONPATH": path})
+    follower.ranks(1)
+    leader.interrupt(signal.SIGSTOP)
+    ended = follower.wait()
+    leader.process.kill()
+    found = error_of(ended)
+    assert (ended.code, found["rule"], found["ranks"]) == (20, "probe-process-lost", [0]), ended
+    assert ended.report["seconds"] < 30 + BEYOND_BY_ITS_CLOCK_SECONDS
+
+
 @pytest.mark.slow  # tests/cluster/test_unhappy_endings.py freezes a node in every change
 def test_a_frozen_follower_is_named_and_all_others_end_alike(by_hand):
     runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "40", "--format", "json", *LONG)
