@@ -254,6 +254,8 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
         unit_costs,
     )
 }
+TOO_LONG_FOR_A_WHOLE_RUN = frozenset({figures_of_a_group_against_a_bare_loop.__name__})
+"""Measured with --only: rows that few bursts cannot decide."""
 _START = (
     "distcheck/__main__.py",
     "distcheck/cli/main.py",

@@ -1,8 +1,8 @@
 """Measure distcheck against what people would use instead: ``python tests/benchmarks/run.py [--json]``.
 
-``--only NAME`` measures the rows of one kind; ``--write`` writes them into docs/benchmarks.md, and their unit costs
-into docs/scale.md, which wants a quiet machine. What is measured is an installed, compiled package, not the checkout:
-pip installs it into a temporary folder.
+``--only NAME`` measures the rows of one kind, also of those that take too long for a whole run; ``--write`` writes them
+into docs/benchmarks.md, and their unit costs into docs/scale.md, which wants a quiet machine. What is measured is an
+installed, compiled package, not the checkout: pip installs it into a temporary folder.
 
 Absolute times say little on a machine that has other work, so ratios are judged, by their own spread: see ratio.py. The
 exit code is 0 if every row is met, 20 if some are only undecided, else 1. A row that could not be measured is not met
@@ -32,7 +32,7 @@ import build_scale
 import measured
 from benchmarks.programs import install
 from benchmarks.ratio import Estimate, Interval, Row, at_most, counted
-from benchmarks.rows import BENCHMARKS, COVERS
+from benchmarks.rows import BENCHMARKS, COVERS, TOO_LONG_FOR_A_WHOLE_RUN
 
 PAGE = "docs/benchmarks.md"
 WHOLE_RUN, WHOLE_RUN_SECONDS = "whole_run", 600.0
@@ -146,7 +146,8 @@ def main() -> int:
     parser.add_argument("--only", metavar="NAME", help=f"part of one of: {', '.join(BENCHMARKS)}")
     parser.add_argument("--write", action="store_true", help=f"write the rows into {PAGE}")
     asked = parser.parse_args()
-    names = [name for name in BENCHMARKS if asked.only is None or asked.only in name]
+    chosen = (lambda name: asked.only in name) if asked.only else (lambda name: name not in TOO_LONG_FOR_A_WHOLE_RUN)
+    names = [name for name in BENCHMARKS if chosen(name)]
     if not names:
         parser.error(f"no benchmark's name contains {asked.only!r}; there are {', '.join(BENCHMARKS)}")
     start = time.monotonic()
