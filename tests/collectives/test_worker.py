@@ -77,7 +77,7 @@ def test_a_root_that_rotates_is_checked_from_every_rank(ranks_say):
 
 @pytest.mark.process
 def test_bursts_are_repeated_on_all_ranks_alike_until_their_time_is_over(ranks_say):
-    said, _ = ranks_say(ranks=2, operations=["all_reduce"], sizes_bytes=[65536], size_seconds=0.4)
+    said, _ = ranks_say(ranks=2, operations=["all_reduce"], sizes_bytes=[65536], size_seconds=4.0)
     (first,), (second,) = (only(messages, "Timing") for messages in said)
     assert len(first["bursts"]) == len(second["bursts"]) > 1
     assert first["ended"] == second["ended"]
