@@ -12,7 +12,7 @@ def test_the_interface_over_which_gloo_works_is_named(cluster):
     rules += "tcp dport 32768-60999 meta length > 600 quota over 200 kbytes reject with tcp reset; }; }"
     assert cluster.netns("node2", "nft", "-f", "-", text=rules).code == 0
     words = ("--hosts", "node[1-2]", "--nproc", "1", "--backend", "gloo", "--sizes", "1K:4M:x4096", "--iters", "5")
-    ended = cluster.run("head", "distcheck", "bandwidth", *words, "--timeout", "150", "--format", "json", timeout=180)
+    ended = cluster.run("head", "distcheck", "bandwidth", *words, "--timeout", "90", "--format", "json", timeout=120)
     (report,) = reports(ended)
     *failed, transport = findings(report)
     assert (ended.code, transport) == (20, "collective-transport-fails"), ended
