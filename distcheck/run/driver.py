@@ -79,8 +79,10 @@ def _prepare_to_judge(run: Session) -> None:
     """Import the rules beside the run.
 
     Without a leader this process judges when its time is over; a busy machine or a slow file server may take longer to
-    import the rules than the watchdog then waits.
+    import the rules than the watchdog then waits. A leader whose ranks have met has them.
     """
+    if run.record.met:
+        return
 
     def load(job: Job) -> None:
         with contextlib.suppress(Exception):  # whoever judges meets it again

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from benchmarks.ratio import Estimate, Row, alone, at_least, at_most, counted
 from benchmarks.rows import BENCHMARKS, COVERS
-from benchmarks.run import WHOLE_RUN, Measured, as_json, as_text, exit_code, measure, of_benchmarks
+from benchmarks.run import WHOLE_RUN, Measured, as_json, as_text, chosen, exit_code, measure, of_benchmarks
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +46,12 @@ def test_a_benchmark_that_fails_is_a_row_with_its_error_and_the_others_go_on(mon
     (row,) = measure("broken").rows
     assert (row.met, row.error) == ("NO", "IndexError: pop from empty list")
     assert "broken: 0 s, met: 1 NO" in capsys.readouterr().err
+
+
+def test_a_benchmark_that_takes_too_long_for_a_whole_run_is_measured_by_its_name():
+    long = "figures_of_a_group_against_a_bare_loop"
+    assert set(BENCHMARKS) - set(chosen(None)) == {long}
+    assert chosen("of_a_group") == [long]
 
 
 def test_every_benchmark_has_its_code_and_its_place_in_the_page():
