@@ -25,14 +25,16 @@ from distcheck.rollcall.server import Server
 from distcheck.run import ras, waiting
 from distcheck.run.context import Session
 from distcheck.run.group_figures import figures
-from distcheck.run.stall import Pace
+from distcheck.run.stall import Pace, Patience
 
 REPORT_RESERVE_SECONDS = 3.0
 FEWEST_NODES = 2
 ISOLATION_SECONDS = 10.0
-"""With less time left, a gate does not start a search for the bad node."""
+"""With less time left, a gate does not start a search for the bad node; the first figure gets as much in any case."""
 REPEAT_SECONDS = 6.0
 """With less time left, a failed case is not repeated."""
+_REPEATS_SECONDS = {"gloo": 40.0, "nccl": 80.0}
+"""For a few repetitions of a case that hangs, and the report."""
 _RUN_REPORT_SECONDS = 20.0
 """How long after rank 0's process another one may end; they end within one operation of each other."""
 _ABORTED_REPORT_SECONDS = 5.0
@@ -87,10 +89,8 @@ async def collectives(run: Session) -> None:
     with ras.addresses(plan.backend, run.record.ranks_of(run.uid)) as ports:
         question = ras.RasQuestion(run, local, ports)
         watching = []
-        if _may_search(run):
-            half = run.remaining(REPORT_RESERVE_SECONDS) / 2
-            hang = question.at_a_hang(pace, plan, max(half, ISOLATION_SECONDS), trouble)
-            watching.append(asyncio.create_task(hang))
+        if patience := _patience(run, job, plan):
+            watching.append(asyncio.create_task(question.at_a_hang(pace, plan, patience, trouble)))
         if plan.backend == "nccl":
             watching.append(asyncio.create_task(question.before_the_end(pace, REPORT_RESERVE_SECONDS)))
         try:
@@ -108,10 +108,8 @@ async def collectives(run: Session) -> None:
 
 def _show(run: Session, local: LocalRanks, plan: Plan, ranks: int) -> waiting.FigureCount:
     """Show the collectives; return what is to be told of their figures."""
-    sweep = len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes)
-    progress = waiting.FigureCount(
-        sweep + len([*measured(plan.mesh)]), time.monotonic, partial(run.progress.draw, now=True)
-    )
+    of = _in_sweep(plan) + len([*measured(plan.mesh)])
+    progress = waiting.FigureCount(of, time.monotonic, partial(run.progress.draw, now=True))
     followers = [run.server.followers[uid] for uid in run.record.followers] if run.server is not None else []
     run.progress.begin(
         f"collectives: {count(ranks, 'rank')} with {plan.backend}, {count(progress.of, 'figure')}, "
@@ -134,9 +132,24 @@ async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunR
     run.record.looked |= {"collectives", "training"}
 
 
-def _may_search(run: Session) -> bool:
-    """Whether a search for the bad node may follow."""
-    return run.asked.command == "gate" and len(run.record.job().nodes) >= FEWEST_NODES
+def _patience(run: Session, job: Job, plan: Plan) -> Patience | None:
+    """Return how long to wait for the collectives if time is needed afterwards to find the cause of a hang.
+
+    A gate of several nodes searches for the bad one. Other runs repeat what fails in the sweep with other settings, if
+    there are any; the search takes as much time as it gets, the repetitions do not.
+    """
+    left = run.remaining(REPORT_RESERVE_SECONDS)
+    if run.asked.command == "gate" and len(job.nodes) >= FEWEST_NODES:
+        return Patience(max(left / 2, ISOLATION_SECONDS))
+    from distcheck.run import repeat
+
+    if not repeat.settings(job, plan.backend, job.node_names.values()):
+        return None
+    return Patience(max(left / 2, left - _REPEATS_SECONDS[plan.backend], ISOLATION_SECONDS), _in_sweep(plan))
+
+
+def _in_sweep(plan: Plan) -> int:
+    return len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes)
 
 
 def _keep(

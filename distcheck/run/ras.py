@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from distcheck.launch.local.rank import LocalRank
     from distcheck.launch.local.supervisor import LocalRanks
     from distcheck.run.context import Session
-    from distcheck.run.stall import Pace
+    from distcheck.run.stall import Pace, Patience
 
 ASK_SECONDS = 3.0
 """For the whole question, all attempts included."""
@@ -93,10 +93,12 @@ class RasQuestion:
         self._run, self._local, self._ports = run, local, ports
         self.answer: Ras | Missing | None = None
 
-    async def at_a_hang(self, pace: Pace, plan: Plan, first_seconds: float, trouble: Callable[[str], None]) -> None:
+    async def at_a_hang(self, pace: Pace, plan: Plan, patience: Patience, trouble: Callable[[str], None]) -> None:
         """Call `trouble`, which ends the collectives, when progress stops, but ask first; see `Pace.watch`."""
         hung: list[str] = []
-        await pace.watch(plan, hung.append, first_seconds)
+        await pace.watch(plan, hung.append, patience)
+        if not hung:
+            return
         if plan.backend == "nccl":
             await self.ask()
         trouble(hung[0])

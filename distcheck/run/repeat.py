@@ -23,7 +23,7 @@ from distcheck.run.progress import StageView
 from distcheck.selection.alternatives import alternatives
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from distcheck.facts.isolation import Fault
     from distcheck.facts.job import Job, Measurement
@@ -45,14 +45,18 @@ _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS")
 """Signals with which a library ends its process; the kernel and people send others."""
 
 
+def settings(job: Job, backend: str, nodes: Collection[str]) -> tuple[dict[str, str], ...]:
+    """Return the settings with which a case on these nodes can be repeated, one variable each."""
+    there = [node for node in job.nodes if job.node_names[node.key] in nodes]
+    return alternatives(backend, there, [rank.environment for node in there for rank in job.ranks_on(node)])
+
+
 async def repeat(run: Session, backend: str, slow: Measurement | None = None) -> Repeated | None:
     """Repeat the smallest case that failed, or the slow one; None if there is no setting to change, or no time."""
     job, loop = run.record.job(), asyncio.get_running_loop()
     began, members = loop.time(), Members(job)
     nodes = smallest_case(job, tuple(members.by_node))
-    there = [node for node in job.nodes if job.node_names[node.key] in nodes]
-    environments = [rank.environment for node in there for rank in job.ranks_on(node)]
-    waiting = list(alternatives(backend, there, environments))
+    waiting = list(settings(job, backend, nodes))
     if not waiting or not set(nodes) <= members.by_node.keys():
         return None
     plan = slow_part(run.plan(backend), slow) if slow else failed_part(run.plan(backend), job)

@@ -1,15 +1,27 @@
-"""Detects collectives that hang, so that a gate has time left to search for the cause."""
+"""Detects collectives that hang, so that time is left to find the cause."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
 
 from distcheck.collectives.plan import Plan
 
 STALL_SECONDS, LOOK_SECONDS = 10.0, 0.5
 """Seconds without progress, after the first figure, that count as a hang."""
+
+
+class Patience(NamedTuple):
+    """How long progress may take, and how far it is watched."""
+
+    first_seconds: float
+    """For the first figure."""
+    figures: float = math.inf
+    """After so many figures nothing is a hang."""
 
 
 class Pace:
@@ -35,15 +47,17 @@ class Pace:
         """Return the seconds since the last step of rank 0."""
         return time.monotonic() - self._last
 
-    async def watch(self, plan: Plan, trouble: Callable[[str], None], first_seconds: float) -> None:
-        """Call `trouble` once when progress stops; the first figure may take `first_seconds`."""
+    async def watch(self, plan: Plan, trouble: Callable[[str], None], patience: Patience) -> None:
+        """Call `trouble` once when progress stops; slow collectives are not a hang."""
         began = time.monotonic()
-        while not self.stands_still:
+        first_seconds = max(patience.first_seconds, 4 * plan.size_seconds)
+        growth = max((large / small for small, large in pairwise(plan.sizes_bytes)), default=1.0)
+        while not self.stands_still and self._figures < patience.figures:
             await asyncio.sleep(LOOK_SECONDS)
-            # Each size is four times the last one, and a slow network is not a hang.
-            patience = max(STALL_SECONDS, 4 * plan.size_seconds, 10 * self._longest)
-            now = time.monotonic()
-            silent = now - (self._last if self._figures else began)
-            if silent > (patience if self._figures else first_seconds):
+            # By default each size is four times the last one; a first figure may be as slow as the network.
+            leap = min(2.5 * growth * self._longest, first_seconds)
+            seconds = max(STALL_SECONDS, 4 * plan.size_seconds, 10 * self._longest, leap)
+            silent = time.monotonic() - (self._last if self._figures else began)
+            if silent > (seconds if self._figures else first_seconds):
                 self.stands_still = True
                 trouble(f"no progress for {silent:.0f} s" if self._figures else f"no figure within {silent:.0f} s")

@@ -150,7 +150,7 @@ def test_a_hang_is_reported_when_ras_has_answered(monkeypatch, backend):
         )
         question = ras.RasQuestion(run, SimpleNamespace(ranks=[rank_of(0)]), {0: server.port})
         pace = stall.Pace(lambda _text, _figures: None)
-        await question.at_a_hang(pace, plan, 0.1, lambda text: troubles.append((text, question.answer)))
+        await question.at_a_hang(pace, plan, stall.Patience(0.1), lambda text: troubles.append((text, question.answer)))
         await question.ask()  # at the end: RAS is not asked again
         return question.answer
 
