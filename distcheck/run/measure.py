@@ -25,16 +25,14 @@ from distcheck.rollcall.server import Server
 from distcheck.run import ras, waiting
 from distcheck.run.context import Session
 from distcheck.run.group_figures import figures
-from distcheck.run.stall import Pace, Patience
+from distcheck.run.stall import Pace, Patience, before_a_search, before_repeats, in_sweep
 
 REPORT_RESERVE_SECONDS = 3.0
 FEWEST_NODES = 2
 ISOLATION_SECONDS = 10.0
-"""With less time left, a gate does not start a search for the bad node; the first figure gets as much in any case."""
+"""With less time left, a gate does not start a search for the bad node."""
 REPEAT_SECONDS = 6.0
 """With less time left, a failed case is not repeated."""
-_REPEATS_SECONDS = {"gloo": 40.0, "nccl": 80.0}
-"""For a few repetitions of a case that hangs, and the report."""
 _RUN_REPORT_SECONDS = 20.0
 """How long after rank 0's process another one may end; they end within one operation of each other."""
 _ABORTED_REPORT_SECONDS = 5.0
@@ -108,7 +106,7 @@ async def collectives(run: Session) -> None:
 
 def _show(run: Session, local: LocalRanks, plan: Plan, ranks: int) -> waiting.FigureCount:
     """Show the collectives; return what is to be told of their figures."""
-    of = _in_sweep(plan) + len([*measured(plan.mesh)])
+    of = in_sweep(plan) + len([*measured(plan.mesh)])
     progress = waiting.FigureCount(of, time.monotonic, partial(run.progress.draw, now=True))
     followers = [run.server.followers[uid] for uid in run.record.followers] if run.server is not None else []
     run.progress.begin(
@@ -133,23 +131,12 @@ async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunR
 
 
 def _patience(run: Session, job: Job, plan: Plan) -> Patience | None:
-    """Return how long to wait for the collectives if time is needed afterwards to find the cause of a hang.
-
-    A gate of several nodes searches for the bad one. Other runs repeat what fails in the sweep with other settings, if
-    there are any; the search takes as much time as it gets, the repetitions do not.
-    """
     left = run.remaining(REPORT_RESERVE_SECONDS)
     if run.asked.command == "gate" and len(job.nodes) >= FEWEST_NODES:
-        return Patience(max(left / 2, ISOLATION_SECONDS))
+        return before_a_search(max(left, 2 * ISOLATION_SECONDS))
     from distcheck.run import repeat
 
-    if not repeat.settings(job, plan.backend, job.node_names.values()):
-        return None
-    return Patience(max(left / 2, left - _REPEATS_SECONDS[plan.backend], ISOLATION_SECONDS), _in_sweep(plan))
-
-
-def _in_sweep(plan: Plan) -> int:
-    return len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes)
+    return before_repeats(plan, left) if repeat.settings(job, plan.backend, job.node_names.values()) else None
 
 
 def _keep(

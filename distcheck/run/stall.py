@@ -13,6 +13,10 @@ from distcheck.collectives.plan import Plan
 
 STALL_SECONDS, LOOK_SECONDS = 10.0, 0.5
 """Seconds without progress, after the first figure, that count as a hang."""
+_REPEATS_SECONDS = {"gloo": 40.0, "nccl": 80.0}
+"""For a few repetitions of a case that hangs, and the report."""
+_FIRST_FIGURE_SECONDS = {"gloo": 20.0, "nccl": 60.0}
+"""A healthy first figure may take as long: before NCCL's, the GPUs may have to be initialized."""
 
 
 class Patience(NamedTuple):
@@ -22,6 +26,26 @@ class Patience(NamedTuple):
     """For the first figure."""
     figures: float = math.inf
     """After so many figures nothing is a hang."""
+
+
+def before_a_search(left: float) -> Patience:
+    """Return how long to wait if a search follows, which takes as much time as it gets."""
+    return Patience(left / 2)
+
+
+def before_repeats(plan: Plan, left: float) -> Patience:
+    """Return how long to wait if only the repetition of a case of the sweep follows.
+
+    A first figure that would have too little time then may take all that is left.
+    """
+    first_seconds = max(left / 2, left - _REPEATS_SECONDS[plan.backend])
+    enough = first_seconds >= _FIRST_FIGURE_SECONDS[plan.backend]
+    return Patience(first_seconds if enough else math.inf, in_sweep(plan))
+
+
+def in_sweep(plan: Plan) -> int:
+    """Return the number of figures of the sweep."""
+    return len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes)
 
 
 class Pace:

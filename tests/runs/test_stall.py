@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
 from distcheck.collectives.plan import Plan
 from distcheck.run import stall
-from distcheck.run.stall import Pace, Patience
+from distcheck.run.stall import Pace, Patience, before_a_search, before_repeats
 
 
 @pytest.fixture
@@ -71,3 +72,24 @@ def test_nothing_is_a_hang_after_the_figures_that_are_watched(told):
     assert told((0.05, 1), (0.05, 2), figures=2) == []
     (trouble,) = told((0.05, 1), (0.05, 2), figures=3)
     assert trouble.startswith("no progress for ")
+
+
+def test_a_search_gets_half_of_the_time():
+    assert before_a_search(50.0) == Patience(25.0, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("backend", "left", "first_seconds"),
+    [
+        ("gloo", 30.0, math.inf),
+        ("gloo", 55.0, 27.5),
+        ("gloo", 145.0, 105.0),
+        ("nccl", 55.0, math.inf),
+        ("nccl", 145.0, 72.5),
+        ("nccl", 295.0, 215.0),
+    ],
+)
+def test_repeats_get_what_the_first_figure_does_not_need(backend, left, first_seconds):
+    sizes = (1 << 20, 4 << 20)
+    plan = Plan(backend, ("all_reduce", "broadcast"), sizes, 60.0, dtypes=("float32", "bfloat16"))
+    assert before_repeats(plan, left) == Patience(first_seconds, 8)
