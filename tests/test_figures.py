@@ -176,6 +176,8 @@ PHRASES = {
         ("until the {1} % confidence interval of their median lies within {0} % of it", CONFIDENT),
         ("a burst has at least {} s", BURST),
         ("no progress for {} s after", STALLED),
+        ("all but the last {} s with Gloo, or {} s with NCCL", [*of("run.stall:_REPEATS_SECONDS").values()]),
+        ("if that is less than {} s, or {} s with NCCL", [*of("run.stall:_FIRST_FIGURE_SECONDS").values()]),
         ("{} s at least, hangs", HUNG),
         ("answers after {} s at the latest", PATIENT),
     ],

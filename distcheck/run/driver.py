@@ -81,7 +81,7 @@ def _prepare_to_judge(run: Session) -> None:
     Without a leader this process judges when its time is over; a busy machine or a slow file server may take longer to
     import the rules than the watchdog then waits. A leader whose ranks have met has them.
     """
-    if run.record.met:
+    if run.record.met and run.connection is None:
         return
 
     def load(job: Job) -> None:
