@@ -177,7 +177,7 @@ PHRASES = {
         ("a burst has at least {} s", BURST),
         ("no progress for {} s after", STALLED),
         ("all but the last {} s with Gloo, or {} s with NCCL", [*of("run.stall:_REPEATS_SECONDS").values()]),
-        ("if that is less than {} s, or {} s with NCCL", [*of("run.stall:_FIRST_FIGURE_SECONDS").values()]),
+        ("not limited if that is less than {} s", [of("run.stall:_FIRST_FIGURE_SECONDS")]),
         ("{} s at least, hangs", HUNG),
         ("answers after {} s at the latest", PATIENT),
     ],

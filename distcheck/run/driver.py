@@ -79,10 +79,8 @@ def _prepare_to_judge(run: Session) -> None:
     """Import the rules beside the run.
 
     Without a leader this process judges when its time is over; a busy machine or a slow file server may take longer to
-    import the rules than the watchdog then waits. A leader whose ranks have met has them.
+    import the rules than the watchdog then waits.
     """
-    if run.record.met and run.connection is None:
-        return
 
     def load(job: Job) -> None:
         with contextlib.suppress(Exception):  # whoever judges meets it again

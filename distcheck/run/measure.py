@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -25,7 +26,7 @@ from distcheck.rollcall.server import Server
 from distcheck.run import ras, waiting
 from distcheck.run.context import Session
 from distcheck.run.group_figures import figures
-from distcheck.run.stall import Pace, Patience, before_a_search, before_repeats, in_sweep
+from distcheck.run.stall import Pace, before_a_search, before_repeats, in_sweep
 
 REPORT_RESERVE_SECONDS = 3.0
 FEWEST_NODES = 2
@@ -86,9 +87,7 @@ async def collectives(run: Session) -> None:
         return
     with ras.addresses(plan.backend, run.record.ranks_of(run.uid)) as ports:
         question = ras.RasQuestion(run, local, ports)
-        watching = []
-        if patience := _patience(run, job, plan):
-            watching.append(asyncio.create_task(question.at_a_hang(pace, plan, patience, trouble)))
+        watching = [asyncio.create_task(_watch(run, job, plan, question, pace, trouble))]
         if plan.backend == "nccl":
             watching.append(asyncio.create_task(question.before_the_end(pace, REPORT_RESERVE_SECONDS)))
         try:
@@ -130,13 +129,27 @@ async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunR
     run.record.looked |= {"collectives", "training"}
 
 
-def _patience(run: Session, job: Job, plan: Plan) -> Patience | None:
-    left = run.remaining(REPORT_RESERVE_SECONDS)
-    if run.asked.command == "gate" and len(job.nodes) >= FEWEST_NODES:
-        return before_a_search(max(left, 2 * ISOLATION_SECONDS))
+async def _watch(
+    run: Session, job: Job, plan: Plan, question: ras.RasQuestion, pace: Pace, trouble: Callable[[str], None]
+) -> None:
+    """Call `trouble` when the collectives hang, if time is needed afterwards to find the cause."""
     from distcheck.run import repeat
 
-    return before_repeats(plan, left) if repeat.settings(job, plan.backend, job.node_names.values()) else None
+    searches = run.asked.command == "gate" and len(job.nodes) >= FEWEST_NODES
+    if not searches and not repeat.settings(job, plan.backend, job.node_names.values()):
+        return
+    with contextlib.suppress(asyncio.TimeoutError):  # an import of torch that takes long is no hang
+        await asyncio.wait_for(_all_ready(run), run.remaining(REPORT_RESERVE_SECONDS) / 2)
+    left = run.remaining(REPORT_RESERVE_SECONDS)
+    patience = before_a_search(max(left, 2 * ISOLATION_SECONDS)) if searches else before_repeats(plan, left)
+    await question.at_a_hang(pace, plan, patience, trouble)
+
+
+async def _all_ready(run: Session) -> None:
+    """Wait until every follower has imported torch, or has left."""
+    if run.server is not None:
+        for uid in run.record.followers:
+            await run.server.followers[uid].ready.wait()
 
 
 def _keep(

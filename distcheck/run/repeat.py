@@ -23,7 +23,7 @@ from distcheck.run.progress import StageView
 from distcheck.selection.alternatives import alternatives
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Iterable, Mapping
 
     from distcheck.facts.isolation import Fault
     from distcheck.facts.job import Job, Measurement
@@ -45,9 +45,10 @@ _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS")
 """Signals with which a library ends its process; the kernel and people send others."""
 
 
-def settings(job: Job, backend: str, nodes: Collection[str]) -> tuple[dict[str, str], ...]:
+def settings(job: Job, backend: str, nodes: Iterable[str]) -> tuple[dict[str, str], ...]:
     """Return the settings with which a case on these nodes can be repeated, one variable each."""
-    there = [node for node in job.nodes if job.node_names[node.key] in nodes]
+    chosen = set(nodes)
+    there = [node for node in job.nodes if job.node_names[node.key] in chosen]
     return alternatives(backend, there, [rank.environment for node in there for rank in job.ranks_on(node)])
 
 

@@ -15,8 +15,8 @@ STALL_SECONDS, LOOK_SECONDS = 10.0, 0.5
 """Seconds without progress, after the first figure, that count as a hang."""
 _REPEATS_SECONDS = {"gloo": 40.0, "nccl": 80.0}
 """For a few repetitions of a case that hangs, and the report."""
-_FIRST_FIGURE_SECONDS = {"gloo": 20.0, "nccl": 60.0}
-"""A healthy first figure may take as long: before NCCL's, the GPUs may have to be initialized."""
+_FIRST_FIGURE_SECONDS = 60.0
+"""A healthy first figure may take as long: the GPUs may have to be initialized first, or the network is slow."""
 
 
 class Patience(NamedTuple):
@@ -26,6 +26,8 @@ class Patience(NamedTuple):
     """For the first figure."""
     figures: float = math.inf
     """After so many figures nothing is a hang."""
+    seconds: float = math.inf
+    """After this time nothing is a hang: too little time would be left to find its cause."""
 
 
 def before_a_search(left: float) -> Patience:
@@ -38,9 +40,10 @@ def before_repeats(plan: Plan, left: float) -> Patience:
 
     A first figure that would have too little time then may take all that is left.
     """
-    first_seconds = max(left / 2, left - _REPEATS_SECONDS[plan.backend])
-    enough = first_seconds >= _FIRST_FIGURE_SECONDS[plan.backend]
-    return Patience(first_seconds if enough else math.inf, in_sweep(plan))
+    repeats = _REPEATS_SECONDS[plan.backend]
+    first_seconds = max(left / 2, left - repeats)
+    enough = first_seconds >= _FIRST_FIGURE_SECONDS
+    return Patience(first_seconds if enough else math.inf, in_sweep(plan), left - repeats / 2)
 
 
 def in_sweep(plan: Plan) -> int:
@@ -74,10 +77,12 @@ class Pace:
     async def watch(self, plan: Plan, trouble: Callable[[str], None], patience: Patience) -> None:
         """Call `trouble` once when progress stops; slow collectives are not a hang."""
         began = time.monotonic()
-        first_seconds = max(patience.first_seconds, 4 * plan.size_seconds)
+        first_seconds = max(patience.first_seconds, plan.size_seconds + STALL_SECONDS)
         growth = max((large / small for small, large in pairwise(plan.sizes_bytes)), default=1.0)
         while not self.stands_still and self._figures < patience.figures:
             await asyncio.sleep(LOOK_SECONDS)
+            if time.monotonic() - began > patience.seconds:
+                return
             # By default each size is four times the last one; a first figure may be as slow as the network.
             leap = min(2.5 * growth * self._longest, first_seconds)
             seconds = max(STALL_SECONDS, 4 * plan.size_seconds, 10 * self._longest, leap)

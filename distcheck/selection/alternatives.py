@@ -83,7 +83,8 @@ def _other_interfaces(nodes: Sequence[NodeFacts], environments: Sequence[Mapping
         everywhere.update(list(first))
         for name, interface in first.items():
             addresses.setdefault(name, []).append(interface)
-    used = {name for node in nodes for environment in environments for name in _used(node, environment)}
+    different = {environment.get(GLOO_IFNAME, ""): environment for environment in environments}.values()
+    used = {name for node in nodes for environment in different for name in _used(node, environment)}
     found = [
         name
         for name, count in everywhere.items()

@@ -211,3 +211,14 @@ def test_a_failed_gate_names_the_culprit(cluster, isolate, fault):
     assert (rule, *on(3)) in told(report), report["findings"]
     assert (ended.code, report["exclude"]["nodes"]) == (40, ["node3"])
     assert first in findings(report)
+
+
+@pytest.mark.slow
+def test_a_gate_waits_for_a_node_that_imports_torch_late(cluster):
+    late = "import sys, time\nclass Late:\n    find_spec = lambda name, *_: time.sleep(13 * (name == 'torch._C'))\n"
+    cluster.write("node2", SITE, f"{late}sys.meta_path.insert(0, Late)\n")
+    look = ("distcheck", "gate", "--hosts", "node[1-2]", "--nproc", "2", "--timeout", "26", "--format", "json")
+    ended = cluster.run("head", *look, timeout=100)
+    (report,) = reports(ended)
+    assert (ended.code, findings(report), "isolation" in report) == (0, [], False), report["findings"]
+    assert ended.seconds > 13, "the import was late"

@@ -108,7 +108,7 @@ def test_a_node_whose_slurmd_died_after_the_allocation_is_named(cluster):
     script = "ssh node3 'kill -9 $(cat /run/slurmd.pid)' && exec \"$@\""
     look = ("distcheck", "env", "--timeout", "40", "--join-timeout", "30", "--format", "json")
     ended, report = salloc(cluster, EACH_TASK, "sh", "-c", script, "sh", *look)
-    assert (ended.code, findings(report, "error")) == (20, ["launch-node-unreachable"]), report
+    assert (ended.code, findings(report, "error")) == (20, ["launch-node-unreachable"]), report["findings"]
     found = finding(report, "launch-node-unreachable")
     assert (found["nodes"], found["ranks"]) == (["node3"], [4, 5])
     assert "Communication connection failure" in found["message"]

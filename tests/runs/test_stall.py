@@ -57,7 +57,7 @@ def test_the_first_figure_has_a_time_of_its_own(told):
 def test_slow_earlier_steps_extend_the_limit(told):
     assert told((0.7, 1)) == []
     assert told((0.05, 1), size_seconds=0.3) == []
-    assert told((0.7, 1), size_seconds=0.3, first_seconds=0.2) == []
+    assert told((0.6, 1), size_seconds=0.4, first_seconds=0.2) == []
 
 
 @pytest.mark.long
@@ -74,22 +74,26 @@ def test_nothing_is_a_hang_after_the_figures_that_are_watched(told):
     assert trouble.startswith("no progress for ")
 
 
+@pytest.mark.long
+def test_nothing_is_a_hang_when_too_little_time_would_be_left(told):
+    assert told((0.05, 1), seconds=0.3) == []
+
+
 def test_a_search_gets_half_of_the_time():
     assert before_a_search(50.0) == Patience(25.0, math.inf)
 
 
 @pytest.mark.parametrize(
-    ("backend", "left", "first_seconds"),
+    ("backend", "left", "first_seconds", "seconds"),
     [
-        ("gloo", 30.0, math.inf),
-        ("gloo", 55.0, 27.5),
-        ("gloo", 145.0, 105.0),
-        ("nccl", 55.0, math.inf),
-        ("nccl", 145.0, 72.5),
-        ("nccl", 295.0, 215.0),
+        ("gloo", 55.0, math.inf, 35.0),
+        ("gloo", 145.0, 105.0, 125.0),
+        ("nccl", 55.0, math.inf, 15.0),
+        ("nccl", 145.0, 72.5, 105.0),
+        ("nccl", 295.0, 215.0, 255.0),
     ],
 )
-def test_repeats_get_what_the_first_figure_does_not_need(backend, left, first_seconds):
+def test_repeats_get_what_the_first_figure_does_not_need(backend, left, first_seconds, seconds):
     sizes = (1 << 20, 4 << 20)
     plan = Plan(backend, ("all_reduce", "broadcast"), sizes, 60.0, dtypes=("float32", "bfloat16"))
-    assert before_repeats(plan, left) == Patience(first_seconds, 8)
+    assert before_repeats(plan, left) == Patience(first_seconds, 8, seconds)
