@@ -16,6 +16,7 @@ import ctypes
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    # A shell starts what it runs in the background with SIGINT ignored, and so would be what tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "process: starts processes; left out by --quick")
     config.addinivalue_line("markers", "long: takes a second or more without a process; left out by --quick")
     config.addinivalue_line("markers", "slow: takes long and guards what rarely changes; runs with --slow")
