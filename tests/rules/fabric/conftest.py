@@ -28,7 +28,7 @@ def collected() -> Callable[[Sequence[hcas.Adapter]], Infiniband]:
 
     def collected(adapters: Sequence[hcas.Adapter]) -> Infiniband:
         if (key := repr(adapters)) not in known:
-            with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="distcheck-tests-") as root:
+            with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="distcheck-test-") as root:
                 known[key] = infiniband.collect(hcas.write(Path(root), adapters), {})
         return known[key]
 
