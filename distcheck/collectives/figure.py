@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distcheck.collectives.operations import Group
 
 _STEADY, _OVER = 1, 2
+_FEWEST_ROUGH = 2
 _LONGER = 9.0
 """How many times its share of time a figure may take beyond it for the fewest bursts."""
 
@@ -56,10 +57,10 @@ def measure(
     key = f"{op} {dtype} {moved}"
     start = time.perf_counter()
     call = prepare(op, group, moved // group.exact.dtype.itemsize).call
-    seconds = warm_up(call, gather)
+    seconds = warm_up(call, gather, timed=1 if plan.rough else 2)
     iterations = plan.iterations
     if iterations is None:
-        iterations = agree(store, key, iterations_for(seconds, plan.burst_seconds) if leads else None)
+        iterations = agree(store, key, _calls(plan, seconds) if leads else None)
     bursts: list[float] = []
     ended: Ended = "asked"
     while True:
@@ -80,6 +81,12 @@ def measure(
             ended = "steady" if said == _STEADY else "time"
             break
     return Timing(op, moved, dtype, iterations, tuple(bursts), ended)
+
+
+def _calls(plan: Plan, seconds: float) -> int:
+    """Return how many calls of this duration fill a burst; of slow ones two are enough for a rough figure."""
+    slow = plan.rough and _FEWEST_ROUGH * seconds >= plan.burst_seconds
+    return _FEWEST_ROUGH if slow else iterations_for(seconds, plan.burst_seconds)
 
 
 def _how_it_stands(bursts: list[float], seconds_left: float) -> int:

@@ -99,7 +99,7 @@ def _measure(
         say(GroupTiming(dimension, op, lacks=f"torch {torch.__version__}: {lack[0]}"))
         return
     moved = moved_bytes(op, plan.group_bytes, group.ranks, _DTYPE)
-    plan = replace(plan, size_seconds=plan.group_seconds)
+    plan = replace(plan, size_seconds=plan.group_seconds, rough=False)
     alone: Timing | None = None
     if group.ranks < mesh.ranks:
         first = group.origin == 0

@@ -41,6 +41,8 @@ class Plan(msgspec.Struct, frozen=True):
     burst_seconds: float = 0.25
     size_seconds: float = 0.0
     """Bursts of a size are repeated until their median is steady or these seconds are over; 0: one burst is enough."""
+    rough: bool = False
+    """Whether a figure needs no precision, so that fewer calls suffice."""
     dtypes: tuple[str, ...] = ("float32",)
     rotate_root: bool = False
     """Whether each broadcast uses the next rank as root."""

@@ -62,8 +62,8 @@ def first_call(call: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def warm_up(call: Callable[[], object], gather: Callable[[], None]) -> float:
-    """Call three times; return the seconds of the quicker of the last two, over all ranks that `gather` waits for.
+def warm_up(call: Callable[[], object], gather: Callable[[], None], timed: int = 2) -> float:
+    """Call once, and some times more; return the seconds of the quickest of these, over all ranks that `gather` awaits.
 
     Every size is warmed up: NCCL connects an algorithm when a size first uses it, and new memory has no pages yet. The
     barrier after a timed call makes a root that runs ahead wait for its receivers.
@@ -71,7 +71,7 @@ def warm_up(call: Callable[[], object], gather: Callable[[], None]) -> float:
     call()
     gather()
     took = []
-    for _ in range(2):
+    for _ in range(timed):
         start = time.perf_counter()
         call()
         gather()

@@ -42,10 +42,7 @@ _CPU_GROUP_SECONDS, _GPU_GROUP_SECONDS = 0.3, 1.0
 _COUNTER_SECONDS = 3.0
 _HISTORY_RESERVE_SECONDS = 1.5
 """Kept back from --timeout: one second to kill a child that hangs, the rest for the goodbyes."""
-_GATE_BURST_SECONDS = 0.1
-"""The one burst of a gate on CPUs: a gate checks health and needs no precise speed."""
-
-_GPU_DEVICE_SECONDS, _CPU_DEVICE_SECONDS, _GATE_CPU_DEVICE_SECONDS = 0.1, 0.2, 0.04
+_GPU_DEVICE_SECONDS, _CPU_DEVICE_SECONDS, _GATE_CPU_DEVICE_SECONDS = 0.1, 0.2, 0.02
 """The time for each figure of the device test."""
 
 
@@ -135,15 +132,19 @@ class Session:
         sizes = self.asked.sizes_bytes or usual_sizes(backend)
         operations = self.asked.operations or OPERATIONS
         dtypes = self.asked.dtypes or ("float32",)
-        on_cpu = backend == "gloo"
-        burst, size_seconds = (
-            (_CPU_BURST_SECONDS, _CPU_SIZE_SECONDS) if on_cpu else (_GPU_BURST_SECONDS, _GPU_SIZE_SECONDS)
+        on_cpu, limit = backend == "gloo", self.request.time_limit_seconds
+        burst, size_seconds, device_seconds = (
+            (_CPU_BURST_SECONDS, _CPU_SIZE_SECONDS, _CPU_DEVICE_SECONDS)
+            if on_cpu
+            else (_GPU_BURST_SECONDS, _GPU_SIZE_SECONDS, _GPU_DEVICE_SECONDS)
         )
-        if self.request.time_limit_seconds is not None:
-            size_seconds = self.request.time_limit_seconds / (len(operations) * len(dtypes) * len(sizes))
+        gate_on_cpu = on_cpu and self.asked.command == "gate"
+        # A gate checks health. Its speed needs to be precise only if the user compares it or asks for its calls.
+        precise = (self.asked.min_busbw_GBps, self.asked.baseline, self.request.iterations, limit) != (None,) * 4
+        rough = gate_on_cpu and not precise
+        if limit is not None:
+            size_seconds = limit / (len(operations) * len(dtypes) * len(sizes))
             burst = min(burst, size_seconds / 2)  # at large sizes the warm-up takes about as long as a burst
-        elif self.asked.command == "gate" and on_cpu:
-            burst, size_seconds = _GATE_BURST_SECONDS, 0.0
         return Plan(
             backend=backend,  # type: ignore[arg-type]  # one of the backends of --backend
             operations=operations,
@@ -151,12 +152,11 @@ class Session:
             deadline_seconds=self.remaining(1.0),
             iterations=self.request.iterations,
             burst_seconds=burst,
-            size_seconds=size_seconds,
+            size_seconds=0.0 if rough else size_seconds,
+            rough=rough,
             dtypes=dtypes,
             rotate_root=self.asked.rotate_root,
-            device_seconds=(_GATE_CPU_DEVICE_SECONDS if self.asked.command == "gate" else _CPU_DEVICE_SECONDS)
-            if on_cpu
-            else _GPU_DEVICE_SECONDS,
+            device_seconds=_GATE_CPU_DEVICE_SECONDS if gate_on_cpu else device_seconds,
             burn_seconds=self.asked.burn_seconds,
             training="training" in self.asked.looks,
             mesh=self.mesh(),

@@ -3,7 +3,8 @@ import time
 import pytest
 from collectives.forked import only
 
-from distcheck.collectives import software, timing, worker
+from distcheck.collectives import figure, software, timing, worker
+from distcheck.collectives.plan import Plan
 from distcheck.facts.libraries import dotted
 
 GLOO_LACKS = ("all_gather", "reduce_scatter") if software.torch.__version__.startswith("2.1.") else ()
@@ -196,6 +197,12 @@ def test_a_process_without_nccl_has_no_nccl_version(tmp_path):
 @pytest.mark.parametrize(("seconds", "iterations"), [(0.0, 1000), (1e-6, 1000), (0.01, 25), (0.2, 3), (100.0, 3)])
 def test_a_burst_is_filled_within_bounds(seconds, iterations):
     assert timing.iterations_for(seconds, burst_seconds=0.25) == iterations
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(0.001, 50), (0.02, 3), (0.03, 2), (1.0, 2)])
+def test_two_slow_calls_are_enough_for_a_rough_figure(seconds, calls):
+    plan = Plan("gloo", ("all_reduce",), (1 << 20,), 60.0, burst_seconds=0.05, rough=True)
+    assert figure._calls(plan, seconds) == calls
 
 
 def test_a_broken_pipe_ends_the_breathing_thread_quietly(monkeypatch):

@@ -1,0 +1,39 @@
+"""What a run measures."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts.job import Asked
+from distcheck.facts.placement import Placement
+from distcheck.run.context import Session
+from distcheck.run.request import Request
+
+
+def plan(command, backend="gloo", **asked):
+    request = {name: asked.pop(name) for name in ("iterations", "time_limit_seconds") if name in asked}
+    placements = (Placement(rank=0, world_size=1),)
+    session = Session(Request(Asked(command=command, looks=(), **asked), placements, {}, **request), None, None)
+    return session.plan(backend)
+
+
+def test_a_gate_on_cpus_makes_one_burst_of_few_calls():
+    found = plan("gate")
+    assert (found.rough, found.size_seconds) == (True, 0.0)
+    assert found.device_seconds < plan("bandwidth").device_seconds
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"min_busbw_GBps": 1.0}, {"time_limit_seconds": 60.0}, {"iterations": 7}],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_a_gate_is_as_precise_as_bandwidth_if_the_user_says_what_to_measure(asked):
+    found, precise = plan("gate", **asked), plan("bandwidth", **asked)
+    assert (found.rough, found.size_seconds, found.iterations) == (False, precise.size_seconds, precise.iterations)
+
+
+def test_figures_of_gpus_and_of_bandwidth_are_repeated_until_they_are_steady():
+    for found in (plan("gate", "nccl"), plan("bandwidth", "nccl"), plan("bandwidth")):
+        assert not found.rough
+        assert found.size_seconds > 10 * found.burst_seconds / 2
