@@ -102,19 +102,25 @@ def _seconds(size_bytes: int) -> float:
     return 1e-4 + size_bytes / 200e9
 
 
+def _ipv4(network: int, n: int) -> str:
+    """Return the address of a node in one of 128 networks of 131,070 nodes each."""
+    return f"10.{2 * network + (n + 1 >> 16)}.{n + 1 >> 8 & 255}.{n + 1 & 255}"
+
+
+def _ipv6(prefix: str, n: int) -> str:
+    return f"{prefix}::{n + 1 >> 16:x}:{n + 1 & 65535:x}"
+
+
 def _node(node: NodeFacts, n: int, tree: Pci) -> NodeFacts:
-    number = f"{n // 250}.{n % 250 + 1}"
-    own = f"10.0.{number}"
-    mac = f"{n >> 8:02x}:{n & 255:02x}"
+    own = _ipv4(0, n)
+    mac = f"{n >> 8 & 255:02x}:{n & 255:02x}"
     bridge = ("br-5f1c2d", "172.18.0.1", 16)
-    rails = [
-        (f"ibp{bus}s0", f"10.{16 + rail}.{number}", 16) for rail, bus in enumerate((24, 64, 79, 94, 154, 192, 206, 220))
-    ]
+    rails = [(f"ibp{bus}s0", _ipv4(8 + rail, n), 15) for rail, bus in enumerate((24, 64, 79, 94, 154, 192, 206, 220))]
     ends = [(f"veth{n:04x}{end}", f"fe80::{end}:{n:x}", 64) for end in range(3)]
     addresses = [
-        ("lo", "127.0.0.1", 8), ("eno3", own, 16), *rails, ("docker0", "172.17.0.1", 16), bridge,
-        ("lo", "::1", 128), ("eno3", f"fd00:7::{n + 1:x}", 64), ("eno3", f"fe80::{n + 1:x}", 64),
-        *((name, f"fe80::{n + 1:x}", 64) for name, _, _ in rails), *ends,
+        ("lo", "127.0.0.1", 8), ("eno3", own, 15), *rails, ("docker0", "172.17.0.1", 16), bridge,
+        ("lo", "::1", 128), ("eno3", _ipv6("fd00:7", n), 64), ("eno3", _ipv6("fe80", n), 64),
+        *((name, _ipv6("fe80", n), 64) for name, _, _ in rails), *ends,
     ]  # fmt: skip
     kinds = {"lo": "loopback", "eno3": "physical"} | {name: "physical" for name, _, _ in rails}
     names = dict.fromkeys(name for name, _, _ in addresses)
@@ -133,7 +139,7 @@ def _node(node: NodeFacts, n: int, tree: Pci) -> NodeFacts:
             links=tuple(
                 Link(
                     name,
-                    mac=f"02:00:{i:02x}:{mac}:07" if i else "00:00:00:00:00:00",
+                    mac=f"02:{n >> 16:02x}:{i:02x}:{mac}:07" if i else "00:00:00:00:00:00",
                     kind=kinds.get(name, "virtual"),
                     running=True,
                     mtu_bytes=1500 if i else 65536,

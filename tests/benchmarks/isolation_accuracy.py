@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from isolation.simulator import Cluster, link, measured, names, search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 FAILED_SECONDS = 3600.0
 """What dlrover counts for a failure."""
@@ -276,9 +276,9 @@ def row(kind: str, n: int, trials: int) -> dict[str, Any]:
     return {"kind": kind, "nodes": n, "trials": trials, **its}
 
 
-def measure(trials: int, only: str = "") -> list[dict[str, Any]]:
+def measure(trials: int, only: str = "", sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
     """Return a row for each kind and size, measured by a process on every core; the largest first."""
-    wanted = [(kind, n, max(1, trials // FEWER_TRIALS.get(n, 1))) for kind in KINDS if only in kind for n in SIZES]
+    wanted = [(kind, n, max(1, trials // FEWER_TRIALS.get(n, 1))) for kind in KINDS if only in kind for n in sizes]
     with ProcessPoolExecutor() as pool:
         rows = {w: pool.submit(row, *w) for w in sorted(wanted, key=lambda its: -its[1])}
         return [rows[w].result() for w in wanted]
@@ -312,8 +312,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
     parser.add_argument("--trials", type=int, default=100, help="of each row; fewer of the large clusters")
     parser.add_argument("--only", default="", help="the kinds that contain this")
+    parser.add_argument("--nodes", type=int, nargs="*", default=SIZES, help="the sizes of the clusters")
     chosen = parser.parse_args()
-    rows = measure(chosen.trials, "" if chosen.write else chosen.only)
+    rows = measure(chosen.trials) if chosen.write else measure(chosen.trials, chosen.only, chosen.nodes)
     if chosen.json:
         print(json.dumps(rows))
         return

@@ -1,9 +1,10 @@
-"""Judge jobs of RANKS ranks as on real nodes, and render their reports: ``judge_and_render.py RANKS [healthy]``.
+"""Judge jobs as on real nodes, and render their reports: ``judge_and_render.py healthy|faulty|huge RANKS``.
 
-Prints as JSON the instructions that a healthy job takes, and in GiB what the job itself takes and what judging and
-rendering it takes beyond that, at its peak. Without ``healthy`` also: the instructions for each fault on a third of the
-nodes; and of the healthy job the seconds of CPU of some runs, the share of each rule that takes more than a tenth of
-judging it, and the largest share.
+Prints as JSON by kind of job the seconds of CPU that one job of RANKS ranks took and that `PARTS` jobs of as many ranks
+in all took, pair by pair. Both sides read as many facts, so that the caches of the machine are worth the same to both,
+and only the growth of the work is left. For ``healthy`` also: what the job itself takes and what judging and
+rendering it takes beyond that at its peak, in GiB; the share of each rule that takes more than a tenth of judging it,
+and the largest share.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import json
 import resource
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,12 +26,17 @@ from distcheck.rules.diagnose import diagnose
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import real_job
-from benchmarks.instructions import counted
+from benchmarks.ratio import Pair, Row, at_most, in_turn, of_growth, until_decided
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from distcheck.facts.job import Job
 
-REPEATS = 3
+PARTS = 8
+FEWEST, MOST = 3, 8
+"""Pairs."""
+GOAL = at_most(1.05)
 DEAR = 0.1
 """A rule that takes a larger share of the judging is named."""
 HEALTHY = "healthy"
@@ -40,63 +47,99 @@ FAULTS = (
     "a GPU with an uncorrected error",
     "the ranks of a node died",
 )
+"""Each is on a third of the nodes."""
 
 
-class Took(NamedTuple):
-    """What judging and rendering a job took outside the kernel; other work on the machine does not count."""
-
-    instructions: int
-    seconds: float
-    """Of CPU; nothing in it waits."""
-
-
-def judge(job: Job, kind: str) -> Took:
-    fresh = msgspec.structs.replace(job)  # without what the last round cached
-
-    def work() -> int:
-        diagnosis = diagnose(fresh)
-        report.render("text", fresh, diagnosis)
-        return diagnosis.verdict.exit_code
-
+def judge(kind: str, *jobs: Job) -> float:
+    """Return the seconds of CPU to judge and render each of these jobs; nothing in it waits."""
+    fresh = [msgspec.structs.replace(job) for job in jobs]  # without what the last round cached
     start = time.process_time()
-    instructions, exit_code = counted(work)
-    if (exit_code == 0) != (kind == HEALTHY):
-        raise SystemExit(f"{kind}: exit code {exit_code}")
-    return Took(instructions, time.process_time() - start)
+    codes = {_exit_code(job) for job in fresh}
+    took = time.process_time() - start
+    if {code == 0 for code in codes} != {kind == HEALTHY}:
+        raise SystemExit(f"{kind}: exit codes {codes}")
+    return took
+
+
+def _exit_code(job: Job) -> int:
+    diagnosis = diagnose(job)
+    report.render("text", job, diagnosis)
+    return diagnosis.verdict.exit_code
+
+
+def pairs(kind: str, large: Job, small: Sequence[Job]) -> list[Pair]:
+    """Judge the large job and the small ones in turn until the growth is known."""
+    taken: list[Pair] = []
+
+    def rows(found: list[Pair]) -> list[Row]:
+        taken[:] = found
+        return [of_growth(kind, found, PARTS, GOAL)]
+
+    until_decided(in_turn(lambda: judge(kind, large), lambda: judge(kind, *small)), rows, FEWEST, MOST)
+    return taken
 
 
 def shares(job: Job) -> dict[str, float]:
     """Return each rule's share of judging a job. What several rules need is on the account of the first one."""
     fresh = msgspec.structs.replace(job)
     took = {
-        rule.name: counted(lambda rule=rule: list(rule.judge(fresh)))[0]
+        rule.name: _seconds(partial(rule.judge, fresh))
         for rule in rules_for(fresh)
         if rule.applies(fresh) and not rule.unlooked(fresh)
     }
-    return {name: count / sum(took.values()) for name, count in took.items()}
+    return {name: seconds / sum(took.values()) for name, seconds in took.items()}
 
 
 def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
 
 
+def _seconds(judge_rule: partial[object]) -> float:
+    start = time.process_time()
+    list(judge_rule())
+    return time.process_time() - start
+
+
+def healthy(nodes: int) -> dict[str, object]:
+    before = peak()
+    large = real_job.healthy(nodes)
+    built = peak()
+    judge(HEALTHY, large)
+    most = peak()
+    of_rules = shares(large)
+    taken = pairs(HEALTHY, large, [real_job.healthy(nodes // PARTS) for _ in range(PARTS)])
+    return {
+        "pairs": {HEALTHY: taken},
+        "job_GiB": built - before,
+        "GiB": most - built,
+        "dear": {name: share for name, share in of_rules.items() if share > DEAR},
+        "dearest": max(of_rules.values()),
+    }
+
+
+def faulty(nodes: int) -> dict[str, object]:
+    large, *small = real_job.healthy(nodes), *(real_job.healthy(nodes // PARTS) for _ in range(PARTS))
+    found = {}
+    for fault in FAULTS:
+        ill, *smaller = (real_job.faulty(job, fault, 3) for job in (large, *small))
+        found[fault] = pairs(fault, ill, smaller)
+    return {"pairs": found}
+
+
+def huge(nodes: int) -> dict[str, object]:
+    """Of jobs that do not fit into the memory beside each other; their facts are far larger than any cache."""
+    small = real_job.healthy(nodes // PARTS)
+    theirs = [judge(HEALTHY, *[small] * PARTS) for _ in range(FEWEST)]
+    del small
+    large = real_job.healthy(nodes)
+    return {"pairs": {HEALTHY: [(judge(HEALTHY, large), its) for its in theirs]}, "job_GiB": peak()}
+
+
 def main() -> None:
     gc.set_threshold(100_000, 1_000, 1_000)  # as distcheck.run.garbage sets it
-    judge(real_job.healthy(2), HEALTHY)  # imports the rules, once for all that follows
-    before = peak()
-    job = real_job.healthy(int(sys.argv[1]) // real_job.GPUS)
-    built = peak()
-    took = {HEALTHY: judge(job, HEALTHY)}
-    found: dict[str, object] = {"job_GiB": built - before, "GiB": peak() - built}
-    if sys.argv[2:] != [HEALTHY]:
-        again = [judge(job, HEALTHY) for _ in range(REPEATS - 1)]
-        found["seconds"] = [its.seconds for its in (took[HEALTHY], *again)]
-        of_rules = shares(job)
-        found["dear"] = {name: share for name, share in of_rules.items() if share > DEAR}
-        found["dearest"] = max(of_rules.values())
-        took |= {fault: judge(real_job.faulty(job, fault, 3), fault) for fault in FAULTS}
-    found["instructions"] = {kind: its.instructions for kind, its in took.items()}
-    print(json.dumps(found))
+    judge(HEALTHY, real_job.healthy(2))  # imports the rules, once for all that follows
+    nodes = int(sys.argv[2]) // real_job.GPUS
+    print(json.dumps({HEALTHY: healthy, "faulty": faulty, "huge": huge}[sys.argv[1]](nodes)))
 
 
 main()

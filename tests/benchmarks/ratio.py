@@ -145,6 +145,16 @@ def beyond(name: str, pairs: Sequence[Pair], goal: Interval) -> Row:
     return Row(name, ours, theirs, estimate([a - b for a, b in pairs]), goal, times=len(pairs))
 
 
+def of_growth(name: str, pairs: Sequence[Pair], parts: int, goal: Interval) -> Row:
+    """Return the row of the exponent with which the cost of something grows with its size.
+
+    Ours is a large one, theirs are `parts` small ones that make as much together: linear growth has exponent 1.
+    """
+    ours, theirs = map(statistics.median, zip(*pairs, strict=True))
+    exponents = [1 + math.log(large / small) / math.log(parts) for large, small in pairs]
+    return Row(name, ours, theirs, estimate(exponents), goal, times=len(pairs))
+
+
 def alone(
     name: str, samples: Sequence[float], goal: Interval, unit: str = "s", costs: Mapping[str, float] | None = None
 ) -> Row:

@@ -7,7 +7,6 @@ which code can change its figures, and add a heading with an empty block to docs
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import sys
 import tempfile
@@ -42,6 +41,7 @@ from benchmarks.ratio import (
     compared,
     counted,
     in_turn,
+    of_growth,
     until_decided,
 )
 from benchmarks.unit_costs import unit_costs
@@ -183,36 +183,45 @@ def side_by_side(which: str, *shape: str) -> list[Row]:
 
 
 def judging_and_rendering() -> list[Row]:
-    few, many = 8192, 65536
-    small, large = (json.loads(output_of_script("judge_and_render.py", str(ranks))) for ranks in (few, many))
-    rows = [
-        of_growth(
-            f"judge and render {many} ranks, {kind}: exponent of the growth from {few}",
-            (few, small["instructions"][kind]),
-            (many, its),
-        )
-        for kind, its in large["instructions"].items()
-    ]
-    dear = ", ".join(f"{rule} {share:.2f}" for rule, share in large["dear"].items()) or "none takes a tenth"
-    what = f"judge {many} ranks, healthy: largest share of a rule's instructions ({dear})"
-    rows.append(counted(what, large["dearest"], None, large["dearest"], at_most(0.1), ""))
+    few, some, many = 8192, 16384, 65536
+    healthy = json.loads(output_of_script("judge_and_render.py", "healthy", str(many)))
+    faulty = json.loads(output_of_script("judge_and_render.py", "faulty", str(some)))
     name = f"judge and render {many} ranks"
-    costs = {"judge_seconds_per_rank": statistics.median(large["seconds"]) / many}
-    rows.append(alone(f"{name}, healthy: seconds of CPU", large["seconds"], at_most(5.0), costs=costs))
-    of_memory = {"judge_bytes_per_rank": large["GiB"] * (1 << 30) / many}
+    ((_, pairs),) = healthy["pairs"].items()
+    seconds = [large for large, _ in pairs]
+    rows = [
+        growth(f"{name}, healthy: exponent of the growth from {few}", pairs),
+        *(
+            growth(f"judge and render {some} ranks, {fault}: exponent of the growth from {some // 8}", its)
+            for fault, its in faulty["pairs"].items()
+        ),
+    ]
+    dear = ", ".join(f"{rule} {share:.2f}" for rule, share in healthy["dear"].items()) or "none takes a tenth"
+    what = f"judge {many} ranks, healthy: largest share of a rule ({dear})"
+    rows.append(counted(what, healthy["dearest"], None, healthy["dearest"], at_most(0.1), ""))
+    costs = {"judge_seconds_per_rank": statistics.median(seconds) / many}
+    rows.append(alone(f"{name}, healthy: seconds of CPU", seconds, at_most(5.0), costs=costs))
+    of_memory = {"judge_bytes_per_rank": healthy["GiB"] * (1 << 30) / many}
     what = f"{name}, peak memory beyond the job's own"
-    rows.append(counted(what, large["GiB"], None, large["GiB"], at_most(0.5), "GiB", of_memory))
-    of_facts = {"job_bytes_per_rank": large["job_GiB"] * (1 << 30) / many}
+    rows.append(counted(what, healthy["GiB"], None, healthy["GiB"], at_most(0.5), "GiB", of_memory))
+    of_facts = {"job_bytes_per_rank": healthy["job_GiB"] * (1 << 30) / many}
     what = f"memory of the facts of {many} ranks"
-    return [*rows, counted(what, large["job_GiB"], None, large["job_GiB"], at_most(2.0), "GiB", of_facts)]
+    return [*rows, counted(what, healthy["job_GiB"], None, healthy["job_GiB"], at_most(2.0), "GiB", of_facts)]
 
 
-def of_growth(name: str, small: tuple[int, float], large: tuple[int, float]) -> Row:
-    """Return the row of the exponent with which instructions grow with the ranks; linear growth has exponent 1."""
-    (few, ours_of_few), (many, ours_of_many) = small, large
-    exponent = math.log(ours_of_many / ours_of_few) / math.log(many / few)
-    each = [1e-3 * instructions / ranks for ranks, instructions in (large, small)]
-    return counted(name, *each, exponent, at_most(1.05), "k instr./rank")
+def judging_half_a_million_ranks() -> list[Row]:
+    ranks = 524_288
+    found = json.loads(output_of_script("judge_and_render.py", "huge", str(ranks)))
+    name, pairs = f"judge and render {ranks} ranks, healthy", found["pairs"]["healthy"]
+    return [
+        growth(f"{name}: exponent of the growth from {ranks // 8}", pairs),
+        alone(f"{name}: seconds of CPU", [large for large, _ in pairs], at_most(60.0)),
+        counted(f"memory of {ranks} ranks, judged", found["job_GiB"], None, found["job_GiB"], at_most(16.0), "GiB"),
+    ]
+
+
+def growth(name: str, pairs: list[Pair]) -> Row:
+    return of_growth(name, pairs, 8, at_most(1.05))
 
 
 def roll_call_against_a_tcp_store() -> list[Row]:
@@ -246,6 +255,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
         figures_against_a_bare_loop,
         figures_of_a_group_against_a_bare_loop,
         judging_and_rendering,
+        judging_half_a_million_ranks,
         roll_call_against_a_tcp_store,
         roll_call_of_many_nodes,
         starting_by_ssh,
@@ -254,8 +264,10 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
         unit_costs,
     )
 }
-TOO_LONG_FOR_A_WHOLE_RUN = frozenset({figures_of_a_group_against_a_bare_loop.__name__})
-"""Measured with --only: rows that few bursts cannot decide."""
+TOO_LONG_FOR_A_WHOLE_RUN = frozenset(
+    {figures_of_a_group_against_a_bare_loop.__name__, judging_half_a_million_ranks.__name__}
+)
+"""Measured with --only: rows that few bursts cannot decide, and a job of which every run takes minutes."""
 _START = (
     "distcheck/__main__.py",
     "distcheck/cli/main.py",
@@ -279,6 +291,14 @@ _FIGURES = (
 
 _FIRST = ("distcheck/collectives/*.py", "distcheck/launch/local/*.py")
 
+_JUDGING = (
+    "distcheck/rules/diagnose.py",
+    "distcheck/rules/**/*.py",
+    "distcheck/report/*.py",
+    "tests/real_job.py",
+    "tests/benchmarks/judge_and_render.py",
+)
+
 COVERS: dict[str, tuple[str, ...]] = {
     "start_of_env_against_typer": (*_START, "tests/benchmarks/empty_app.py"),
     "start_of_env_against_collect_env": _START,
@@ -291,13 +311,8 @@ COVERS: dict[str, tuple[str, ...]] = {
     "a_master_whose_packets_are_dropped": ("distcheck/rollcall/*.py",),
     "figures_against_a_bare_loop": _FIGURES,
     "figures_of_a_group_against_a_bare_loop": _FIGURES,
-    "judging_and_rendering": (
-        "distcheck/rules/diagnose.py",
-        "distcheck/rules/**/*.py",
-        "distcheck/report/*.py",
-        "tests/real_job.py",
-        "tests/benchmarks/judge_and_render.py",
-    ),
+    "judging_and_rendering": _JUDGING,
+    "judging_half_a_million_ranks": _JUDGING,
     "roll_call_against_a_tcp_store": ("distcheck/rollcall/*.py", "tests/benchmarks/roll_call.py"),
     "roll_call_of_many_nodes": (
         "distcheck/rollcall/*.py",
