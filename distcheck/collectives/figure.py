@@ -57,7 +57,7 @@ def measure(
     key = f"{op} {dtype} {moved}"
     start = time.perf_counter()
     call = prepare(op, group, moved // group.exact.dtype.itemsize).call
-    seconds = warm_up(call, gather, timed=1 if plan.rough else 2)
+    seconds = warm_up(call, gather, calls=1 if plan.rough else 3)
     iterations = plan.iterations
     if iterations is None:
         iterations = agree(store, key, _calls(plan, seconds) if leads else None)

@@ -62,21 +62,19 @@ def first_call(call: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def warm_up(call: Callable[[], object], gather: Callable[[], None], timed: int = 2) -> float:
-    """Call once, and some times more; return the seconds of the quickest of these, over all ranks that `gather` awaits.
+def warm_up(call: Callable[[], object], gather: Callable[[], None], calls: int = 3) -> float:
+    """Make some calls; return the seconds of the quickest but the first, over all ranks that `gather` waits for.
 
     Every size is warmed up: NCCL connects an algorithm when a size first uses it, and new memory has no pages yet. The
-    barrier after a timed call makes a root that runs ahead wait for its receivers.
+    barrier after a call makes a root that runs ahead wait for its receivers.
     """
-    call()
-    gather()
     took = []
-    for _ in range(timed):
+    for _ in range(calls):
         start = time.perf_counter()
         call()
         gather()
         took.append(time.perf_counter() - start)
-    return min(took)
+    return min(took[1:] or took)
 
 
 def iterations_for(seconds: float, burst_seconds: float) -> int:
