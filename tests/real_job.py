@@ -128,7 +128,7 @@ def _node(node: NodeFacts, n: int, tree: Pci) -> NodeFacts:
         _gpu(gpu, i, address)
         for i, (gpu, address) in enumerate(zip(node.gpus.devices, machines.gpus(machines.DGX_H100), strict=True))
     )
-    access = tuple(PeerAccess((a, b), 0, 0, 0) for a in range(GPUS) for b in range(a))
+    access = tuple(PeerAccess((a, b), 0, 0, 0) for b in range(GPUS) for a in range(b))
     return replace(
         node,
         interfaces=tuple(

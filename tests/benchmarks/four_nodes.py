@@ -1,9 +1,10 @@
-"""Time things on 4 nodes of the test cluster: reads gate, torchrun, net, start or dropped from stdin, prints seconds.
+"""Time things on 4 nodes of the test cluster: reads one of the words below from stdin, prints seconds.
 
 gate is the whole `distcheck gate` from outside, through srun, from its start to its end. torchrun is a bare all_reduce
 script under one torchrun per node (static rendezvous), started by the same srun on the same nodes, from start to end.
-net is the whole `distcheck net`, start only the start of distcheck's program on every node. dropped prints for
-each of three nodes when a rank says that it cannot reach a MASTER_ADDR whose packets are dropped, and when it ends.
+import is only the import of torch on every node. net is the whole `distcheck net`, start only the start of distcheck's
+program on every node. dropped prints for each of three nodes when a rank says that it cannot reach a MASTER_ADDR whose
+packets are dropped, and when it ends.
 
 The nodes run the package installed in the folder that PYTHONPATH names; without one, the checkout.
 """
@@ -31,6 +32,7 @@ TORCHRUN = (
     ),
 )  # fmt: skip
 NET = ("salloc", "-N4", "distcheck", "net", "--nproc", "2")
+IMPORT = ("srun", "-N4", "--ntasks-per-node=1", "python3", "-c", "import torch, torch.distributed")
 START = ("srun", "-N4", "--ntasks-per-node=1", "distcheck", "--version")
 WHERE = ("srun", "-N4", "--ntasks-per-node=1", "python3", "-c", "import distcheck; print(distcheck.__file__)")
 RANK_1 = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
@@ -64,7 +66,7 @@ def install(cluster: Cluster) -> dict[str, str]:
 
 def whole(cluster: Cluster, what: str, environ: dict[str, str]) -> float:
     """Return the seconds from the start to the end of one of the commands."""
-    command = {"gate": GATE, "torchrun": TORCHRUN, "net": NET, "start": START}[what]
+    command = {"gate": GATE, "torchrun": TORCHRUN, "import": IMPORT, "net": NET, "start": START}[what]
     start = time.perf_counter()
     ended = cluster.run("head", *command, env=environ, timeout=300)
     seconds = time.perf_counter() - start
