@@ -16,6 +16,7 @@ from distcheck.rules.gpu.loads import (
     held_by_brake,
     held_clocks,
     slowed_by_heat,
+    usual_clocks,
     usual_power_limits,
 )
 from distcheck.rules.gpu.readings import Reading, findings, judged, memory_failed, number, readings
@@ -283,7 +284,7 @@ def gpu_clocks_locked(job: Job) -> Iterator[Outcome]:
         clocks = reading.health.clocks
         now, usual = clocks.sm_application_MHz, clocks.sm_application_default_MHz
         if isinstance(now, Missing) or isinstance(usual, Missing) or not 0 < now < usual:
-            return held_clocks(reading, readings(job))
+            return held_clocks(reading, usual_clocks(job))
         return f"application clocks of {now} MHz; the default is {usual} MHz"
 
     yield from judged(

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuLoad
+from distcheck.facts.job import Job
 from distcheck.rules.gpu.readings import Reading, number, on_grace, readings
-from distcheck.rules.wording import grouped, majority
+from distcheck.rules.wording import grouped, majority, once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from distcheck.facts.job import Job
+    from collections.abc import Mapping
 
 HARDWARE_SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 """NVML's reasons for the current clocks."""
@@ -102,18 +101,22 @@ def failing_link(reading: Reading) -> str:
     return f"{count} {counter} errors on NVLink {link}{more} in {load.seconds:.1f} s of collectives"
 
 
-def held_clocks(reading: Reading, others: Iterable[Reading]) -> str:
+@once
+def usual_clocks(job: Job) -> dict[str | Missing, float]:
+    """Return by model the clock in MHz that its GPUs reach under load, if more than two were seen at work."""
+    busy = [(r.gpu.name, r.gpu.load) for r in readings(job) if r.gpu.load is not None]
+    models = grouped((each for each in busy if each[1].busy >= _FEWEST_LOOKS), lambda each: each[0])
+    clocks = {name: sorted(number(load.sm_MHz) for _, load in alike) for name, alike in models.items()}
+    return {name: alike[len(alike) // 2] for name, alike in clocks.items() if len(alike) > 2}
+
+
+def held_clocks(reading: Reading, usual_clocks: Mapping[str | Missing, float]) -> str:
     """Return that a busy GPU clocked below its peers without heat or power brake, else ''."""
     load, name = reading.gpu.load, reading.gpu.name
     if load is None or load.busy < _FEWEST_LOOKS or slowed_by_heat(reading) or held_by_brake(reading):
         return ""
     clock = number(load.sm_MHz)
-    alike = sorted(
-        number(other.gpu.load.sm_MHz)
-        for other in others
-        if other.gpu.load is not None and other.gpu.name == name and other.gpu.load.busy >= _FEWEST_LOOKS
-    )
-    usual = alike[len(alike) // 2] if len(alike) > 2 else 0
+    usual = usual_clocks.get(name, 0)
     return (
         f"at most {clock:g} MHz under load; others of its model reach {usual:g} MHz" if 0 < clock < 0.9 * usual else ""
     )
