@@ -19,8 +19,8 @@ from distcheck.rules.gpu.cuda_view import (
     NO_DEVICE,
     WRONG_LIBRARY,
     error_of,
+    not_started,
     remedy,
-    should_start,
 )
 from distcheck.rules.gpu.nodes import VARIABLE, not_seen
 from distcheck.rules.wording import brief, found, grouped, named, numbers_of
@@ -53,7 +53,7 @@ def gpu_cuda_init_failed(job: Job) -> Iterator[Outcome]:
     yield from not_seen(job)
     silent: list[tuple[str, RankFacts]] = []
     failed: list[tuple[int, str, RankFacts]] = []
-    for node, gpus, rank in should_start(job):
+    for node, gpus, rank in not_started(job):
         if isinstance(rank.cuda, CudaView) and _starts_badly(rank.cuda, rank, gpus):
             failed.append((rank.cuda.error, rank.cuda.words, rank))
         elif isinstance(rank.cuda, Missing) and not (_not_loaded(rank.cuda) and _needs_no_cuda(job, node)):
@@ -146,7 +146,7 @@ def sw_compat_libcuda(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deploy/cuda-compatibility/
     """
     yield from not_seen(job)
-    wrong = [(gpus, rank) for _, gpus, rank in should_start(job) if error_of(rank) in WRONG_LIBRARY]
+    wrong = [(gpus, rank) for _, gpus, rank in not_started(job) if error_of(rank) in WRONG_LIBRARY]
     for (view, _), group in grouped(wrong, lambda item: (item[1].cuda, item[0].driver)).items():
         if isinstance(view, CudaView):
             yield _wrong_library(job, [rank for _, rank in group], view, group[0][0])

@@ -94,6 +94,12 @@ def should_start(job: Job) -> list[tuple[NodeFacts, Gpus, RankFacts]]:
     return found
 
 
+@once
+def not_started(job: Job) -> list[tuple[NodeFacts, Gpus, RankFacts]]:
+    """Return those of `should_start` for which CUDA is not known to have started."""
+    return [each for each in should_start(job) if not isinstance(view := each[2].cuda, CudaView) or view.error]
+
+
 def error_of(rank: RankFacts) -> int:
     """Return CUDA's error code if it did not start, else 0."""
     return rank.cuda.error if isinstance(rank.cuda, CudaView) else 0

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from distcheck.facts.cuda import CudaView
-from distcheck.facts.gpu import Gpus
+from distcheck.facts.gpu import Fabric, Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, Severity
-from distcheck.rules.gpu.cuda_view import FABRIC_NOT_READY, error_of, should_start
+from distcheck.rules.gpu.cuda_view import FABRIC_NOT_READY, error_of, not_started
 from distcheck.rules.gpu.nodes import seen
 from distcheck.rules.gpu.readings import (
     COMPLETED,
     IN_PROGRESS,
     Reading,
+    by_node,
     fabric_of,
     findings,
     gpu_names,
+    in_fabrics,
     judged,
     not_read,
     not_ready,
@@ -77,28 +79,29 @@ def gpu_fabric_manager_down(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/
     """
-    numbers = Counter(reading.node.key for reading in readings(job))
-
-    refused = [rank for *_, rank in should_start(job) if error_of(rank) == FABRIC_NOT_READY]
+    beside = by_node(job)
+    refused = [rank for _, _, rank in not_started(job) if error_of(rank) == FABRIC_NOT_READY]
     reported = {job.node_of(rank).key for rank in refused}
 
     def say(reading: Reading, *, alone: bool) -> str:
         started = alone and any(isinstance(r.cuda, CudaView) and not r.cuda.error for r in reading.ranks)
         if reading.node.key in reported or started:
             return ""
-        return not_ready(reading) if (numbers[reading.node.key] == 1) is alone else ""
+        return not_ready(reading) if (len(beside[reading.node.key]) == 1) is alone else ""
 
     def unknown(reading: Reading) -> str:
         fabric = fabric_of(reading)
         return f"fabric state {fabric.state} is unknown to distcheck" if fabric and fabric.state > COMPLETED else ""
 
-    starting = {r.node.key for r in readings(job) if (fabric := fabric_of(r)) and fabric.state == IN_PROGRESS}
+    starting = {r.node.key for r in in_fabrics(job, lambda fabric: fabric.state == IN_PROGRESS)}
+    odd = in_fabrics(job, lambda fabric: fabric.state != COMPLETED or fabric.status)
     for sure, ranks in grouped(refused, lambda rank: job.node_of(rank).key not in starting).items():
         yield _not_started(job, ranks, sure=sure)
-    yield from judged(job, lambda r: say(r, alone=False), _FABRIC_MANAGER, severity="error", scope="node")
-    yield from findings(judged(job, lambda r: say(r, alone=True), _FABRIC_MANAGER, scope="node"))
+    several, single = partial(say, alone=False), partial(say, alone=True)
+    yield from judged(job, several, _FABRIC_MANAGER, among=odd, severity="error", scope="node")
+    yield from findings(judged(job, single, _FABRIC_MANAGER, among=odd, scope="node"))
     fix = Fix("No action if CUDA starts; a newer distcheck may know the state.", ("nvidia-smi -q | grep -A 4 Fabric",))
-    yield from findings(judged(job, unknown, fix, severity="info"))
+    yield from findings(judged(job, unknown, fix, among=odd, severity="info"))
 
 
 def _not_started(job: Job, ranks: list[RankFacts], *, sure: bool) -> Finding:
@@ -142,9 +145,8 @@ def gpu_nvls_multicast_broken(job: Job) -> Iterator[Outcome]:
     See: https://github.com/NVIDIA/nccl/issues/1672
     """
 
-    def say(reading: Reading, *, bad: bool) -> str:
-        fabric = fabric_of(reading)
-        if fabric is None or fabric.state != COMPLETED or fabric.status:
+    def words(fabric: Fabric, *, bad: bool) -> str:
+        if fabric.state != COMPLETED or fabric.status:
             return ""
         mask, summary = int(number(fabric.health_mask)), number(fabric.health_summary)
         wrong = [words for shift, words in _MASK_WORDS.items() if mask >> shift & 3 == _TRUE]
@@ -164,8 +166,14 @@ def gpu_nvls_multicast_broken(job: Job) -> Iterator[Outcome]:
             "nvidia-smi -q | grep -A 12 Fabric",
         ),
     )
-    yield from judged(job, lambda r: say(r, bad=True), fix, severity="error", scope="node")
-    yield from findings(judged(job, lambda r: say(r, bad=False), fix, scope="node"))
+
+    def say(reading: Reading, *, bad: bool) -> str:
+        fabric = fabric_of(reading)
+        return words(fabric, bad=bad) if fabric is not None else ""
+
+    worse, better = (in_fabrics(job, partial(words, bad=bad)) for bad in (True, False))
+    yield from judged(job, partial(say, bad=True), fix, among=worse, severity="error", scope="node")
+    yield from findings(judged(job, partial(say, bad=False), fix, among=better, scope="node"))
 
 
 @rule("gpu", scope="node")
@@ -184,9 +192,10 @@ def gpu_mnnvl_imex(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/
     """
     nodes: dict[tuple[str, int], set[str]] = {}
-    for reading in readings(job):
+    joined = in_fabrics(job, lambda fabric: fabric.cluster)
+    for reading in joined:
         fabric = fabric_of(reading)
-        if fabric is not None and fabric.cluster:
+        if fabric is not None:
             nodes.setdefault((fabric.cluster, fabric.clique), set()).add(reading.node.key)
 
     def say(reading: Reading, *, shared: bool) -> str:
@@ -209,9 +218,9 @@ def gpu_mnnvl_imex(job: Job) -> Iterator[Outcome]:
             "export NCCL_MNNVL_ENABLE=0",
         ),
     )
-    yield from judged(job, lambda r: say(r, shared=True), fix, severity="error", scope="node")
+    yield from judged(job, partial(say, shared=True), fix, among=joined, severity="error", scope="node")
     by_itself: Severity = "warning" if "node" in job.asked.looks else "info"
-    yield from findings(judged(job, lambda r: say(r, shared=False), fix, severity=by_itself, scope="node"))
+    yield from findings(judged(job, partial(say, shared=False), fix, among=joined, severity=by_itself, scope="node"))
 
 
 @rule("gpu", severity="info", scope="node")

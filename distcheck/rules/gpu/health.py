@@ -13,6 +13,7 @@ from distcheck.rules.gpu.loads import (
     HARDWARE_THERMAL,
     POWER_BRAKE,
     SOFTWARE_THERMAL,
+    held,
     held_by_brake,
     held_clocks,
     slowed_by_heat,
@@ -67,7 +68,12 @@ def gpu_ecc_uncorrected(job: Job) -> Iterator[Outcome]:
         errors = "error" if count == 1 else "errors"
         return f"{count} uncorrected ECC {errors} since its last reset{of_these}; 0 expected" if count else ""
 
-    yield from judged(job, say, _RESET, severity="error", confirmed=True)
+    counted = [
+        r
+        for r in readings(job)
+        if r.health.ecc.uncorrected_volatile or (r.gpu.load is not None and r.gpu.load.uncorrected_ecc)
+    ]
+    yield from judged(job, say, _RESET, among=counted, severity="error", confirmed=True)
 
 
 @rule("gpu", scope="gpu")
@@ -99,6 +105,9 @@ def gpu_row_remap_pending(job: Job) -> Iterator[Outcome]:
             return ""
         return "bad rows of memory wait for a reset to be remapped"
 
+    odd = [
+        r for r in readings(job) if isinstance(rows := r.health.remapped_rows, Missing) or rows.failure or rows.pending
+    ]
     yield from judged(
         job,
         failed,
@@ -106,10 +115,11 @@ def gpu_row_remap_pending(job: Job) -> Iterator[Outcome]:
             "Drain the node and have the GPU replaced; it can no longer repair its memory.",
             ("nvidia-smi -q -d ROW_REMAPPER",),
         ),
+        among=odd,
         severity="error",
         confirmed=True,
     )
-    yield from findings(judged(job, pending, _RESET))
+    yield from findings(judged(job, pending, _RESET, among=odd))
 
 
 @rule("gpu", severity="warning", scope="gpu")
@@ -133,7 +143,10 @@ def gpu_retired_pages(job: Job) -> Iterator[Outcome]:
         return "bad pages of memory wait for a reboot to be retired" if pending else ""
 
     yield from judged(
-        job, say, Fix("Drain the node and reboot it.", ("nvidia-smi -q -d PAGE_RETIREMENT", "sudo reboot"))
+        job,
+        say,
+        Fix("Drain the node and reboot it.", ("nvidia-smi -q -d PAGE_RETIREMENT", "sudo reboot")),
+        among=[r for r in readings(job) if r.health.retired_pages_pending],
     )
 
 
@@ -169,9 +182,11 @@ def gpu_needs_reset(job: Job) -> Iterator[Outcome]:
             return ""
         return f"ECC is {'on' if now else 'off'} and will be {'on' if then else 'off'} after a reset"
 
-    yield from judged(job, lambda r: requested(r, confirmed=True), _RESET, severity="error", confirmed=True)
-    yield from findings(judged(job, lambda r: requested(r, confirmed=False), _RESET, severity="error"))
-    yield from findings(judged(job, ecc, _RESET, severity="info"))
+    due = [r for r in readings(job) if r.health.recovery_action]
+    yield from judged(job, lambda r: requested(r, confirmed=True), _RESET, among=due, severity="error", confirmed=True)
+    yield from findings(judged(job, lambda r: requested(r, confirmed=False), _RESET, among=due, severity="error"))
+    changed = [r for r in readings(job) if r.health.ecc.enabled is not r.health.ecc.enabled_after_reset]
+    yield from findings(judged(job, ecc, _RESET, among=changed, severity="info"))
 
 
 @rule("gpu", severity="warning", scope="gpu")
@@ -214,6 +229,7 @@ def gpu_thermal_throttle(job: Job) -> Iterator[Outcome]:
             "Check the node's cooling; drain the node if the GPU stays hot.",
             ("nvidia-smi -q -d TEMPERATURE,PERFORMANCE",),
         ),
+        among=held(job),
     )
 
 
@@ -233,11 +249,10 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
     """
     usual = usual_power_limits(job)
 
-    def capped(reading: Reading) -> str:
-        limit, default = number(reading.health.power_limit_watts), number(reading.health.power_limit_default_watts)
+    def words(name: str, limit: float, default: float) -> str:
         if 0 < limit < _NOTICEABLE * default:
             return f"its power is limited to {limit:g} W; the default is {default:g} W"
-        others = usual.get(str(reading.gpu.name), 0)
+        others = usual.get(name, 0)
         if 0 < limit < _NOTICEABLE * others:
             return f"its power is limited to {limit:g} W; most GPUs of its model have {others:g} W"
         return ""
@@ -246,15 +261,20 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
         reasons = int(number(reading.health.clocks.event_reasons))
         return "slowed by the system's power brake" if reasons & POWER_BRAKE else held_by_brake(reading)
 
-    everywhere = {capped(reading) for reading in readings(job)}
-    sites = len(job.nodes) > 1 and len(everywhere) == 1
+    caps = {_limits(reading): "" for reading in readings(job)}
+    for cap in caps:
+        name, limit, default = cap
+        caps[cap] = words(str(name), number(limit), number(default))
+    low = [r for r in readings(job) if caps[_limits(r)]] if any(caps.values()) else []
+    sites = len(job.nodes) > 1 and len(set(caps.values())) == 1
     yield from judged(
         job,
-        capped,
+        lambda r: caps[_limits(r)],
         Fix(
             "Restore the GPU's default limit, unless the site set this one on purpose.",
             ("nvidia-smi -q -d POWER", "sudo nvidia-smi -i {gpu} -pl WATTS"),
         ),
+        among=low,
         severity="info" if sites else "warning",
     )
     yield from findings(
@@ -262,8 +282,15 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
             job,
             braked,
             Fix("Check the node's power supplies and cables.", ("sudo ipmitool sdr type 'Power Supply'",)),
+            among=held(job),
         )
     )
+
+
+def _limits(reading: Reading) -> tuple[str | Missing, float | Missing, float | Missing]:
+    """Return a GPU's model, its power limit and the default limit, in watts."""
+    health = reading.health
+    return reading.gpu.name, health.power_limit_watts, health.power_limit_default_watts
 
 
 @rule("gpu", severity="warning", scope="gpu")
@@ -291,4 +318,9 @@ def gpu_clocks_locked(job: Job) -> Iterator[Outcome]:
         job,
         say,
         Fix("Reset the clocks.", ("sudo nvidia-smi -i {gpu} -rac", "sudo nvidia-smi -i {gpu} -rgc")),
+        among=[
+            r
+            for r in readings(job)
+            if r.gpu.load is not None or (c := r.health.clocks).sm_application_MHz != c.sm_application_default_MHz
+        ],
     )

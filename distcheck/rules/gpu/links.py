@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpus
+from distcheck.facts.gpu import Gpus, NvLinks
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
@@ -14,6 +14,7 @@ from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.gpu.loads import failing_link, replayed, trained_low
 from distcheck.rules.gpu.readings import (
     Reading,
+    by_node,
     findings,
     gpu_names,
     high,
@@ -27,7 +28,7 @@ from distcheck.rules.gpu.readings import (
 from distcheck.rules.wording import grouped, listed, majority, numbers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _LINKS_TO_SWITCHES = {"A100-SXM": 12, "H100 80GB HBM3": 18, "H200": 18, "B200": 18, "B300": 18}
 """By a part of the GPU's name; cut-down models have other names."""
@@ -42,13 +43,22 @@ _P2P = {
 }
 
 
-def _expected_links(job: Job) -> dict[str, int]:
+class _Linked(NamedTuple):
+    """A GPU whose NVLinks were read."""
+
+    reading: Reading
+    links: NvLinks
+    up: int
+    """The number of active links."""
+
+
+def _expected_links(linked: Iterable[_Linked]) -> dict[str, int]:
     """Return by model the number of links to switches: the larger of the job's and the known."""
+    switched = Counter((each.reading.gpu.name, each.up) for each in linked if "switch" in each.links.remote)
     counts: dict[str, Counter[int]] = {}
-    for reading in readings(job):
-        links, name = nvlinks_of(reading), reading.gpu.name
-        if links is not None and "switch" in links.remote and isinstance(name, str):
-            counts.setdefault(name, Counter())[sum(links.active)] += 1
+    for (name, up), times in switched.items():
+        if isinstance(name, str):
+            counts.setdefault(name, Counter())[up] = times
     known = {name: next((n for part, n in _LINKS_TO_SWITCHES.items() if part in name), 0) for name in counts}
     return {name: max(_usual(found), known[name]) for name, found in counts.items()}
 
@@ -83,19 +93,17 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl/issues/1608
     """
-    expected, most = _expected_links(job), Counter[tuple[str, str]]()
-    for reading in readings(job):
-        links = nvlinks_of(reading)
-        if links is not None:
-            key = (reading.node.key, str(reading.gpu.name))
-            most[key] = max(most[key], sum(links.active))
+    linked = [_Linked(r, links, sum(links.active)) for r in readings(job) if (links := nvlinks_of(r)) is not None]
+    expected = _expected_links(linked)
+    alike = grouped(linked, lambda each: (each.reading.node.key, str(each.reading.gpu.name)))
+    most = {place: max([each.up for each in here]) for place, here in alike.items()}
     usual = _usual_links(most)
 
-    def short(reading: Reading) -> tuple[Severity, str] | None:
-        links, name = nvlinks_of(reading), reading.gpu.name
-        if links is None or not isinstance(name, str) or not_ready(reading) or reading.gpu.mig is True:
+    def short(reading: Reading, links: NvLinks, up: int) -> tuple[Severity, str] | None:
+        name = reading.gpu.name
+        if not isinstance(name, str) or not_ready(reading) or reading.gpu.mig is True:
             return None  # in MIG mode a GPU may have no links
-        up, beside = sum(links.active), most[reading.node.key, name]
+        beside = most[reading.node.key, name]
         there = max(beside, expected.get(name, 0)) if "switch" in links.remote or not up else beside
         found: Severity = "error" if up > 0 or name in expected else "info"
         elsewhere = ""
@@ -109,30 +117,38 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
             return found, f"none of {there} NVLinks{elsewhere} is active"
         return found, f"{up} of {there} NVLinks{elsewhere} are active{lacking}"
 
-    wrong = {id(reading): fault for reading in readings(job) if (fault := short(reading)) is not None}
+    wrong: dict[int, tuple[Severity, str]] = {}
+    for (node, name), here in alike.items():
+        full = max(most[node, name], expected.get(name, 0), usual.get(name, 0))
+        for each in here:
+            if each.up < full and (fault := short(*each)) is not None:
+                wrong[id(each.reading)] = fault
+    faulty = [reading for reading in readings(job) if id(reading) in wrong] if wrong else []
 
     def say(reading: Reading, severity: Severity) -> str:
-        fault = wrong.get(id(reading))
-        return fault[1] if fault is not None and fault[0] == severity else ""
+        found, words = wrong[id(reading)]
+        return words if found == severity else ""
 
     fix = Fix(
         "Drain the node and reset the GPU; if the link stays down, reseat or replace the bridge, tray or GPU.",
         ("nvidia-smi nvlink -s -i {gpu}", "nvidia-smi topo -m", "sudo nvidia-smi --gpu-reset -i {gpu}"),
     )
-    yield from judged(job, lambda r: say(r, "error"), fix, severity="error")
-    yield from findings(judged(job, lambda r: say(r, "warning"), fix, severity="warning"))
-    yield from findings(judged(job, lambda r: say(r, "info"), fix, severity="info"))
-    for group in grouped(readings(job), lambda reading: reading.node.key).values():
-        yield from _without_access(group[0].node, {reading.gpu.index: reading for reading in group})
+    yield from judged(job, lambda r: say(r, "error"), fix, among=faulty, severity="error")
+    yield from findings(judged(job, lambda r: say(r, "warning"), fix, among=faulty, severity="warning"))
+    yield from findings(judged(job, lambda r: say(r, "info"), fix, among=faulty, severity="info"))
+    for group in by_node(job).values():
+        yield from _without_access(group[0].node, group)
 
 
-def _without_access(node: NodeFacts, known: dict[int, Reading]) -> Iterator[Finding]:
-    """Yield GPUs that NVLink connects and P2P does not; `known` are the node's GPUs by index."""
+def _without_access(node: NodeFacts, here: list[Reading]) -> Iterator[Finding]:
+    """Yield GPUs that NVLink connects and P2P does not; `here` are the node's GPUs."""
     gpus = node.gpus
     if not isinstance(gpus, Gpus) or gpus.confidential_compute is True:
         return
+    refused = [pair for pair in gpus.peer_access if pair.read or pair.write]  # 0 is yes
+    known = {reading.gpu.index: reading for reading in here} if refused else {}
     cut = []
-    for pair in gpus.peer_access:
+    for pair in refused:
         wrong = next((value for value in (pair.read, pair.write) if value in _P2P), None)
         if pair.nvlink != 0 or not isinstance(wrong, int):
             continue
@@ -172,6 +188,12 @@ def gpu_nvlink_errors(job: Job) -> Iterator[Outcome]:
 
     Fix: drain the node and run ``dcgmi diag -r 3``; reseat or replace the bridge, tray or GPU if the count grows.
     """
+    counted = [
+        r
+        for r in readings(job)
+        if (isinstance(links := r.health.nvlinks, NvLinks) and links.errors)
+        or (r.gpu.load is not None and r.gpu.load.nvlink_errors)
+    ]
 
     def worst(reading: Reading, *, failed: bool) -> tuple[int, int, str]:
         """Return the highest count, its link, and the counter's name."""
@@ -185,7 +207,8 @@ def gpu_nvlink_errors(job: Job) -> Iterator[Outcome]:
         ]
         return max(counts, default=(0, 0, ""))
 
-    many = high((worst(reading, failed=False)[0] for reading in readings(job)), _MANY_LINK_ERRORS)
+    none = [0] * (len(readings(job)) - len(counted))
+    many = high(none + [worst(reading, failed=False)[0] for reading in counted], _MANY_LINK_ERRORS)
 
     def say(reading: Reading) -> str:
         if words := failing_link(reading):
@@ -197,7 +220,10 @@ def gpu_nvlink_errors(job: Job) -> Iterator[Outcome]:
         return f"NVLink {link} has counted {count} {counter} errors" if count >= many else ""
 
     yield from judged(
-        job, say, Fix("Drain the node and run the diagnostics.", ("nvidia-smi nvlink -e -i {gpu}", "dcgmi diag -r 3"))
+        job,
+        say,
+        Fix("Drain the node and run the diagnostics.", ("nvidia-smi nvlink -e -i {gpu}", "dcgmi diag -r 3")),
+        among=counted,
     )
 
 
@@ -228,6 +254,7 @@ def gpu_pcie_downgraded(job: Job) -> Iterator[Outcome]:
             "Reseat the GPU or its riser, and check the BIOS setting for the slot.",
             ("nvidia-smi -q -i {gpu} | grep -A 12 'Link Info'", "sudo lspci -vv -s {gpu} | grep -i lnk"),
         ),
+        among=[r for r in readings(job) if r.gpu.load is not None or (pcie := r.health.pcie).width != pcie.max_width],
     )
 
 
@@ -243,12 +270,16 @@ def gpu_pcie_replay(job: Job) -> Iterator[Outcome]:
 
     Fix: reseat the GPU or its riser; watch ``nvidia-smi -q | grep -i replay`` while a job runs.
     """
-    many = high((int(number(reading.health.pcie.replays)) for reading in readings(job)), _MANY_REPLAYS)
+    counts = [int(number(reading.health.pcie.replays)) for reading in readings(job)]
+    many = high(counts, _MANY_REPLAYS)
 
     def say(reading: Reading) -> str:
         count = int(number(reading.health.pcie.replays))
         return replayed(reading) or (f"{count} packets were resent over PCIe" if count >= many else "")
 
     yield from judged(
-        job, say, Fix("Reseat the GPU or its riser if the count grows.", ("nvidia-smi -q -i {gpu} | grep -i replay",))
+        job,
+        say,
+        Fix("Reseat the GPU or its riser if the count grows.", ("nvidia-smi -q -i {gpu} | grep -i replay",)),
+        among=[r for r, n in zip(readings(job), counts, strict=True) if n >= many or r.gpu.load is not None],
     )

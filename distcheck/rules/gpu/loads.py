@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuLoad
 from distcheck.facts.job import Job
-from distcheck.rules.gpu.readings import Reading, number, on_grace, readings
+from distcheck.rules.gpu.readings import Reading, by_node, number, on_grace, readings
 from distcheck.rules.wording import grouped, majority, once
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 HARDWARE_SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 """NVML's reasons for the current clocks."""
+_HELD = HARDWARE_SLOWDOWN | SOFTWARE_THERMAL | HARDWARE_THERMAL | POWER_BRAKE
 _NOTICEABLE_SHARE, _NOTICEABLE_SECONDS = 0.02, 0.1
 """Share of the watched time; less does not slow a job noticeably."""
 _SHARE_OF_LOOKS = 0.1
@@ -26,6 +27,18 @@ _CHECKSUM_ERRORS_PER_SECOND = 100.0
 """DCGM's limit for checksum errors on NVLinks; a single replay or recovery already counts."""
 _USUAL_CLOCK_SHARE = 0.9
 _RESENT = frozenset({"replay", "recovery", "failed recovery"})
+
+
+@once
+def held(job: Job) -> list[Reading]:
+    """Return the GPUs that may be held back: by their clock reasons or their heat, or watched under load."""
+    return [
+        reading
+        for reading in readings(job)
+        if reading.gpu.load is not None
+        or int(number((health := reading.health).clocks.event_reasons)) & _HELD
+        or number(health.temperature_celsius) >= number(health.slowdown_celsius)
+    ]
 
 
 def slowed_by_heat(reading: Reading) -> str:
@@ -125,9 +138,9 @@ def held_clocks(reading: Reading, usual_clocks: Mapping[str | Missing, float]) -
 def usual_power_limits(job: Job) -> dict[str, float]:
     """Return by model the power limit that its GPUs have on most nodes, if most agree."""
     models: dict[str, dict[float, list[str]]] = {}
-    nodes = grouped(readings(job), lambda r: (r.node.key, str(r.gpu.name)))
-    for (node, name), alike in nodes.items():
-        highest = max(number(r.health.power_limit_watts) for r in alike)
-        models.setdefault(name, {}).setdefault(highest, []).append(node)
+    for node, here in by_node(job).items():
+        limits = sorted({(str(r.gpu.name), number(r.health.power_limit_watts)) for r in here})
+        for name, highest in dict(limits).items():
+            models.setdefault(name, {}).setdefault(highest, []).append(node)
     usual = ((name, majority(limits)) for name, limits in models.items())
     return {name: watts for name, watts in usual if watts is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
@@ -56,14 +57,15 @@ def present(job: Job) -> tuple[Presence, ...]:
     found = []
     for node, devices in seen(job):
         here = job.ranks_on(node)
-        takers = grouped((rank for rank in here if rank.gpu is not None), lambda rank: rank.gpu)
-        all_known = bool(here) and all(rank.gpu is not None for rank in here)
+        takers = grouped(here, attrgetter("gpu"))
+        all_known = bool(here) and None not in takers
         for gpu in devices:
             if gpu.lost:
                 continue
-            names = (gpu.uuid, *gpu.mig_uuids) if isinstance(gpu.uuid, str) else gpu.mig_uuids
-            ranks = tuple(rank for name in names for rank in takers.get(name, ()))
-            found.append(Presence(node, gpu, ranks, used=bool(ranks) or not all_known))
+            ranks = tuple(takers.get(gpu.uuid, ()))
+            if gpu.mig_uuids:
+                ranks += tuple(rank for name in gpu.mig_uuids for rank in takers.get(name, ()))
+            found.append(Presence(node, gpu, ranks, bool(ranks) or not all_known))
     return tuple(found)
 
 
@@ -73,6 +75,24 @@ def readings(job: Job) -> tuple[Reading, ...]:
     return tuple(
         Reading(node, gpu, gpu.health, ranks, used) for node, gpu, ranks, used in present(job) if gpu.health is not None
     )
+
+
+@once
+def by_node(job: Job) -> dict[str, list[Reading]]:
+    """Return the GPUs whose condition was read, by their node's key."""
+    return grouped(readings(job), lambda reading: reading.node.key)
+
+
+@once
+def _fabrics(job: Job) -> set[Fabric | Missing]:
+    """Return the different states of the GPUs in NVSwitch fabrics; a healthy job has few."""
+    return {reading.health.fabric for reading in readings(job)}
+
+
+def in_fabrics(job: Job, test: Callable[[Fabric], object]) -> list[Reading]:
+    """Return the GPUs whose state in the NVSwitch fabric passes a test, called once for each different state."""
+    odd = {fabric for fabric in _fabrics(job) if isinstance(fabric, Fabric) and test(fabric)}
+    return [reading for reading in readings(job) if reading.health.fabric in odd] if odd else []
 
 
 def number(value: float | Missing | None) -> float:
@@ -101,6 +121,8 @@ def _not_read(job: Job) -> Iterator[NotChecked]:
 def _passed_over(job: Job) -> tuple[Presence, ...]:
     """Return the used GPUs whose condition no process has read, where that of others was read."""
     there = present(job)
+    if all(each.gpu.health is not None for each in there):
+        return ()
     # Pods of one machine are separate nodes and may see the same GPUs.
     read = {each.gpu.uuid for each in there if each.gpu.health is not None}
     return tuple(
@@ -159,6 +181,7 @@ def judged(
     say: Callable[[Reading], str | Missing],
     fix: Fix,
     *,
+    among: Iterable[Reading] | None = None,
     severity: Severity = "warning",
     scope: Scope = "gpu",
     owner: Owner = "admin",
@@ -166,11 +189,14 @@ def judged(
 ) -> Iterator[Outcome]:
     """Yield what is wrong with GPUs, one finding for all nodes with the same faults.
 
-    `say` returns what is wrong with a GPU, '' if nothing is, `Missing` if unknown. A fault of a GPU that no rank uses
-    is an info finding. In the commands of `fix`, {gpu} stands for the argument of nvidia-smi's ``-i``.
+    `say` returns what is wrong with a GPU, '' if nothing is, `Missing` if unknown. It is called for the GPUs of
+    `among`, in the order of `readings`; for all of them if a cheaper test has not left out sound ones. A fault of a GPU
+    that no rank uses is an info finding. In the commands of `fix`, {gpu} stands for the argument of nvidia-smi's
+    ``-i``.
     """
     yield from not_read(job)
-    answers = [(reading, words) for reading in readings(job) if (words := say(reading))]
+    asked = readings(job) if among is None else among
+    answers = [(reading, words) for reading in asked if (words := say(reading))]
     yield from _unknown((reading, words) for reading, words in answers if isinstance(words, Missing))
     faults = [(reading, words) for reading, words in answers if isinstance(words, str)]
     for used in (True, False):

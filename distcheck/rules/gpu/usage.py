@@ -10,7 +10,7 @@ from distcheck.facts.job import Job
 from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
-from distcheck.rules.gpu.readings import Reading, judged, not_read, number, on_grace, readings
+from distcheck.rules.gpu.readings import Reading, by_node, judged, not_read, number, on_grace, readings
 from distcheck.rules.wording import grouped, listed, numbers_of
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def gpu_other_processes(job: Job) -> Iterator[Outcome]:
             "End your own processes; request exclusive GPUs from the scheduler.",
             ("nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv -i {gpu}", "#SBATCH --exclusive"),
         ),
+        among=[r for r in readings(job) if r.health.processes or number(r.gpu.memory_used_bytes) > _MUCH_BYTES],
         severity="info" if "node" in job.asked.looks else "warning",
         owner="unknown",
     )
@@ -78,10 +79,10 @@ def _strangers(job: Job) -> dict[tuple[str, int], str]:
     have owners, if all but one have (the last is its home) and it is not the only such process there.
     """
     strangers: dict[tuple[str, int], str] = {}
-    for node, group in grouped(readings(job), lambda r: r.node.key).items():
+    for node, group in by_node(job).items():
         on: dict[int, set[int]] = {}
         held: dict[tuple[int, int], int] = {}
-        for reading in group:
+        for reading in (each for each in group if each.health.processes):
             processes = reading.health.processes
             if isinstance(processes, Missing) or _shares(reading) or reading.gpu.mig is True:
                 continue
@@ -130,6 +131,7 @@ def gpu_stray_context(job: Job) -> Iterator[Outcome]:
                 "nvidia-smi --query-compute-apps=gpu_bus_id,pid,used_memory --format=csv",
             ),
         ),
+        among=readings(job) if strangers else (),
         owner="user",
     )
 
@@ -158,6 +160,7 @@ def gpu_utilisation_before_start(job: Job) -> Iterator[Outcome]:
             "Wait, or request exclusive GPUs.",
             ("nvidia-smi dmon -s u -c 5 -i {gpu}", "#SBATCH --exclusive"),
         ),
+        among=[r for r in readings(job) if r.health.utilisation_percent],
         severity="info" if "node" in job.asked.looks else "warning",
         owner="unknown",
     )
@@ -203,7 +206,11 @@ def gpu_prohibited_mode(job: Job) -> Iterator[Outcome]:
         return "compute mode prohibited: CUDA cannot use it" if mode == _PROHIBITED else ""
 
     yield from judged(
-        job, say, Fix("Set the default mode.", ("sudo nvidia-smi -i {gpu} -c DEFAULT",)), severity="error"
+        job,
+        say,
+        Fix("Set the default mode.", ("sudo nvidia-smi -i {gpu} -c DEFAULT",)),
+        among=[r for r in readings(job) if r.health.compute_mode],
+        severity="error",
     )
 
 

@@ -11,7 +11,7 @@ from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked, Severity
 from distcheck.rules.gpu.nodes import nvidia_nodes, seen
-from distcheck.rules.gpu.readings import Reading, findings, judged, number, readings
+from distcheck.rules.gpu.readings import Reading, by_node, findings, judged, number, readings
 from distcheck.rules.wording import brief, grouped, listed, numbers_of, once
 
 if TYPE_CHECKING:
@@ -161,8 +161,8 @@ def _recent(node: NodeFacts) -> list[Xid]:
 def _worst(job: Job) -> dict[tuple[str, str], _Worst]:
     """Return the decisive Xid of each GPU that could be read, by node and PCI address."""
     found = {}
-    by_gpu = {node.key: grouped(_recent(node), lambda x: x.pci) for node, _ in seen(job)}
-    for reading in readings(job):
+    by_gpu = {node.key: grouped(recent, lambda x: x.pci) for node, _ in seen(job) if (recent := _recent(node))}
+    for reading in (each for node in by_gpu for each in by_node(job).get(node, ())):
         xids = by_gpu[reading.node.key].get(str(reading.gpu.pci), [])
         if xids:
             found[reading.node.key, str(reading.gpu.pci)] = _decisive(reading, xids)
@@ -205,10 +205,13 @@ def _unreadable(job: Job) -> Iterator[NotChecked]:
 
 def _elsewhere(job: Job) -> Iterator[Finding]:
     """Yield Xids of GPUs that NVML does not list: GPUs outside the container, or gone ones."""
+    reporting = [node for node in nvidia_nodes(job) if _recent(node)]
+    if not reporting:
+        return
     lost = {(node.key, gpu.pci) for node, devices in seen(job) for gpu in devices if gpu.lost}
     unnamed = {key for key, pci in lost if not isinstance(pci, str)}
     reported = lost | {(reading.node.key, reading.gpu.pci) for reading in readings(job)}
-    for node in nvidia_nodes(job):
+    for node in reporting:
         strange = [x for x in _recent(node) if (node.key, x.pci) not in reported]
         if node.key in unnamed:
             strange = [x for x in strange if x.number != _FELL_OFF]  # of the GPU that is lost
