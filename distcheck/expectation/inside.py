@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from distcheck.expectation.hardware import Inside, NvLinkWay, PcieWay
@@ -41,8 +42,7 @@ def _nvlink(seen: Gpus, links: Sequence[NvLinks], *, joined: bool) -> Inside | M
 
     `joined` says whether NVLink joins all used GPUs, as far as NVML reports it.
     """
-    least = min(links, key=lambda each: sum(each.active))
-    active = sum(least.active)
+    active, least = min(((sum(each.active), each) for each in links), key=lambda item: item[0])
     if isinstance(least.version, Missing):
         return Missing(reason="the generation of the NVLinks could not be read")
     kind = nvlink_kind(least.version, least.speed_MBps if isinstance(least.speed_MBps, int) else None)
@@ -52,10 +52,9 @@ def _nvlink(seen: Gpus, links: Sequence[NvLinks], *, joined: bool) -> Inside | M
     if _switched(links) or (others > 0 and active % others and "gpu" not in least.remote):
         return NvLinkWay(kind, active, exact=joined)
     # Each link leads to one other GPU, so links to unused GPUs do not count.
-    full_mesh = _full_mesh(seen)
     if len(links) == others + 1:
         return NvLinkWay(kind, active, switched=False, exact=others == 1)
-    if not full_mesh or active % others:
+    if not _full_mesh(seen) or active % others:
         return Missing(reason="it is unknown which NVLinks join the used GPUs")
     return NvLinkWay(kind, active // others * (len(links) - 1), switched=False, exact=False)
 
@@ -76,8 +75,11 @@ def _groups(seen: Gpus, used: Sequence[int]) -> list[set[int]] | Missing:
     """Return the used GPUs in groups that NVLink joins, directly or through others."""
     if not seen.peer_access:
         return Missing(reason="the NVLink topology was not read")
+    joined = _joined(seen)
+    if joined.issuperset(combinations(sorted(used), 2)):
+        return [set(used)]
     beside: dict[int, set[int]] = {}
-    for one, other in _joined(seen):
+    for one, other in joined:
         if one < other:  # as the probe asks NVML
             beside.setdefault(one, set()).add(other)
             beside.setdefault(other, set()).add(one)
@@ -87,7 +89,7 @@ def _groups(seen: Gpus, used: Sequence[int]) -> list[set[int]] | Missing:
         while new:
             group |= new
             rest -= new
-            new = rest.intersection(*[set[int]().union(*(beside.get(index, ()) for index in new))])
+            new = rest.intersection(other for index in new for other in beside.get(index, ()))
         groups.append(group)
     return groups
 
