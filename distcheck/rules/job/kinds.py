@@ -63,12 +63,14 @@ def kinds(job: Job) -> tuple[Kind, ...]:
 
 def _of_rank(rank: RankFacts) -> tuple[object, ...]:
     where, log = rank.placement, rank.run.nccl if rank.run else None
-    variables = [
-        (name, "0" if name in _NUMBERS and value.isdecimal() and len(value) <= _LONGEST else value)
-        for name, value in rank.environment.items()
-    ]
+    variables = rank.environment
+    numbers = {
+        name: "0"
+        for name in _NUMBERS.intersection(variables)
+        if (value := variables[name]).isdecimal() and len(value) <= _LONGEST
+    }
     return (
-        variables, where.rank is None, where.local_rank is None, where.node_rank is None, where.world_size,
+        variables | numbers, where.rank is None, where.local_rank is None, where.node_rank is None, where.world_size,
         where.local_world_size, where.master_addr, where.master_port, where.launcher, where.by_options,
         where.master_derived, rank.cpu_list, rank.cpus, log.version if isinstance(log, NcclLog) else "",
     )  # fmt: skip
