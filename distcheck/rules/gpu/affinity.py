@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -12,14 +13,25 @@ from distcheck.facts.ranges import unfold
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
-from distcheck.rules.gpu.assigned import WORDS, Routes, Take, by_picture, reach, takes, ways
+from distcheck.rules.gpu.assigned import WORDS, Routes, Take, by_picture, reach, takes, takes_by_node, ways
 from distcheck.rules.gpu.nodes import card, not_seen
-from distcheck.rules.wording import are, brief, grouped, listed, majority, named, numbers_of, process_name, starter
+from distcheck.rules.wording import (
+    are,
+    brief,
+    grouped,
+    listed,
+    majority,
+    named,
+    numbers_of,
+    once,
+    process_name,
+    starter,
+)
 from distcheck.selection.adapters import HCA
 from distcheck.selection.pci import Near, by_gpu, fabric_nics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from distcheck.facts.node import NodeFacts
     from distcheck.rules.finding import Owner, Scope, Severity
@@ -47,8 +59,11 @@ def gpu_far_from_cpu(job: Job) -> Iterator[Outcome]:
     yield from not_seen(job)
     faults = []
     for take in takes(job):
-        near, own = unfold(take.cpus), unfold(take.rank.cpu_list)
-        if near and own and len(own) < (take.node.cpus or 0) and not near & own:
+        own = unfold(take.rank.cpu_list)
+        if not own or len(own) >= (take.node.cpus or 0):
+            continue
+        near = unfold(take.cpus)
+        if near and near.isdisjoint(own):
             words = f"bound to CPUs {take.rank.cpu_list}; the CPUs next to its {take.name} are {take.cpus}"
             faults.append((take, words))
     for alike in by_picture(faults):
@@ -98,19 +113,19 @@ def gpu_far_from_nic(job: Job) -> Iterator[Outcome]:
     if len(job.nodes) < 2:
         return
     yield from _no_tree(job)
-    known = [(take, found) for take in takes(job) if (found := ways(take)) is not None]
     left_out: list[tuple[Take, str]] = []
     down: list[tuple[Take, str]] = []
-    for take, found in known:
+    adapters: dict[int, str] = {}
+    for take, found in ways(job):
         if found.left_out is not None:
             left_out.append((take, f"{_gets(take, found)}, although {_verb(found.left_out)} {_where(found.left_out)}"))
-        elif found.down is not None and take.node.infiniband is None and _usual(known, take, found.down):
+        elif found.down is not None and take.node.infiniband is None and _usual(job, take, found.down):
+            adapters[id(take)] = found.down.nics[0].name
             down.append((take, f"{_gets(take, found)}; {_verb(found.down)} {_where(found.down)} but down"))
     for alike in by_picture(left_out):
         yield _finding(job, alike, _list_of(alike[0][0].node), scope="rank", owner="user")
     for alike in by_picture(down):
-        found = ways(alike[0][0])
-        name = found.down.nics[0].name if found is not None and found.down is not None else ""
+        name = adapters[id(alike[0][0])]
         fix = Fix(
             "Bring the port up; until then exclude the node, or accept the slower path.",
             (f"ibstat {name}", f"rdma link show {name}/1", f"cat /sys/class/infiniband/{name}/ports/*/phys_state"),
@@ -120,7 +135,7 @@ def gpu_far_from_nic(job: Job) -> Iterator[Outcome]:
 
 def _no_tree(job: Job) -> Iterator[NotChecked]:
     """Yield the nodes whose PCI tree could not be read."""
-    blind = [n for n in {take.node.key: take.node for take in takes(job)}.values() if isinstance(n.pci, Missing)]
+    blind = [here[0].node for here in takes_by_node(job).values() if isinstance(here[0].node.pci, Missing)]
     for reason, nodes in grouped(blind, lambda node: node.pci.reason if isinstance(node.pci, Missing) else "").items():
         yield NotChecked(reason=reason, nodes=tuple(node.name for node in nodes), required=False)
 
@@ -139,10 +154,18 @@ def _where(near: Near) -> str:
     return WORDS[near.distance]
 
 
-def _usual(known: Sequence[tuple[Take, Routes]], take: Take, wanted: Near) -> bool:
-    """Return whether most other GPUs of this model have an adapter at least as near."""
-    others = [found.got for other, found in known if other is not take and other.gpu.name == take.gpu.name]
-    return 2 * sum(reach(got.distance) <= reach(wanted.distance) for got in others) > len(others)
+@once
+def _reached(job: Job) -> dict[str | Missing, Counter[int]]:
+    """Return by model how many GPUs have their adapter at which reach."""
+    models = grouped(ways(job), lambda item: item[0].gpu.name)
+    return {name: Counter(reach(found.got.distance) for _, found in alike) for name, alike in models.items()}
+
+
+def _usual(job: Job, take: Take, wanted: Near) -> bool:
+    """Return whether most other GPUs of this model have an adapter at least as near as this one lacks."""
+    others = _reached(job)[take.gpu.name]
+    near = sum(count for distance, count in others.items() if distance <= reach(wanted.distance))
+    return 2 * near > others.total() - 1
 
 
 def _list_of(node: NodeFacts) -> Fix:
@@ -188,19 +211,22 @@ _Order = tuple[tuple[int, int], ...]
 def _shapes(job: Job) -> Iterator[dict[_Order, list[list[Take]]]]:
     """Yield groups of comparable nodes, by the order in which their ranks take the GPUs."""
     comparable: dict[tuple[object, ...], dict[_Order, list[list[Take]]]] = {}
-    for here in grouped(takes(job), lambda take: take.node.key).values():
+    for here in takes_by_node(job).values():
         node = here[0].node
         addresses, models = _addresses(node), {g.name for g in _devices(node) if isinstance(g.name, str)}
         local = [n for take in here if (n := take.rank.placement.local_rank) is not None]
         complete = len(set(local)) == len(here) == len(job.ranks_on(node))
         shared = any(take.rank.gpu in take.gpu.mig_uuids for take in here)
-        if not addresses or len(models) != 1 or not complete or shared or _rails(node) is None:
+        if not addresses or len(models) != 1 or not complete or shared:
             continue
         places = (addresses.index(str(take.gpu.pci)) for take in here)
         order = tuple(sorted(zip(local, places, strict=True)))
         alike = comparable.setdefault((*models, len(addresses), *sorted(local)), {})
         alike.setdefault(order, []).append(here)
-    yield from comparable.values()
+    for alike in comparable.values():
+        if len(alike) > 1:
+            railed = ((order, [on for on in nodes if _rails(on[0].node) is not None]) for order, nodes in alike.items())
+            yield {order: nodes for order, nodes in railed if nodes}
 
 
 def _devices(node: NodeFacts) -> tuple[Gpu, ...]:

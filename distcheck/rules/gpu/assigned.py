@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
@@ -12,7 +11,8 @@ from distcheck.facts.node import NodeFacts
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.gpu.nodes import at, seen
-from distcheck.rules.wording import once
+from distcheck.rules.job.kinds import ranks_by
+from distcheck.rules.wording import grouped, once
 from distcheck.selection.adapters import HCA, chosen, off, overridden, served
 from distcheck.selection.pci import DISTANCES, ON_SWITCH, Distance, Near, nearest
 
@@ -64,6 +64,12 @@ def takes(job: Job) -> tuple[Take, ...]:
     return tuple(found)
 
 
+@once
+def takes_by_node(job: Job) -> dict[str, list[Take]]:
+    """Return what the ranks take, by their node's key."""
+    return grouped(takes(job), lambda take: take.node.key)
+
+
 class Routes(NamedTuple):
     """How a GPU's traffic can reach the network."""
 
@@ -77,16 +83,36 @@ class Routes(NamedTuple):
     """Nearer adapters that NCCL would use if one of their ports were up."""
 
 
-def ways(take: Take) -> Routes | None:
-    """Return how a GPU reaches the network over NCCL's InfiniBand transport, None if unknown."""
-    pci, place = take.node.pci, take.place
-    variables = take.rank.environment
-    if not isinstance(pci, Pci) or place is None or off(variables) or overridden(variables):
-        return None
-    return _ways(place, pci.nics, variables.get(HCA), virtual=pci.virtual)
+@once
+def ways(job: Job) -> list[tuple[Take, Routes]]:
+    """Return how the ranks' GPUs reach the network over NCCL's InfiniBand transport, where that is known.
+
+    It is worked out once for GPUs at the same place among the same adapters with the same NCCL_IB_HCA.
+    """
+    by_list = ranks_by(job, lambda rank: (rank.environment.get(HCA),) if _over_ib(rank) else None)
+    lists = {id(rank): value for (value,), ranks in by_list.items() for rank in ranks}
+    trees: dict[tuple[tuple[Nic, ...], bool], dict[tuple[PciPlace, str | None], Routes | None]] = {}
+    found = []
+    for here in takes_by_node(job).values():
+        pci = here[0].node.pci
+        if not isinstance(pci, Pci):
+            continue
+        known = trees.setdefault((pci.nics, pci.virtual), {})
+        for take in here:
+            if take.place is None or id(take.rank) not in lists:
+                continue
+            key = take.place, lists[id(take.rank)]
+            if key not in known:
+                known[key] = _ways(take.place, pci.nics, key[1], virtual=pci.virtual)
+            if (way := known[key]) is not None:
+                found.append((take, way))
+    return found
 
 
-@lru_cache(4096)
+def _over_ib(rank: RankFacts) -> bool:
+    return not off(rank.environment) and not overridden(rank.environment)
+
+
 def _ways(place: PciPlace, there: tuple[Nic, ...], value: str | None, *, virtual: bool) -> Routes | None:
     nics = tuple(nic for nic in there if served(nic))
     mine = tuple(nic for nic in nics if chosen(nic, value))
