@@ -9,9 +9,9 @@ from distcheck.facts.gpu import Gpus, usable_name
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import Fix, Owner
-from distcheck.rules.gpu.nodes import VARIABLE, at, seen, values
+from distcheck.rules.gpu.nodes import VARIABLE, all_visible, at, seen, values
 from distcheck.rules.wording import once
-from distcheck.selection.visible_devices import device_of, visible
+from distcheck.selection.visible_devices import device_of
 
 if TYPE_CHECKING:
     from distcheck.facts.gpu import Gpu
@@ -25,7 +25,7 @@ WRONG_LIBRARY = frozenset({34, 803, 804})
 
 
 class Shown(NamedTuple):
-    """A rank to which CUDA showed GPUs, and the GPUs expected from its variables."""
+    """A rank to which CUDA showed other GPUs, or another order, than expected from its variables."""
 
     node: NodeFacts
     devices: tuple[Gpu, ...]
@@ -43,15 +43,11 @@ class Shown(NamedTuple):
     @property
     def withheld(self) -> tuple[str, ...]:
         """Return the expected GPUs that CUDA does not show."""
-        if self.uuids == self.expected:
-            return ()
         return tuple(uuid for uuid in self.expected if uuid not in self.uuids)
 
     @property
     def reordered(self) -> bool:
         """Return whether CUDA orders the GPUs differently, or reads a list of indices differently."""
-        if self.uuids == self.expected:
-            return False
         if set(self.uuids) == set(self.expected):
             return True
         return len(self.uuids) == len(self.expected) and order_matters(self.rank, self.devices)
@@ -59,7 +55,7 @@ class Shown(NamedTuple):
 
 @once
 def shown(job: Job) -> tuple[Shown, ...]:
-    """Return the ranks to which CUDA showed GPUs.
+    """Return the ranks to which CUDA showed other GPUs, or another order, than their variables select.
 
     Nodes with a lost GPU and ranks with a wrong CUDA_VISIBLE_DEVICES are left to other rules.
     """
@@ -69,8 +65,10 @@ def shown(job: Job) -> tuple[Shown, ...]:
             continue
         for rank, _, fault, own, expected in values(job, node):
             view = rank.cuda
-            if fault is None and isinstance(view, CudaView) and not view.error and all(d.uuid for d in view.devices):
-                uuids = tuple(device.uuid for device in view.devices)
+            if fault is not None or not isinstance(view, CudaView) or view.error:
+                continue
+            uuids = tuple([device.uuid for device in view.devices])
+            if uuids != expected.uuids and all(uuids):
                 found.append(Shown(node, own, rank, uuids, expected.uuids))
     return tuple(found)
 
@@ -89,7 +87,7 @@ def should_start(job: Job) -> list[tuple[NodeFacts, Gpus, RankFacts]]:
         gpus = node.gpus
         if not isinstance(gpus, Gpus) or gpus.unread or any(gpu.lost for gpu in devices):
             continue
-        if visible(None, devices).uuids:
+        if all_visible(job, node).uuids:
             found += [(node, gpus, rank) for rank in job.ranks_on(node)]
     return found
 

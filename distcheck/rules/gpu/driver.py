@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.cuda import CudaDevice, CudaView
@@ -45,11 +46,10 @@ def too_old(job: Job) -> tuple[TooOld, ...]:
     """Return the ranks whose driver cannot run their torch at all: another major version of CUDA."""
     outcome = []
     for _, gpus, rank in should_start(job):
-        build = build_of(job, rank)
-        if not isinstance(build, TorchBuild) or build.cuda is None or error_of(rank) in WRONG_LIBRARY:
+        build, supported = build_of(job, rank), _supported(rank, gpus)
+        if not supported or not isinstance(build, TorchBuild) or build.cuda is None:
             continue
-        supported = _supported(rank, gpus)
-        if supported and _major(supported) < _major(build.cuda):
+        if _major(supported) < _major(build.cuda) and error_of(rank) not in WRONG_LIBRARY:
             driver = gpus.driver if isinstance(gpus.driver, str) else "of unknown version"
             outcome.append(TooOld(rank, build.version, build.cuda, supported, driver))
     return tuple(outcome)
@@ -58,10 +58,16 @@ def too_old(job: Job) -> tuple[TooOld, ...]:
 def _supported(rank: RankFacts, gpus: Gpus) -> str:
     """Return the CUDA version of the libcuda that the rank loads, which may be a forward compatibility package."""
     if isinstance(rank.cuda, CudaView) and rank.cuda.version:
-        return f"{rank.cuda.version // 1000}.{rank.cuda.version % 1000 // 10}"
+        return _release(rank.cuda.version)
     return gpus.cuda_driver if isinstance(gpus.cuda_driver, str) else ""
 
 
+@lru_cache(64)
+def _release(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+@lru_cache(64)
 def _major(version: str) -> int:
     text = version.partition(".")[0]
     return int(text) if text.isdecimal() else 0
@@ -125,12 +131,16 @@ def sw_arch_unsupported(job: Job) -> Iterator[Outcome]:
     """
     yield from not_seen(job)
     wrong = []
+    fits: dict[tuple[tuple[int, int], tuple[str, ...]], bool] = {}
     for _, _, rank in should_start(job):
         known, device = job.process_of(rank).libraries, _device(rank)
         built_for = known.architectures if isinstance(known, Libraries) else ()
         if device is None or device.capability == (0, 0) or not built_for:
             continue
-        if not any(runs(device.capability, architecture) for architecture in built_for):
+        key = device.capability, built_for
+        if key not in fits:
+            fits[key] = any(runs(device.capability, architecture) for architecture in built_for)
+        if not fits[key]:
             wrong.append((device.capability, built_for, rank))
     for (capability, architectures), items in grouped(wrong, lambda item: item[:2]).items():
         ranks = [rank for *_, rank in items]
@@ -152,7 +162,10 @@ def sw_arch_unsupported(job: Job) -> Iterator[Outcome]:
 def _device(rank: RankFacts) -> CudaDevice | None:
     """Return the device that a rank takes, the first visible one if that is not known."""
     devices = rank.cuda.devices if isinstance(rank.cuda, CudaView) and not rank.cuda.error else ()
-    return next((device for device in devices if device.uuid == rank.gpu), next(iter(devices), None))
+    for device in devices:
+        if device.uuid == rank.gpu:
+            return device
+    return devices[0] if devices else None
 
 
 def runs(capability: tuple[int, int], architecture: str) -> bool:

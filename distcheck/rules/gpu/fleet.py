@@ -35,7 +35,10 @@ def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
     Fix: request one model: ``#SBATCH --constraint=h100`` or ``--gres=gpu:h100:8``; exclude the odd nodes.
     """
     yield from not_seen(job)
-    kinds = _kinds([p for p in present(job) if p.used])
+    used = [p for p in present(job) if p.used]
+    if len({(p.gpu.name, p.gpu.memory_bytes) for p in used}) < 2:
+        return
+    kinds = _kinds(used)
     if len(kinds) < 2:
         return
     nodes = {kind: {p.node.key for p in alike} for kind, alike in kinds.items()}

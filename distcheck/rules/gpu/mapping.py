@@ -12,12 +12,22 @@ from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.gpu.mig_use import undivided
-from distcheck.rules.gpu.nodes import VARIABLE, at, card, equipped, lacks_gpus, not_seen, nvidia_nodes, seen, values
+from distcheck.rules.gpu.nodes import (
+    VARIABLE,
+    all_visible,
+    at,
+    card,
+    equipped,
+    lacks_gpus,
+    not_seen,
+    nvidia_nodes,
+    seen,
+    values,
+)
 from distcheck.rules.gpu.nvml_errors import LOST, error_code, remedy
 from distcheck.rules.gpu.sharing import cause_of, explained, shared_gpus
 from distcheck.rules.gpu.visibility import no_gpu, wrong_values
 from distcheck.rules.wording import brief, found, grouped, listed, named, numbers_of
-from distcheck.selection.visible_devices import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,7 +151,7 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
             continue  # gpu-fell-off-bus reports it
         if node.key in left_out:
             continue  # gpu-mig-without-device reports it
-        if not visible(None, devices).uuids:
+        if not all_visible(job, node).uuids:
             why = "NVML works but counts no GPU" if not devices else "the job has no access to any of the GPUs"
             without.setdefault(why, []).append(node)
             continue
@@ -271,7 +281,10 @@ def gpu_duplicate(job: Job) -> Iterator[Outcome]:
                 # The substitute for an unreadable UUID is unique on one node only.
                 place = "" if rank.gpu.startswith(("GPU-", "MIG-")) else node.key
                 users.setdefault((place, rank.gpu), []).append(rank)
+    shared = [ranks for ranks in users.values() if len(ranks) > 1]
+    if not shared:
+        return
     by_another = explained(job)
-    shared = [ranks for ranks in users.values() if len(ranks) > 1 and not by_another(ranks)]
+    shared = [ranks for ranks in shared if not by_another(ranks)]
     for cause, gpus in grouped(shared, lambda ranks: cause_of(job, ranks)).items():
         yield shared_gpus(job, cause, gpus)

@@ -81,17 +81,20 @@ def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
     See: https://github.com/pytorch/pytorch/issues/130181
     """
     yield from not_seen(job)
-    users = grouped(taken(job), lambda t: (t.node.key, t.rank.gpu))
-    alone = {id(group[0].rank) for group in users.values() if len(group) == 1}
     hidden: dict[tuple[str, int], list[RankFacts]] = {}
     for node, _ in seen(job):
         for rank, value, fault, _, shown in values(job, node):
-            if value is None or fault is not None or id(rank) not in alone:
+            if value is None or fault is not None or not shown.stop:
                 continue
             items = [item for item in value.split(",") if item.strip()]
-            if len(items) > 1 and shown.stop and len(shown.uuids) == 1 and shown.uuids[0].startswith("MIG-"):
+            if len(items) > 1 and len(shown.uuids) == 1 and shown.uuids[0].startswith("MIG-"):
                 hidden.setdefault((value, len(items)), []).append(rank)
-    for (value, count), ranks in hidden.items():
+    users = grouped(taken(job) if hidden else (), lambda t: (t.node.key, t.rank.gpu))
+    alone = {id(group[0].rank) for group in users.values() if len(group) == 1}
+    for (value, count), several in hidden.items():
+        ranks = [rank for rank in several if id(rank) in alone]
+        if not ranks:
+            continue
         yield found(
             job,
             ranks,

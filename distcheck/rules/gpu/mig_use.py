@@ -14,6 +14,7 @@ from distcheck.selection.visible_devices import device_of, visible
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from distcheck.facts.base import Missing
     from distcheck.facts.gpu import Gpu
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
@@ -32,14 +33,17 @@ class Taken(NamedTuple):
 @once
 def taken(job: Job) -> tuple[Taken, ...]:
     """Return what each rank takes, for the ranks whose GPU is known."""
-    return tuple(
-        Taken(rank, node, gpu, sliced=rank.gpu != gpu.uuid)
-        for node, devices in seen(job)
-        for rank in job.ranks_on(node)
-        if rank.gpu is not None
-        for gpu in devices
-        if rank.gpu == gpu.uuid or rank.gpu in gpu.mig_uuids or _is_old_name(rank.gpu, gpu)
-    )
+    found = []
+    for node, devices in seen(job):
+        by_name: dict[str | Missing, list[Gpu]] = {}
+        for gpu in devices:
+            for name in {gpu.uuid, *gpu.mig_uuids}:
+                by_name.setdefault(name, []).append(gpu)
+        for rank in job.ranks_on(node):
+            if (own := rank.gpu) is not None:
+                gpus = by_name.get(own) or [gpu for gpu in devices if _is_old_name(own, gpu)]
+                found += [Taken(rank, node, gpu, own != gpu.uuid) for gpu in gpus]
+    return tuple(found)
 
 
 def _is_old_name(name: str, gpu: Gpu) -> bool:
@@ -70,7 +74,7 @@ def undivided(job: Job) -> tuple[Undivided, ...]:
     """
     found = []
     for node, devices in seen(job):
-        empty = [gpu for gpu in devices if _is_empty(gpu)]
+        empty = [gpu for gpu in devices if gpu.mig is True and _is_empty(gpu)]
         if not empty or any(gpu.lost for gpu in devices):
             continue
         usable, total = (len(visible(None, gpus).uuids) for gpus in (devices, _whole(devices)))

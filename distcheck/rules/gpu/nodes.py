@@ -85,6 +85,16 @@ def not_seen(job: Job, but: Sequence[NodeFacts] = ()) -> Iterator[NotChecked]:
         yield NotChecked(reason=reason, nodes=tuple(node.name for node in nodes), ranks=ranks)
 
 
+@once
+def _visible(job: Job) -> dict[str, Visible]:
+    return {node.key: visible(None, devices) for node, devices in seen(job)}
+
+
+def all_visible(job: Job, node: NodeFacts) -> Visible:
+    """Return the GPUs that CUDA shows on a node of `seen` without CUDA_VISIBLE_DEVICES."""
+    return _visible(job)[node.key]
+
+
 def values(job: Job, node: NodeFacts) -> tuple[Value, ...]:
     """Return a node's ranks with their CUDA_VISIBLE_DEVICES; empty where NVML did not answer."""
     return _values(job).get(node.key, ())
@@ -96,14 +106,15 @@ def _values(job: Job) -> dict[str, tuple[Value, ...]]:
 
 
 def _of_node(job: Job, node: NodeFacts, devices: tuple[Gpu, ...]) -> Iterator[Value]:
-    known: dict[tuple[str | None, int], tuple[Fault | None, Visible]] = {}
+    known: dict[tuple[str | None, int], tuple[Fault | None, tuple[Gpu, ...], Visible]]
+    known = {(None, id(devices)): (None, devices, all_visible(job, node))}
     for rank in job.ranks_on(node):
         there = job.process_of(rank).gpus
         value, own = rank.environment.get(VARIABLE), devices if there is None else there.devices
         key = value, id(own)
         if key not in known:
-            known[key] = None if value is None else fault_in(value, own), visible(value, own)
-        yield Value(rank, value, known[key][0], own, known[key][1])
+            known[key] = None if value is None else fault_in(value, own), own, visible(value, own)
+        yield Value(rank, value, *known[key])
 
 
 def card_of(job: Job, rank: RankFacts) -> dict[str, Any]:

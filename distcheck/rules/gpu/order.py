@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
+from distcheck.facts.cuda import CudaView
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
@@ -45,7 +46,7 @@ def gpu_order_mismatch(job: Job) -> Iterator[Outcome]:
         rank
         for node, devices in seen(job)
         for rank, _, fault, _, _ in values(job, node)
-        if fault is None and _not_asked(rank) and order_matters(rank, devices)
+        if fault is None and not isinstance(rank.cuda, CudaView) and _not_asked(rank) and order_matters(rank, devices)
     ]
     if unsure:
         yield found(
@@ -189,13 +190,11 @@ def gpu_barrier_guess(job: Job) -> Iterator[Outcome]:
     hidden = {job.node_of(s.rank).key for s in shown(job) if s.withheld}
     for node, _ in seen(job):
         for rank in job.ranks_on(node) if node.key not in hidden else ():
-            visible_gpus, number, agent = rank.visible_gpus, rank.placement.rank, job.process_of(rank).agent
-            if agent is not None and agent.program == "accelerate":
-                continue  # accelerate sets the device and passes it to every barrier
+            visible_gpus, number = rank.visible_gpus, rank.placement.rank
             if not isinstance(visible_gpus, tuple) or number is None or rank.gpu not in visible_gpus:
                 continue
             guess, real = number % len(visible_gpus), visible_gpus.index(rank.gpu)
-            if guess != real:
+            if guess != real and not _names_device(job, rank):
                 wrong.append((rank, guess, real))
     if wrong:
         ranks, (first, guess, real) = [rank for rank, *_ in wrong], wrong[0]
@@ -216,6 +215,12 @@ def gpu_barrier_guess(job: Job) -> Iterator[Outcome]:
         )
 
 
+def _names_device(job: Job, rank: RankFacts) -> bool:
+    """Return whether accelerate started the rank: it sets the device and passes it to every barrier."""
+    agent = job.process_of(rank).agent
+    return agent is not None and agent.program == "accelerate"
+
+
 @rule("collectives", severity="warning", scope="rank")
 def gpu_other_than_expected(job: Job) -> Iterator[Outcome]:
     """A rank's process worked on another GPU than its variables select.
@@ -230,10 +235,13 @@ def gpu_other_than_expected(job: Job) -> Iterator[Outcome]:
     CUDA_DEVICE_ORDER=PCI_BUS_ID``.
     """
     other = [
-        (devices, rank, rank.run.gpu)
+        (devices, rank, run.gpu)
         for node, devices in seen(job)
         for rank in job.ranks_on(node)
-        if rank.run is not None and rank.run.gpu is not None and not _same(rank.run.gpu, rank.gpu, devices)
+        if (run := rank.run) is not None
+        and run.gpu is not None
+        and run.gpu != rank.gpu
+        and not _same(run.gpu, rank.gpu, devices)
     ]
     if other:
         devices, first, used = other[0]

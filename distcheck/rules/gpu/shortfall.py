@@ -97,10 +97,10 @@ def undriven(job: Job, node: NodeFacts) -> tuple[str, ...]:
     gpus, pci = node.gpus, node.pci
     if not isinstance(gpus, Gpus) or not isinstance(pci, Pci):
         return ()
-    variables = {name for rank in job.ranks_on(node) for name in rank.environment}
-    if not variables or variables & _LIMIT or any(name.startswith(_LIMITS) for name in variables):
-        return ()
     listed = {gpu.pci for gpu in gpus.devices}
-    if any(not isinstance(address, str) for address in listed):
+    unlisted = tuple(sorted(address for address in pci.gpus if address not in listed))
+    if not unlisted or any(not isinstance(address, str) for address in listed):
         return ()
-    return tuple(sorted(address for address in pci.gpus if address not in listed))
+    variables = {name for rank in job.ranks_on(node) for name in rank.environment}
+    limited = not variables or variables & _LIMIT or any(name.startswith(_LIMITS) for name in variables)
+    return () if limited else unlisted

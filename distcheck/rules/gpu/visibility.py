@@ -10,8 +10,8 @@ from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import Finding, Fix, Severity
-from distcheck.rules.gpu.nodes import VARIABLE, at, not_seen, seen, values
-from distcheck.rules.wording import brief, found, listed, named, numbers_of, starter
+from distcheck.rules.gpu.nodes import VARIABLE, Value, at, not_seen, seen, values
+from distcheck.rules.wording import brief, found, listed, named, numbers_of, once, starter
 from distcheck.selection.visible_devices import Fault, fault_in, visible
 
 if TYPE_CHECKING:
@@ -25,13 +25,12 @@ def wrong_values(job: Job, kind: str) -> Iterator[Outcome]:
     yield from not_seen(job)
     groups: dict[tuple[str, Fault], list[tuple[RankFacts, tuple[Gpu, ...]]]] = {}
     harmful = set()
-    for node, _ in seen(job):
-        for rank, value, fault, own, shown in values(job, node):
-            if value is None or fault is None or fault.kind != kind:
-                continue
-            groups.setdefault((value, fault), []).append((rank, own))
-            if rank.placement.local_rank is None or rank.placement.local_rank >= len(shown.uuids):
-                harmful.add((value, fault))
+    for rank, value, fault, own, shown in _wrong(job):
+        if value is None or fault is None or fault.kind != kind:
+            continue
+        groups.setdefault((value, fault), []).append((rank, own))
+        if rank.placement.local_rank is None or rank.placement.local_rank >= len(shown.uuids):
+            harmful.add((value, fault))
     for (value, fault), holders in groups.items():
         ranks, devices = [rank for rank, _ in holders], holders[0][1]
         uuids = visible(value, devices).uuids
@@ -52,6 +51,11 @@ def wrong_values(job: Job, kind: str) -> Iterator[Outcome]:
                 **({"item": fault.item} if fault.item else {}),
             },
         )
+
+
+@once
+def _wrong(job: Job) -> list[Value]:
+    return [each for node, _ in seen(job) for each in values(job, node) if each.fault is not None]
 
 
 def _shown(devices: tuple[Gpu, ...], uuids: tuple[str, ...]) -> list[str]:
