@@ -54,10 +54,11 @@ def takes(job: Job) -> tuple[Take, ...]:
     """Return the GPU of every rank for which it is known; with MIG, the parent GPU."""
     found = []
     for node, devices in seen(job):
-        by_name = {name: gpu for gpu in devices for name in (usable_name(gpu), *gpu.mig_uuids) if name}
+        by_name = {usable_name(gpu): gpu for gpu in devices}
+        by_name |= {uuid: gpu for gpu in devices for uuid in gpu.mig_uuids}
         places = node.pci.gpus if isinstance(node.pci, Pci) else {}
         for rank in job.ranks_on(node):
-            gpu = by_name.get(rank.gpu or "")
+            gpu = by_name.get(rank.gpu) if rank.gpu else None
             if gpu is not None:
                 place = None if isinstance(gpu.pci, Missing) else places.get(gpu.pci)
                 found.append(Take(rank, node, gpu, place))

@@ -9,7 +9,7 @@ from distcheck.facts.gpu import Gpus, usable_name
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import Fix, Owner
-from distcheck.rules.gpu.nodes import VARIABLE, all_visible, at, seen, values
+from distcheck.rules.gpu.nodes import VARIABLE, all_visible, at, values, without_loss
 from distcheck.rules.wording import once
 from distcheck.selection.visible_devices import device_of
 
@@ -60,9 +60,7 @@ def shown(job: Job) -> tuple[Shown, ...]:
     Nodes with a lost GPU and ranks with a wrong CUDA_VISIBLE_DEVICES are left to other rules.
     """
     found = []
-    for node, devices in seen(job):
-        if any(gpu.lost for gpu in devices):
-            continue
+    for node, _ in without_loss(job):
         for rank, _, fault, own, expected in values(job, node):
             view = rank.cuda
             if fault is not None or not isinstance(view, CudaView) or view.error:
@@ -83,11 +81,9 @@ def deprived(job: Job) -> set[int]:
 def should_start(job: Job) -> list[tuple[NodeFacts, Gpus, RankFacts]]:
     """Return the ranks whose node has GPUs that CUDA should be able to use, judging by NVML."""
     found = []
-    for node, devices in seen(job):
+    for node, _ in without_loss(job):
         gpus = node.gpus
-        if not isinstance(gpus, Gpus) or gpus.unread or any(gpu.lost for gpu in devices):
-            continue
-        if all_visible(job, node).uuids:
+        if isinstance(gpus, Gpus) and not gpus.unread and all_visible(job, node).uuids:
             found += [(node, gpus, rank) for rank in job.ranks_on(node)]
     return found
 

@@ -16,6 +16,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.cuda_view import WRONG_LIBRARY, error_of, should_start
 from distcheck.rules.gpu.nodes import not_seen
+from distcheck.rules.job.kinds import kinds
 from distcheck.rules.job.versions import build_of
 from distcheck.rules.wording import found, grouped, named, once
 
@@ -45,11 +46,16 @@ class TooOld(NamedTuple):
 def too_old(job: Job) -> tuple[TooOld, ...]:
     """Return the ranks whose driver cannot run their torch at all: another major version of CUDA."""
     outcome = []
+    builds = [build_of(job, kind.first) for kind in kinds(job)]
+    newest = max((_major(build.cuda) for build in builds if isinstance(build, TorchBuild) and build.cuda), default=0)
     for _, gpus, rank in should_start(job):
-        build, supported = build_of(job, rank), _supported(rank, gpus)
-        if not supported or not isinstance(build, TorchBuild) or build.cuda is None:
+        supported = _supported(rank, gpus)
+        if not supported or _major(supported) >= newest:
             continue
-        if _major(supported) < _major(build.cuda) and error_of(rank) not in WRONG_LIBRARY:
+        build = build_of(job, rank)
+        if not isinstance(build, TorchBuild) or build.cuda is None or error_of(rank) in WRONG_LIBRARY:
+            continue
+        if _major(supported) < _major(build.cuda):
             driver = gpus.driver if isinstance(gpus.driver, str) else "of unknown version"
             outcome.append(TooOld(rank, build.version, build.cuda, supported, driver))
     return tuple(outcome)

@@ -139,8 +139,8 @@ def usual_power_limits(job: Job) -> dict[str, float]:
     """Return by model the power limit that its GPUs have on most nodes, if most agree."""
     models: dict[str, dict[float, list[str]]] = {}
     for node, here in by_node(job).items():
-        limits = sorted({(str(r.gpu.name), number(r.health.power_limit_watts)) for r in here})
-        for name, highest in dict(limits).items():
+        limits = {(r.gpu.name, r.health.power_limit_watts) for r in here}
+        for name, highest in dict(sorted((str(name), number(limit)) for name, limit in limits)).items():
             models.setdefault(name, {}).setdefault(highest, []).append(node)
     usual = ((name, majority(limits)) for name, limits in models.items())
     return {name: watts for name, watts in usual if watts is not None}

@@ -23,6 +23,7 @@ from distcheck.rules.gpu.nodes import (
     nvidia_nodes,
     seen,
     values,
+    without_loss,
 )
 from distcheck.rules.gpu.nvml_errors import LOST, error_code, remedy
 from distcheck.rules.gpu.sharing import cause_of, explained, shared_gpus
@@ -146,9 +147,7 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
     bare = [n for n in job.nodes if lacks_gpus(job, n, others=others) and job.ranks_on(n)]
     without = {"no NVIDIA GPU found": bare}
     left_out = {u.node.key for u in undivided(job)}
-    for node, devices in seen(job):
-        if any(gpu.lost for gpu in devices):
-            continue  # gpu-fell-off-bus reports it
+    for node, devices in without_loss(job):
         if node.key in left_out:
             continue  # gpu-mig-without-device reports it
         if not all_visible(job, node).uuids:
@@ -273,9 +272,7 @@ def gpu_duplicate(job: Job) -> Iterator[Outcome]:
     """
     yield from not_seen(job)
     users: dict[tuple[str, str], list[RankFacts]] = {}
-    for node, devices in seen(job):
-        if any(gpu.lost for gpu in devices):
-            continue  # gpu-fell-off-bus explains why there are fewer GPUs than ranks
+    for node, _ in without_loss(job):  # a lost GPU explains why there are fewer GPUs than ranks
         for rank, _, fault, _, _ in values(job, node):
             if rank.gpu is not None and fault is None:
                 # The substitute for an unreadable UUID is unique on one node only.

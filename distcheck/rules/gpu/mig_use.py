@@ -32,8 +32,11 @@ class Taken(NamedTuple):
 
 @once
 def taken(job: Job) -> tuple[Taken, ...]:
-    """Return what each rank takes, for the ranks whose GPU is known."""
-    found = []
+    """Return what each rank takes, for the ranks whose GPU is known; nothing if no GPU is divided."""
+    found: list[Taken] = []
+    divided = any(gpu.mig_uuids for _, devices in seen(job) for gpu in devices)
+    if not divided and not any(rank.gpu is not None and rank.gpu.startswith("MIG-") for rank in job.ranks):
+        return ()
     for node, devices in seen(job):
         by_name: dict[str | Missing, list[Gpu]] = {}
         for gpu in devices:

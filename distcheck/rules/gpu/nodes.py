@@ -65,20 +65,30 @@ def equipped(node: NodeFacts) -> bool:
 def lacks_gpus(job: Job, node: NodeFacts, *, others: bool) -> bool:
     """Return whether a node needs NVIDIA GPUs and has none; `others`: other nodes have some."""
     needed = job.asked.backend == "nccl" or (job.asked.backend == "auto" and others)
-    return needed and _concerns(job, node) and not _shows_nvidia(node)
+    return needed and not _shows_nvidia(node) and _concerns(job, node)
 
 
-def seen(job: Job) -> Iterator[tuple[NodeFacts, tuple[Gpu, ...]]]:
-    """Yield the nodes on which NVML answered, with the GPUs that it counted."""
-    for node in nvidia_nodes(job):
-        if isinstance(node.gpus, Gpus):
-            yield node, node.gpus.devices
+@once
+def seen(job: Job) -> list[tuple[NodeFacts, tuple[Gpu, ...]]]:
+    """Return the nodes on which NVML answered, with the GPUs that it counted."""
+    return [(node, node.gpus.devices) for node in nvidia_nodes(job) if isinstance(node.gpus, Gpus)]
+
+
+@once
+def without_loss(job: Job) -> list[tuple[NodeFacts, tuple[Gpu, ...]]]:
+    """Return those of `seen` that have lost no GPU; gpu-fell-off-bus reports the others."""
+    return [(node, devices) for node, devices in seen(job) if not any(gpu.lost for gpu in devices)]
+
+
+@once
+def _silent(job: Job) -> list[NodeFacts]:
+    return [node for node in nvidia_nodes(job) if not isinstance(node.gpus, Gpus)]
 
 
 def not_seen(job: Job, but: Sequence[NodeFacts] = ()) -> Iterator[NotChecked]:
     """Yield the nodes on which NVML did not answer, so that their GPUs are unknown."""
     known = {node.key for node in but}
-    silent = [node for node in nvidia_nodes(job) if not isinstance(node.gpus, Gpus) and node.key not in known]
+    silent = [node for node in _silent(job) if node.key not in known]
     reasons = grouped(silent, lambda n: n.gpus.reason if isinstance(n.gpus, Missing) else "NVML was not asked")
     for reason, nodes in reasons.items():
         ranks = numbers_of(rank for node in nodes for rank in job.ranks_on(node))

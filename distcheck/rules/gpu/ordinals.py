@@ -10,7 +10,7 @@ from distcheck.facts.ranges import fold
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import undivided
-from distcheck.rules.gpu.nodes import VARIABLE, seen, values
+from distcheck.rules.gpu.nodes import VARIABLE, values, without_loss
 from distcheck.rules.gpu.sharing import sharing_allowed
 from distcheck.rules.gpu.shortfall import shortfalls
 from distcheck.rules.job.agents import restarted
@@ -34,8 +34,7 @@ def beyond_visible(job: Job) -> list[list[RankFacts]]:
     reported |= {id(rank) for node in undivided(job) for rank in node.without}
     without = [
         rank
-        for node, devices in seen(job)
-        if not any(gpu.lost for gpu in devices)
+        for node, _ in without_loss(job)
         for rank, _, fault, _, _ in values(job, node)
         if fault is None and rank.gpu is None and rank.placement.local_rank is not None and _shown(rank)
         if id(rank) not in reported

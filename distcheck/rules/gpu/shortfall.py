@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.gpu import Gpus, usable_name
 from distcheck.facts.pci import Pci
-from distcheck.rules.gpu.nodes import seen
+from distcheck.rules.gpu.nodes import without_loss
 from distcheck.rules.gpu.sharing import sharing_allowed
 from distcheck.rules.wording import grouped, majority, once
 
@@ -52,9 +52,9 @@ def shortfalls(job: Job) -> tuple[Shortfall, ...]:
     if "node" in job.asked.looks:
         return ()
     counted: list[tuple[NodeFacts, tuple[Gpu, ...]]] = []
-    for node, devices in seen(job):
+    for node, devices in without_loss(job):
         usable = tuple(gpu for gpu in devices if usable_name(gpu))
-        if usable and job.ranks_on(node) and not any(gpu.lost for gpu in devices):
+        if usable and job.ranks_on(node):
             counted.append((node, usable))
     hidden = {node.key: undriven(job, node) for node, _ in counted}
     found = []
