@@ -261,10 +261,10 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
         reasons = int(number(reading.health.clocks.event_reasons))
         return "slowed by the system's power brake" if reasons & POWER_BRAKE else held_by_brake(reading)
 
-    caps = {_limits(reading): "" for reading in readings(job)}
-    for cap in caps:
-        name, limit, default = cap
-        caps[cap] = words(str(name), number(limit), number(default))
+    caps = {
+        (name, limit, default): words(str(name), number(limit), number(default))
+        for name, limit, default in {_limits(reading) for reading in readings(job)}
+    }
     low = [r for r in readings(job) if caps[_limits(r)]] if any(caps.values()) else []
     sites = len(job.nodes) > 1 and len(set(caps.values())) == 1
     yield from judged(

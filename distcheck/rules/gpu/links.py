@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus, NvLinks
@@ -28,7 +28,7 @@ from distcheck.rules.gpu.readings import (
 from distcheck.rules.wording import grouped, listed, majority, numbers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 _LINKS_TO_SWITCHES = {"A100-SXM": 12, "H100 80GB HBM3": 18, "H200": 18, "B200": 18, "B300": 18}
 """By a part of the GPU's name; cut-down models have other names."""
@@ -43,24 +43,19 @@ _P2P = {
 }
 
 
-class _Linked(NamedTuple):
-    """A GPU whose NVLinks were read."""
-
-    reading: Reading
-    links: NvLinks
-    up: int
-    """The number of active links."""
+_Linked = tuple[Reading, NvLinks, int]
+"""A GPU whose NVLinks were read, with the number of active ones."""
 
 
-def _expected_links(linked: Iterable[_Linked]) -> dict[str, int]:
+def _expected_links(alike: Mapping[tuple[str, str], list[_Linked]]) -> dict[str, int]:
     """Return by model the number of links to switches: the larger of the job's and the known."""
-    switched = Counter((each.reading.gpu.name, each.up) for each in linked if "switch" in each.links.remote)
-    counts: dict[str, Counter[int]] = {}
-    for (name, up), times in switched.items():
-        if isinstance(name, str):
-            counts.setdefault(name, Counter())[up] = times
+    counts: dict[str, list[int]] = {}
+    for (_, name), linked in alike.items():
+        switched = [up for _, links, up in linked if "switch" in links.remote]
+        if switched and isinstance(linked[0][0].gpu.name, str):
+            counts.setdefault(name, []).extend(switched)
     known = {name: next((n for part, n in _LINKS_TO_SWITCHES.items() if part in name), 0) for name in counts}
-    return {name: max(_usual(found), known[name]) for name, found in counts.items()}
+    return {name: max(_usual(Counter(found)), known[name]) for name, found in counts.items()}
 
 
 def _usual(counts: Counter[int]) -> int:
@@ -93,10 +88,14 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl/issues/1608
     """
-    linked = [_Linked(r, links, sum(links.active)) for r in readings(job) if (links := nvlinks_of(r)) is not None]
-    expected = _expected_links(linked)
-    alike = grouped(linked, lambda each: (each.reading.node.key, str(each.reading.gpu.name)))
-    most = {place: max([each.up for each in here]) for place, here in alike.items()}
+    alike: dict[tuple[str, str], list[_Linked]] = {}
+    for node, here in by_node(job).items():
+        for reading in here:
+            if isinstance(links := reading.health.nvlinks, NvLinks):
+                linked = reading, links, sum(links.active)
+                alike.setdefault((node, str(reading.gpu.name)), []).append(linked)
+    expected = _expected_links(alike)
+    most = {place: max([up for _, _, up in gpus]) for place, gpus in alike.items()}
     usual = _usual_links(most)
 
     def short(reading: Reading, links: NvLinks, up: int) -> tuple[Severity, str] | None:
@@ -118,11 +117,11 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
         return found, f"{up} of {there} NVLinks{elsewhere} are active{lacking}"
 
     wrong: dict[int, tuple[Severity, str]] = {}
-    for (node, name), here in alike.items():
+    for (node, name), gpus in alike.items():
         full = max(most[node, name], expected.get(name, 0), usual.get(name, 0))
-        for each in here:
-            if each.up < full and (fault := short(*each)) is not None:
-                wrong[id(each.reading)] = fault
+        for reading, links, up in gpus:
+            if up < full and (fault := short(reading, links, up)) is not None:
+                wrong[id(reading)] = fault
     faulty = [reading for reading in readings(job) if id(reading) in wrong] if wrong else []
 
     def say(reading: Reading, severity: Severity) -> str:

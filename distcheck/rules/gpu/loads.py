@@ -31,13 +31,16 @@ _RESENT = frozenset({"replay", "recovery", "failed recovery"})
 
 @once
 def held(job: Job) -> list[Reading]:
-    """Return the GPUs that may be held back: by their clock reasons or their heat, or watched under load."""
+    """Return the GPUs that may be held back: not those that are cool, and whose clocks nothing holds."""
     return [
         reading
         for reading in readings(job)
         if reading.gpu.load is not None
-        or int(number((health := reading.health).clocks.event_reasons)) & _HELD
-        or number(health.temperature_celsius) >= number(health.slowdown_celsius)
+        or isinstance(reasons := (health := reading.health).clocks.event_reasons, Missing)
+        or reasons & _HELD
+        or isinstance(celsius := health.temperature_celsius, Missing)
+        or isinstance(limit := health.slowdown_celsius, Missing)
+        or celsius >= limit
     ]
 
 

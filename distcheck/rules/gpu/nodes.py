@@ -124,7 +124,8 @@ def _of_node(job: Job, node: NodeFacts, devices: tuple[Gpu, ...]) -> Iterator[Va
         key = value, id(own)
         if key not in known:
             known[key] = None if value is None else fault_in(value, own), own, visible(value, own)
-        yield Value(rank, value, *known[key])
+        fault, own, shown = known[key]
+        yield Value(rank, value, fault, own, shown)
 
 
 def card_of(job: Job, rank: RankFacts) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def shortfalls(job: Job) -> tuple[Shortfall, ...]:
     for group in grouped(counted, lambda item: len(job.ranks_on(item[0]))).values():
         counts = grouped(group, lambda item: len(item[1]))
         most, usual = max(counts), majority(counts)
+        if len(counts) == 1 and not any(hidden[node.key] for node, _ in group):
+            continue
         full = counts[most]
         alike = grouped(full, lambda item: _models(item[1]))
         whole = not any(hidden[node.key] for node, _ in full)
