@@ -72,7 +72,7 @@ def _slowed(load: GpuLoad, seconds: float | Missing, bit: int) -> str:
         enough = seconds >= max(_NOTICEABLE_SECONDS, _NOTICEABLE_SHARE * load.seconds)
         return f"{seconds:.1f} of {load.seconds:.1f} s" if enough else ""
     seen = load.event_reasons.get(bit, 0)
-    return f"{seen / load.busy:.0%}" if seen >= 2 and seen >= _SHARE_OF_LOOKS * load.busy else ""
+    return f"{seen / load.busy:.0%}" if load.busy and seen >= 2 and seen >= _SHARE_OF_LOOKS * load.busy else ""
 
 
 def trained_low(reading: Reading) -> str:

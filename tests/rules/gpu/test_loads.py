@@ -14,10 +14,12 @@ import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpus, LinkErrors
+from distcheck.facts.gpu import Gpu, GpuHealth, GpuLoad, Gpus, LinkErrors
 from distcheck.facts.merge import with_loads
 from distcheck.probe import gpu, gpu_load
 from distcheck.rules import FAMILIES
+from distcheck.rules.gpu.loads import POWER_BRAKE, held_by_brake
+from distcheck.rules.gpu.readings import Reading
 
 LOOKS = ("environment", "meeting", "gpu")
 NVML = Path(__file__).parents[2] / "nvml"
@@ -144,6 +146,12 @@ def test_without_slowdown_timers_the_samples_decide(watched, says):
     assert (finding.rule, finding.ranks) == ("gpu-thermal-throttle", (3,))
     assert "hardware thermal slowdown for 100% of the collectives' run" in finding.message
     assert says(watched(old)) == ()
+
+
+def test_reasons_without_busy_readings_are_silent():
+    load = GpuLoad(seconds=5.0, busy=0, event_reasons={POWER_BRAKE: 5})  # in a file that something else has written
+    gpu = Gpu(0, "GPU-1", "0000:1b:00.0", "H200", 1, 0, health=GpuHealth(), load=load)
+    assert held_by_brake(Reading(None, gpu, gpu.health, (), used=True)) == ""
 
 
 def test_a_driver_that_hangs_under_load_stops_only_the_watch(watched, says, monkeypatch):
