@@ -89,12 +89,14 @@ def gloo(
     return tuple(taken)
 
 
-def matches(name: str, value: str) -> bool:
-    """Return whether this NCCL_SOCKET_IFNAME selects an interface of this name."""
-    whole = value.removeprefix("^").startswith("=")
-    items = items_of(value)
-    hit = not items or any(name == item if whole else name.startswith(item) for item in items)
-    return hit != value.startswith("^")
+def matching(interfaces: Iterable[Interface], value: str) -> list[Interface]:
+    """Return the interfaces whose names this NCCL_SOCKET_IFNAME selects."""
+    items, excluded = items_of(value), value.startswith("^")
+    if not items:
+        return [] if excluded else list(interfaces)
+    if value.removeprefix("^").startswith("="):
+        return [i for i in interfaces if (i.name in items) != excluded]
+    return [i for i in interfaces if i.name.startswith(items) != excluded]
 
 
 @lru_cache(256)
@@ -131,30 +133,30 @@ def subnet(interface: Interface) -> str | None:
 
 def _taken(interfaces: Sequence[Interface], settings: Mapping[str, str]) -> tuple[Interface, ...]:
     family = FAMILIES.get(settings.get(FAMILY, ""))
-    usable = [i for i in interfaces if i.up and _usable(i, family)]
     value = settings.get(IFNAME, "")
     if decides(value):
-        return _matching(usable, value)
-    if found := _matching(usable, "ib"):
+        return _usable(matching(interfaces, value), family)
+    if found := _usable(matching(interfaces, "ib"), family):
         return found
     meeting = _numeric(settings.get(COMM_ID, ""))
     if meeting is not None and (found := _near(interfaces, meeting)):
         return found
-    tries = (_matching(usable, names) for names in ("^docker,lo,virbr", "docker", "lo", "virbr"))
+    tries = (_usable(matching(interfaces, names), family) for names in ("^docker,lo,virbr", "docker", "lo", "virbr"))
     return next((found for found in tries if found), ())
 
 
-def _usable(interface: Interface, family: int | None) -> bool:
-    own = packed(interface.address)
-    return own is not None and family in {None, 4 if len(own) == 4 else 6} and own != _LOOPBACK_6
-
-
-def _matching(usable: Iterable[Interface], value: str) -> tuple[Interface, ...]:
+def _usable(interfaces: Iterable[Interface], family: int | None) -> tuple[Interface, ...]:
+    """Return the first running address of each name that NCCL can use in this family."""
     first: dict[str, Interface] = {}
-    for interface in usable:
-        if matches(interface.name, value):
-            first.setdefault(interface.name, interface)
+    for interface in interfaces:
+        if interface.up and interface.name not in first and _fits(interface.address, family):
+            first[interface.name] = interface
     return tuple(first.values())[:_MOST]
+
+
+def _fits(address: str, family: int | None) -> bool:
+    own = packed(address)
+    return own is not None and family in {None, 4 if len(own) == 4 else 6} and own != _LOOPBACK_6
 
 
 def _near(interfaces: Iterable[Interface], meeting: tuple[IPv4Address | IPv6Address, str]) -> tuple[Interface, ...]:

@@ -12,6 +12,7 @@ from distcheck.rules.job.addresses import is_here
 from distcheck.rules.wording import grouped, once
 from distcheck.selection.interfaces import (
     COMM_ID,
+    FAMILY,
     GLOO_IFNAME,
     IFNAME,
     decides,
@@ -24,6 +25,8 @@ from distcheck.selection.interfaces import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from distcheck.facts.job import Job
     from distcheck.facts.network import Interface, NetworkFacts
     from distcheck.facts.node import NodeFacts
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 Library = Literal["nccl", "gloo"]
 LIBRARIES: tuple[Library, ...] = ("nccl", "gloo")
+_Wishes = tuple[tuple[tuple[str, str], ...], str]
+"""NCCL's settings and GLOO_SOCKET_IFNAME."""
 _VIRTUAL = re.compile(
     r"docker|br-|veth|cni|cbr|flannel|cali|cilium|virbr|vnet|vmnet|vbox|lxc|lxd|podman|kube|tun|tap|tailscale|wg|zt|vxlan"
 )
@@ -78,8 +83,7 @@ def choices(job: Job) -> list[Choice]:
         if node.network is None or isinstance(node.interfaces, Missing):
             continue
         network, there = node.network, node.interfaces
-        alike = grouped(job.ranks_on(node), partial(_wishes, network))
-        for (wanted, names), ranks in alike.items():
+        for (wanted, names), ranks in _by_wishes(network, job.ranks_on(node)).items():
             found.append(
                 Choice(
                     node,
@@ -95,7 +99,14 @@ def choices(job: Job) -> list[Choice]:
     return found
 
 
-def _wishes(network: NetworkFacts, rank: RankFacts) -> tuple[tuple[tuple[str, str], ...], str]:
+def _by_wishes(network: NetworkFacts, ranks: Sequence[RankFacts]) -> dict[_Wishes, list[RankFacts]]:
+    variables = (rank.environment for rank in ranks)
+    if len({(v.get(IFNAME), v.get(FAMILY), v.get(COMM_ID), v.get(GLOO_IFNAME)) for v in variables}) == 1:
+        return {_wishes(network, ranks[0]): list(ranks)}
+    return grouped(ranks, partial(_wishes, network))
+
+
+def _wishes(network: NetworkFacts, rank: RankFacts) -> _Wishes:
     wanted = settings(rank.environment, network.nccl_files)
     return tuple(wanted.items()), rank.environment.get(GLOO_IFNAME, "")
 
