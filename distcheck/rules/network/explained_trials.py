@@ -44,9 +44,9 @@ def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
     ends = _explained_ends(seen)
     faulty = {
         (choice.node.key, library)
-        for choice in seen.choices
         for library in LIBRARIES
-        if seen.fault(choice, library) in {"apart", "family", "down"}
+        for choice, fault in seen.faulty(library)
+        if fault in {"apart", "family", "down"}
     }
     doubled = _doubled(seen)
     sources = {source for source, _, trial in failed if set(trial.uses) <= {"master"}}
@@ -54,9 +54,9 @@ def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
     lacking = {(node.key, ipv6) for node in there for ipv6 in (False, True) if _lacks(node, ipv6=ipv6)}
     families = {
         (choice.node.key, ":" in choice.taken(library)[0].address)
-        for choice in seen.choices
         for library in LIBRARIES
-        if seen.fault(choice, library) == "family"
+        for choice, fault in seen.faulty(library)
+        if fault == "family"
     }
     return frozenset(
         (trial.source, trial.target, trial.address)
@@ -89,9 +89,8 @@ def _doubled(seen: Survey) -> dict[str, list[Interface]]:
 
 def _explained_ends(seen: Survey) -> frozenset[tuple[str, str]]:
     ends: set[tuple[str, str]] = set()
-    for choice in seen.choices:
-        for library in LIBRARIES:
-            fault = seen.fault(choice, library)
+    for library in LIBRARIES:
+        for choice, fault in seen.faulty(library):
             lost = seen.strays(choice, library)
             if fault in {"ill-written", "here", "link-local", "down", "apart", "family"}:
                 lost = [i for i in choice.taken(library) if seen.reach.standing(choice.node, i.address) != "met"]

@@ -96,10 +96,11 @@ def net_hostname_wrong_nic(job: Job) -> Iterator[Outcome]:
         "{ranks}: the node's host name resolves to {taken}, which Gloo uses and which is down; expected {way}",
         "Check why the interface is down, or name another one.",
     )
+    faulty = {id(c) for c, _ in seen.faulty("gloo")}
     slow = [
         FaultyChoice(c, "gloo", c.taken("gloo"), "warning")
         for c in (seen.choices if seen.several and severity(job, "gloo", chosen=False) == "error" else ())
-        if not c.gloo_names and seen.fault(c, "gloo") == "" and _slower(seen, c)
+        if not c.gloo_names and id(c) not in faulty and _slower(seen, c)
     ]
     yield from case_findings(
         seen,

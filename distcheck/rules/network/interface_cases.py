@@ -33,8 +33,8 @@ class FaultyChoice(NamedTuple):
 def cases(seen: Survey, library: Library, *faults: Fault, worst: Severity = "error") -> list[FaultyChoice]:
     """Return the choices that have one of these faults, with the interfaces at fault."""
     faulty: list[FaultyChoice] = []
-    for choice in seen.choices:
-        if seen.fault(choice, library) not in faults:
+    for choice, fault in seen.faulty(library):
+        if fault not in faults:
             continue
         weight = severity(seen.job, library, chosen=bool(choice.variable(library)))
         if weight is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from distcheck.facts.base import Missing
@@ -223,6 +223,7 @@ def meant(value: str) -> str:
     return ("^" if exclude else "") + ("=" if exact else "") + ",".join(name for name in names if name)
 
 
+@lru_cache(256)
 def misspelt(value: str) -> str:
     """Return the syntax error in an NCCL_SOCKET_IFNAME value, '' if there is none."""
     listed = value.removeprefix("^").removeprefix("=")

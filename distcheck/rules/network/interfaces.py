@@ -87,7 +87,7 @@ def net_nccl_ifname_no_match(job: Job) -> Iterator[Outcome]:
         if node.network is not None and isinstance(node.interfaces, Missing):
             reason = f"the interfaces of {node.name} could not be listed: {node.interfaces.reason}"
             yield NotChecked(nodes=(node.name,), reason=reason)
-    nothing = [(c, _nothing_left(c)) for c in seen.choices if seen.fault(c, "nccl") == "nothing"]
+    nothing = [(c, _nothing_left(c)) for c, fault in seen.faulty("nccl") if fault == "nothing"]
     for (problem, cure), several in grouped(
         nothing, lambda item: (item[1], fix_commands(seen, item[0], "nccl"))
     ).items():
@@ -138,8 +138,10 @@ def net_nccl_ifname_prefix_trap(job: Job) -> Iterator[Outcome]:
         value = choice.settings.get(IFNAME, "")
         if not decides(value) or value.removeprefix("^").startswith("=") or misspelt(value):
             continue
-        names = dict.fromkeys(i.name for i in choice.interfaces)
-        others = [n for item in items_of(value) if item in names for n in names if _longer(n, item, items_of(value))]
+        items = items_of(value)
+        longer = [i.name for i in choice.interfaces if i.name.startswith(items) and i.name not in items]
+        there = {i.name for i in choice.interfaces} if longer else set()
+        others = [n for item in items if item in there for n in longer if n.startswith(item) and n[len(item)] != ":"]
         if others:
             trapped.append((choice, value, tuple(dict.fromkeys(others))))
     for (value, more), several in grouped(trapped, lambda item: item[1:]).items():
@@ -155,10 +157,6 @@ def net_nccl_ifname_prefix_trap(job: Job) -> Iterator[Outcome]:
                 severity="info",
                 evidence={"NCCL_SOCKET_IFNAME": value, "also": list(more)},
             )
-
-
-def _longer(name: str, item: str, items: tuple[str, ...]) -> bool:
-    return name.startswith(item) and name not in items and not name.startswith(item + ":")
 
 
 @rule("peers", scope="rank")

@@ -47,6 +47,8 @@ def lossy(job: Job) -> dict[Way, Lost]:
     path, which may be a lossy pair. Losses that one node explains prove nothing about another node.
     """
     ways = Ways(job, transferred=True)
+    if not any(t.transfer.repeated for trials in ways.tried.values() for t in trials if t.transfer):
+        return {}
     counts = {way: lost for way, trials in ways.tried.items() if (lost := _counted(trials)).segments > 0}
     worn = [way for way, lost in counts.items() if lost.repeated]
     ends = {(end, way[end]) for way in worn for end in (0, 1)}

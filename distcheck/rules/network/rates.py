@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from itertools import chain
 from operator import itemgetter
-from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from distcheck.rules.network.attempts import Way, Ways
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from distcheck.facts.job import Job
+    from distcheck.facts.network import Transfer
 
 _SLOW = 0.2
 """Share of the others' median rate; on shared machines rates differ by half of that."""
@@ -60,10 +59,17 @@ class Rates(NamedTuple):
 class _Path(NamedTuple):
     rate: float
     """Bytes per second, without the time in which the receiver waited for a CPU."""
-    again: bool
-    """Whether it was measured again."""
-    distant: bool
-    """Whether the round trip decides how long the transfer takes."""
+    sent: list[Transfer]
+
+    @property
+    def again(self) -> bool:
+        """Whether it was measured again."""
+        return any(s.repeats for s in self.sent)
+
+    @property
+    def distant(self) -> bool:
+        """Whether the round trip decides how long the transfer takes."""
+        return any(s.latency_bound for s in self.sent)
 
 
 _rate = itemgetter(0)
@@ -74,7 +80,8 @@ def _median_without(ordered: Sequence[float], own: Iterable[float]) -> float:
     others = list(ordered)
     for number in own:
         del others[bisect_left(others, number)]
-    return median(others) if others else 0.0
+    middle = len(others) // 2
+    return (others[middle] + others[~middle]) / 2 if others else 0.0
 
 
 @once
@@ -88,31 +95,33 @@ def of(job: Job) -> Rates:
     if len(job.nodes) < 3:
         return Rates({}, {})
     losing = {way for way, lost in lossy(job).items() if lost.ways > 1}
-    own: dict[str, dict[Word, list[_Path]]] = {}
+    own: defaultdict[tuple[str, Word], list[_Path]] = defaultdict(list)
     rates: defaultdict[str, list[float]] = defaultdict(list)
-    for way, trials in ways.tried.items():
+    ordered = []
+    for (source, target), trials in ways.tried.items():
         sent = [t.transfer for t in trials if t.transfer and not t.transfer.stalled and t.transfer.seconds > 0]
-        if sent and (not losing or losing.isdisjoint((way, way[::-1]))):
-            # CPU wait excuses a side, but must not raise the others' rates far above the measured ones.
-            rate = max(min(s.rate, 2 * s.bytes / s.seconds) for s in sent)
-            rates[way[0]].append(rate)
-            rates[way[1]].append(rate)
-            again, distant = any(s.repeats for s in sent), any(s.latency_bound for s in sent)
-            path = _Path(max(s.rate for s in sent), again, distant)
-            own.setdefault(way[0], {}).setdefault("to", []).append(path)
-            own.setdefault(way[1], {}).setdefault("from", []).append(path)
-    fastest = {
-        side: {word: max(several, key=_rate) for word, several in both.items() if len(several) > 1}
-        for side, both in sorted(own.items())
-    }
+        if not sent or (losing and not losing.isdisjoint(((source, target), (target, source)))):
+            continue
+        # CPU wait excuses a side, but must not raise the others' rates far above the measured ones.
+        speeds = [(s.rate, 2 * s.bytes / s.seconds) for s in sent]
+        path, rate = _Path(max(speeds)[0], sent), max(map(min, speeds))
+        own[source, "to"].append(path)
+        own[target, "from"].append(path)
+        rates[source].append(rate)
+        rates[target].append(rate)
+        ordered.append(rate)
+    fastest: dict[str, dict[Word, _Path]] = {side: {} for side in sorted(rates)}
+    for (side, word), several in own.items():
+        if len(several) > 1:
+            fastest[side][word] = max(several, key=_rate)
     found = Rates({}, {})
     slowest_first = sorted(fastest, key=lambda side: min(map(_rate, fastest[side].values()), default=math.inf))
-    ordered = sorted(chain(*rates.values()))[::2]  # each path is at both of its ends
+    ordered.sort()
     for side in slowest_first[:_MOST_SLOW]:
         usual = _median_without(ordered, rates[side])
         slow = {word: path for word, path in fastest[side].items() if path.rate < _SLOW * usual}
         near = {word: path for word, path in slow.items() if not path.distant}
-        sure = {word: path.rate for word, path in near.items() if any(p.again for p in own[side][word])}
+        sure = {word: path.rate for word, path in near.items() if any(p.again for p in own[side, word])}
         if sure:
             found.slow[side] = Slow(sure, usual)
         elif slow:

@@ -70,14 +70,15 @@ def between_nodes(job: Job) -> list[tuple[str, str, PeerTrial]]:
 
 def reach(job: Job) -> Reach:
     """Return the trials between nodes, summed up by target address."""
-    ends = [(target, canonical(t.address), t) for _, target, t in between_nodes(job)]
-    met = frozenset((key, address) for key, address, t in ends if t.outcome == "met")
+    tried = {(target, t.address, t.uses, t.outcome == "met") for _, target, t in between_nodes(job)}
+    ends = [(key, canonical(address), uses, met) for key, address, uses, met in tried]
+    met = frozenset((key, address) for key, address, _, met in ends if met)
     return Reach(
         met,
-        frozenset((key, address) for key, address, t in ends if t.outcome != "met"),
-        frozenset((key, address) for key, address, t in ends if "master" in t.uses),
+        frozenset((key, address) for key, address, _, met in ends if not met),
+        frozenset((key, address) for key, address, uses, _ in ends if "master" in uses),
         frozenset(key for key, _ in met),
-        frozenset((key, address, use) for key, address, t in ends for use in t.uses),
+        frozenset((key, address, use) for key, address, uses, _ in ends for use in uses),
     )
 
 
@@ -88,14 +89,20 @@ def own_way(job: Job, reach: Reach, node: NodeFacts) -> Interface | None:
     """
     if isinstance(node.interfaces, Missing):
         return None
-    usable = [i for i in node.interfaces if i.up and not is_here(i.address) and not link_local(i.address)]
+
+    def usable(i: Interface) -> bool:
+        return i.up and not is_here(i.address) and not link_local(i.address)
+
+    there, doors = node.interfaces, reach.doors
+    known = next((i for i in there if (node.key, canonical(i.address)) in doors and usable(i)), None)
+    if known is not None:
+        return known
+    rest = [i for i in there if usable(i)]
     masters = frozenset[str]().union(*(resolved(job, r) for r in job.ranks_on(node)[:1]))
-    known = [i for i in usable if (node.key, canonical(i.address)) in reach.doors] or [
-        i for i in usable if canonical(i.address) in masters or any(within(i, m) for m in masters)
-    ]
-    if known:
-        return known[0]
-    likely = [i for i in usable if not looks_virtual(node, i)]
+    known = next((i for i in rest if canonical(i.address) in masters or any(within(i, m) for m in masters)), None)
+    if known is not None:
+        return known
+    likely = [i for i in rest if not looks_virtual(node, i)]
     return max(likely, key=lambda i: sharing(job, node, i), default=None)
 
 
@@ -115,15 +122,15 @@ class Survey(NamedTuple):
     cut_off: frozenset[tuple[str, Library]]
     """Nodes that reached none of the addresses they tried of those that other nodes use for a library."""
 
-    known: dict[tuple[int, Library], Fault]
-    """Cache of faults; the choices live as long as this."""
+    known: dict[Library, list[tuple[Choice, Fault]]]
+    """Cache of the faulty choices."""
 
-    def fault(self, choice: Choice, library: Library) -> Fault:
-        """Return the one fault of a library's choice, '' if there is none."""
-        key = (id(choice), library)
-        if key not in self.known:
-            self.known[key] = self._fault(choice, library)
-        return self.known[key]
+    def faulty(self, library: Library) -> list[tuple[Choice, Fault]]:
+        """Return the choices for a library that have a fault, each with the one that it has."""
+        if library not in self.known:
+            judged = ((choice, self._fault(choice, library)) for choice in self.choices)
+            self.known[library] = [(choice, fault) for choice, fault in judged if fault]
+        return self.known[library]
 
     def _fault(self, choice: Choice, library: Library) -> Fault:
         taken = choice.taken(library)
@@ -185,10 +192,10 @@ class Survey(NamedTuple):
     def _apart(self, choice: Choice, library: Library) -> bool:
         first, usual = choice.taken(library)[0], self.usual_subnet[library]
         return (
-            usual is not None
+            (choice.node.key, library) in self.cut_off
+            and usual is not None
             and subnet(first) not in {None, usual}
             and not looks_virtual(choice.node, first)
-            and (choice.node.key, library) in self.cut_off
         )
 
 
@@ -205,8 +212,8 @@ def survey(job: Job) -> Survey:
         families[library] = commonest(":" in i.address for i in usable)
     tried: dict[tuple[str, Library], set[bool]] = {}
     for source, _, trial in between_nodes(job):
-        for library in LIBRARIES:
-            if library in trial.uses and "master" not in trial.uses:
+        for library in () if "master" in trial.uses else LIBRARIES:
+            if library in trial.uses:
                 tried.setdefault((source, library), set()).add(trial.outcome == "met")
     cut_off = frozenset(key for key, outcomes in tried.items() if outcomes == {False})
     return Survey(
@@ -230,8 +237,8 @@ def duplicates(job: Job, chosen: list[Choice], reached: Reach) -> dict[str, list
     for node, interfaces in there:
         if node.network is None or isinstance(node.network.links, Missing):
             continue
-        for i in interfaces:
-            if i.address not in repeated or not i.up or looks_virtual(node, i) or i.name.startswith("docker"):
+        for i in [i for i in interfaces if i.address in repeated]:
+            if not i.up or i.name.startswith("docker") or looks_virtual(node, i):
                 continue
             link = next((link for link in node.network.links if link.name == i.name), None)
             if link is None:
