@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
-from distcheck.rules.job.addresses import first_open_port, rank_zero
+from distcheck.rules.job.addresses import first_open_port, master_outcomes, rank_zero
 from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.remedies import master_commands, other_port
 from distcheck.rules.job.settings import LARGEST_PORT, started_by_distcheck
@@ -150,6 +150,8 @@ def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
     zero = rank_zero(job)
     bind = job.process_of(zero).bind if zero else None
     if bind and bind.outcome == "in-use":
+        return
+    if "foreign" not in master_outcomes(job):
         return
     heard = [
         (f"{a.address} port {a.port}", a.detail, r)

@@ -93,16 +93,21 @@ def is_here(address: str) -> bool:
 
 def resolved(job: Job, rank: RankFacts) -> frozenset[str]:
     """Return the addresses to which a rank's MASTER_ADDR resolves on it, empty if unknown."""
-    return _resolutions(job)[rank.process]
+    return resolutions(job)[rank.process]
 
 
 @once
-def _resolutions(job: Job) -> dict[str, frozenset[str]]:
+def resolutions(job: Job) -> dict[str, frozenset[str]]:
     """Return the addresses to which MASTER_ADDR resolves, by process; one set for all that got the same answer."""
-    answers = {p.uid: p.master_resolution for p in job.processes}
-    texts = {uid: () if a is None or isinstance(a, Missing) else a.addresses for uid, a in answers.items()}
-    sets = {addresses: frozenset(map(canonical, addresses)) for addresses in set(texts.values())}
-    return {uid: sets[addresses] for uid, addresses in texts.items()}
+    found: dict[str, frozenset[str]] = {}
+    sets: dict[tuple[str, ...], frozenset[str]] = {}
+    for process in job.processes:
+        answer = process.master_resolution
+        addresses = () if answer is None or isinstance(answer, Missing) else answer.addresses
+        if addresses not in sets:
+            sets[addresses] = frozenset(map(canonical, addresses))
+        found[process.uid] = sets[addresses]
+    return found
 
 
 def unresolved(job: Job, rank: RankFacts) -> str:
@@ -194,6 +199,12 @@ def leads_home(job: Job, rank: RankFacts, known: frozenset[str]) -> bool:
     return bool(reached & known) or any(
         a.door == "master" and a.outcome == "met" and canonical(a.address) in reached for a in attempts
     )
+
+
+@once
+def master_outcomes(job: Job) -> frozenset[str]:
+    """Return how the attempts of all processes at MASTER_ADDR:MASTER_PORT ended."""
+    return frozenset(a.outcome for p in job.processes for a in p.attempts if a.door == "master")
 
 
 @once

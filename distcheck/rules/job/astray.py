@@ -13,6 +13,7 @@ from distcheck.rules.job.addresses import (
     outward,
     own_addresses,
     rank_zero,
+    resolutions,
     resolved,
     unresolved,
 )
@@ -57,10 +58,10 @@ def misled(job: Job) -> list[RankFacts]:
     own, right = own_addresses(home), resolved(job, zero)
     if not own or not right or not (right & own or all(is_here(a) for a in right)):
         return []
-    lost = []
-    for rank in job.ranks:
-        there = resolved(job, rank)
-        elsewhere = there and there is not right and not there & own and job.node_of(rank).key != home.key
+    lost, answers = [], resolutions(job)
+    for rank in [r for r in job.ranks if answers[r.process] is not right]:
+        there = answers[rank.process]
+        elsewhere = there and not there & own and job.node_of(rank).key != home.key
         if elsewhere and rank.placement.master_addr == zero.placement.master_addr and not _got_through(job, rank):
             lost.append(rank)
     return lost

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.rules.finding import Finding, Fix, Severity
-from distcheck.rules.job.addresses import here_over_nodes
+from distcheck.rules.job.addresses import here_over_nodes, master_outcomes
 from distcheck.rules.job.astray import astray, misled
 from distcheck.rules.network.selected_interfaces import own_way, survey
 from distcheck.rules.wording import found, grouped, listed, named, once
@@ -37,6 +37,8 @@ def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], lis
     rank 0's node could not be started; MASTER_ADDR is every node itself, or a host other than rank 0's. In a pod
     MASTER_ADDR may be a service address, so that is no explanation.
     """
+    if outcomes.isdisjoint(master_outcomes(job)):
+        return
     for attempts, uids in _tried_alike(job):
         if all(a.outcome in outcomes for a in attempts):
             yield ranks_of(job, uids), attempts

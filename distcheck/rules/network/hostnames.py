@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
-from distcheck.rules.job.addresses import is_here
+from distcheck.rules.job.addresses import is_here, master_outcomes
 from distcheck.rules.network.attempts import address_of, at_master_door
 from distcheck.rules.network.interface_cases import FaultyChoice, case_findings, cases, weighed
 from distcheck.rules.network.interface_choices import LIBRARIES, milder, severity
@@ -162,6 +162,8 @@ def net_ipv4_ipv6_mixed(job: Job) -> Iterator[Outcome]:
 
 def _in_vain(job: Job) -> Iterator[Outcome]:
     """Yield the ranks that got an answer at MASTER_ADDR at its IPv4 address only."""
+    if "timeout" not in master_outcomes(job):
+        return
     waited: list[tuple[str, RankFacts]] = []
     for rank in job.ranks:
         tries = at_master_door(job.process_of(rank))
@@ -206,6 +208,8 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
             by_hash.setdefault(key, {})[node.key] = node
     reported: set[str] = set()
     for (chosen, name, _), alike in by_hash.items():
+        if len(alike) < 2:
+            continue
         nodes, weight = _machines(list(alike.values())), severity(job, "nccl", chosen=chosen)
         if len(nodes) > 1 and weight is not None:
             reported |= {node.key for node in nodes}
@@ -225,7 +229,7 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
                 evidence={"NCCL_HOSTID" if chosen else "host name": name},
             )
     for name, alike_nodes in grouped(job.nodes, lambda n: n.hostname).items():
-        nodes = [n for n in _machines(alike_nodes) if n.key not in reported]
+        nodes = [n for n in _machines(alike_nodes) if n.key not in reported] if len(alike_nodes) > 1 else []
         if len(nodes) > 1:
             ranks = [r for node in nodes for r in job.ranks_on(node)]
             yield found(

@@ -10,7 +10,7 @@ from distcheck.facts.network import Attempt, Bind, PortOwner
 from distcheck.facts.rank import ProcessFacts, RankFacts, Role
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
-from distcheck.rules.job.addresses import first_open_port, is_address, rank_zero
+from distcheck.rules.job.addresses import first_open_port, is_address, master_outcomes, rank_zero
 from distcheck.rules.job.astray import home_of_rank_0, look_up
 from distcheck.rules.job.remedies import other_port
 from distcheck.rules.network.attempts import address_of, at_master_door, failing, ranks_of, tried
@@ -103,7 +103,7 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
 
     Fix: give each job its own port, for example derived from the job id.
     """
-    if any(_binds(job, "in-use")):
+    if "stranger" not in master_outcomes(job) or any(_binds(job, "in-use")):
         return  # net-port-in-use names the process
     met = [
         (p, a) for p in job.processes if (a := next((a for a in at_master_door(p) if a.outcome == "stranger"), None))
@@ -249,11 +249,9 @@ def _binds(job: Job, *outcomes: str) -> Iterator[tuple[ProcessFacts, Bind]]:
     A second rank 0 finds the port taken by the first one's distcheck. That is a duplicate rank, recognised by the
     owner's pid, and is left out.
     """
-    ours = {(p.node, p.pid) for p in job.processes}
-    for process in job.processes:
-        bind = process.bind
-        if bind is None or bind.outcome not in outcomes:
-            continue
+    bound = [(p, p.bind) for p in job.processes if p.bind is not None and p.bind.outcome in outcomes]
+    ours = {(p.node, p.pid) for p in job.processes} if bound else set()
+    for process, bind in bound:
         if isinstance(bind.owner, PortOwner) and (process.node, bind.owner.pid) in ours:
             continue
         yield process, bind
