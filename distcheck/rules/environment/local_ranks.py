@@ -76,6 +76,8 @@ def env_local_rank_out_of_range(job: Job) -> Iterator[Outcome]:
     reported: set[int] = set()
     complete = is_complete(job)
     for ranks in agents(job):
+        if {r.placement.local_rank for r in ranks} <= {None, *range(len(ranks))}:
+            continue
         size = local_size(ranks, complete=complete)
         beyond = [r for r in ranks if beyond_node(r, size)]
         if not beyond:
@@ -123,12 +125,15 @@ def env_local_rank_duplicate(job: Job) -> Iterator[Outcome]:
     """
     if job.asked.backend == "gloo":
         return
+    doubled = [ranks for ranks in agents(job) if len({r.placement.local_rank for r in ranks}) < len(ranks)]
+    if not doubled:
+        return
     elsewhere = {id(r) for several in duplicates(job).values() for r in several} | {id(r) for r in lonely(job)}
     if "gpu" in job.asked.looks:
         from distcheck.rules.gpu.sharing import shown_one  # as above
 
         elsewhere |= shown_one(job)
-    for ranks in agents(job):
+    for ranks in doubled:
         placed = [r for r in ranks if r.placement.local_rank is not None and id(r) not in elsewhere]
         for local, several in grouped(placed, lambda r: r.placement.local_rank).items():
             if len(several) < 2 or own_gpus(several):

@@ -94,6 +94,8 @@ def counts_from_one(job: Job) -> bool:
 @once
 def duplicates(job: Job) -> dict[int, list[RankFacts]]:
     """Return the ranks that several processes claim; another rule reports worlds of one."""
+    if len({r.placement.rank for r in job.ranks}) == len(job.ranks):
+        return {}
     alone = {id(r) for r in lonely(job)}
     claims = grouped(
         (r for r in job.ranks if r.placement.rank is not None and id(r) not in alone),
