@@ -81,9 +81,9 @@ def command_file_differs(job: Job) -> Iterator[Outcome]:
 
     Fix: copy the file to all nodes again, or use a shared folder or one image.
     """
-    known = [(job.process_of(rank).script, rank) for rank in job.ranks]  # jobs of version 0.1.0
-    yield from unread(job, ((rank, script.reason) for script, rank in known if isinstance(script, Missing)))
-    pythons = _pythons(job)
+    lost = {p.uid: p.script.reason for p in job.processes if isinstance(p.script, Missing)}  # jobs of version 0.1.0
+    if lost:
+        yield from unread(job, ((rank, lost[rank.process]) for rank in job.ranks if rank.process in lost))
     for word, seen in _by_word(job).items():
         groups = grouped((s for s in seen if s.file.sha256), lambda s: (s.file.sha256, s.file.size_bytes))
         if len(groups) < 2:
@@ -91,7 +91,7 @@ def command_file_differs(job: Job) -> Iterator[Outcome]:
         usual = majority({key: [r for s in group for r in s.ranks] for key, group in groups.items()})
         odd = [s for key, group in groups.items() if key != usual for s in group]
         role = odd[0].file.role
-        if role in {"program", "interpreter"} and pythons > 1:
+        if role in {"program", "interpreter"} and _pythons(job) > 1:
             continue  # sw-python-differs reports it
         ranks = [rank for s in odd for rank in s.ranks]
         number = sum(len(s.ranks) for s in groups[usual]) if usual is not None else 0
@@ -171,9 +171,9 @@ def _packages(storage: Storage | Missing | None) -> Packages | None:
 def _by_word(job: Job) -> dict[str, list[_Seen]]:
     """Return every file of COMMAND as the nodes find it, by the word that names it."""
     seen = [_Seen(file, job.ranks_on(node)) for node in job.nodes for file in _files(node.storage)]
-    for rank in job.ranks:
-        script = job.process_of(rank).script
-        if isinstance(script, Script):
+    scripts = {p.uid: p.script for p in job.processes if isinstance(p.script, Script)}
+    for rank in job.ranks if scripts else ():
+        if (script := scripts.get(rank.process)) is not None:
             file = CommandFile(script.path, "script", script.path, "file", sha256=script.sha256)
             seen.append(_Seen(file, (rank,)))
     return grouped((s for s in seen if s.ranks), lambda s: s.file.word)

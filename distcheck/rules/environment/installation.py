@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.job.kinds import ranks_with
 from distcheck.rules.wording import brief, found, grouped, listed, majority, named, numbers_of
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def sw_etcd_missing(job: Job) -> Iterator[Outcome]:
     Fix: use the c10d backend, which needs no server: ``--rdzv-backend=c10d``; or ``pip install python-etcd``.
     See: https://pytorch.org/docs/stable/elastic/rendezvous.html
     """
-    ranks = [rank for rank in job.ranks if job.process_of(rank).etcd is False]
+    ranks = ranks_with(job, lambda rank: job.process_of(rank).etcd is False)
     if ranks:
         yield found(
             job,

@@ -10,6 +10,7 @@ from distcheck.facts.libraries import Libraries
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.versions import nccl_of, uses_nccl, version_of
 from distcheck.rules.wording import brief, found, grouped, listed, named, once, unread
 
@@ -64,8 +65,12 @@ def sw_nccl_shadowed(job: Job) -> Iterator[Outcome]:
     See: https://github.com/pytorch/pytorch/issues/186591
     """
     yield from unseen(job)
-    for known, items in grouped(loaded(job), lambda item: item.libraries).items():
-        ranks = [item.rank for item in items]
+
+    def libraries(rank: RankFacts) -> Libraries | None:
+        known = job.process_of(rank).libraries
+        return known if isinstance(known, Libraries) else None
+
+    for known, ranks in ranks_by(job, libraries).items() if uses_nccl(job) else ():
         if known.error and not known.nccl:
             yield _shadow(job, ranks, known, f"torch cannot load NCCL: {brief(known.error, 150)}", "error")
         elif known.error:

@@ -100,9 +100,12 @@ def sw_torch_missing(job: Job) -> Iterator[Outcome]:
         build = build_of(job, rank)
         return _python(job, rank) if isinstance(build, Missing) and build.reason == NO_TORCH else None
 
+    without = ranks_by(job, lacking)
+    if not without:
+        return
     others = {version.partition("+")[0] for version in ranks_by(job, partial(torch_of, job)) if version}
     version = f"=={others.pop()}" if len(others) == 1 else ""
-    for python, ranks in ranks_by(job, lacking).items():
+    for python, ranks in without.items():
         yield found(
             job,
             ranks,

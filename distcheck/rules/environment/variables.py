@@ -268,9 +268,15 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
         table = table_of(rank)
         return None if table is None or table.launcher == "torchrun" or started_by_distcheck(job, rank) else table
 
+    unlike = [
+        (table, r)
+        for table, ranks in ranks_by(job, of_scheduler).items()
+        for r in ranks
+        if r.environment.get("RANK") not in {None, r.environment.get(table.rank)}
+    ]
     pairs = []
-    for table, r in ((table, r) for table, ranks in ranks_by(job, of_scheduler).items() for r in ranks):
-        if id(r) in spoken_for or r.environment.get("RANK") == r.environment.get(table.rank):
+    for table, r in unlike:
+        if id(r) in spoken_for:
             continue
         rank, theirs = number(r, "RANK"), integer(r.environment.get(table.rank))
         size, world = integer(r.environment.get(table.world_size)), number(r, "WORLD_SIZE")

@@ -171,8 +171,10 @@ def slurm_ntasks_vs_devices(job: Job) -> Iterator[Outcome]:
     for ranks in _tasks(job):
         first = ranks[0]
         gpus, tasks = number(first, "SLURM_GPUS_ON_NODE"), tasks_here(first.environment)
+        if gpus is None or tasks is None or gpus <= tasks:
+            continue
         own = "SLURM_GPUS_PER_TASK" in first.environment or len({r.environment.get(VARIABLE) for r in ranks}) > 1
-        if gpus is not None and tasks is not None and gpus > tasks and not own:
+        if not own:
             idle.append((gpus, tasks, ranks))
     for (gpus, tasks), several in grouped(idle, lambda item: item[:2]).items():
         ranks = [r for item in several for r in item[2]]
@@ -203,7 +205,9 @@ def _isolated(ranks: list[RankFacts]) -> bool:
     shown = [s for r in ranks if (s := _shown(r))]
     value = next(iter(values)) if len(values) == 1 else ""
     alike = value is None or bool(re.fullmatch(r"[\d,]+", value))
-    return alike and len(shown) == len(ranks) > 1 and len({u for s in shown for u in s}) == sum(map(len, shown))
+    if not alike or not len(shown) == len(ranks) > 1 or shown[0] == shown[1]:
+        return False
+    return len({u for s in shown for u in s}) == sum(map(len, shown))
 
 
 def _one_each(ranks: list[RankFacts]) -> bool:

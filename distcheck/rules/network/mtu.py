@@ -34,7 +34,8 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
     ways = Ways(job, transferred=True)
     eaten = {}
     for way, trials in ways.tried.items():
-        lost = [t.transfer for t in trials if t.transfer and nothing_arrived(t.transfer)]
+        stalled = [t.transfer for t in trials if t.transfer and t.transfer.stalled]
+        lost = [sent for sent in stalled if nothing_arrived(sent)]
         if lost:
             eaten[way] = f"connected, then no data was acknowledged for {lost[0].seconds:.1f} s"
     if eaten:
@@ -56,8 +57,10 @@ def _jumbo_on_one_side(job: Job, ways: Ways) -> Iterator[Outcome]:
     tried: Counter[str] = Counter()
     for (source, _), trials in ways.tried.items():
         for t in trials:
+            if len(t.datagrams) != 2:
+                continue
             sizes = sorted(t.datagrams)
-            if len(sizes) == 2 and t.datagrams[sizes[0]] and sizes[1] > _USUAL_MTU_BYTES:
+            if sizes[1] > _USUAL_MTU_BYTES and t.datagrams[sizes[0]]:
                 tried[source] += 1
                 if not t.datagrams[sizes[1]]:
                     lost.setdefault(source, []).append(sizes[1])

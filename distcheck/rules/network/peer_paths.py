@@ -123,11 +123,12 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
     losing = {way: f"{n.repeated} of {n.segments} segments retransmitted, {n.share:.1%}" for way, n in lost.items()}
     shares = [n.share for n in lost.values()]
     for way, trials in ways.tried.items():
-        sent = [t.transfer for t in trials if t.transfer and _halted(t.transfer)]
-        halted = next((s for s in sent if not echoes(s.repeated / max(1, s.segments), ways, way)), None)
-        if halted:
+        for halted in [t.transfer for t in trials if t.transfer and t.transfer.stalled]:
+            if not _halted(halted) or echoes(halted.repeated / max(1, halted.segments), ways, way):
+                continue
             losing[way] = f"the transfer stalled after {halted.bytes} bytes"
             shares.append(1.0)
+            break
     if losing:
         node = job.nodes[0]
         everywhere = len(job.nodes) > 2 and losing.keys() == ways.tried.keys()
@@ -144,8 +145,8 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
 
 
 def _halted(sent: Transfer) -> bool:
-    """Whether losses stalled a transfer; a busy receiver causes no retransmissions."""
-    return sent.stalled and sent.repeated > 0 and not nothing_arrived(sent)
+    """Whether losses caused a stall; a busy receiver causes no retransmissions."""
+    return sent.repeated > 0 and not nothing_arrived(sent)
 
 
 @rule("peers", severity="warning", scope="node")

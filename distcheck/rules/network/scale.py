@@ -10,6 +10,7 @@ from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import rank_zero
+from distcheck.rules.job.kinds import ranks_with
 from distcheck.rules.job.settings import number
 from distcheck.rules.wording import found, named
 
@@ -159,8 +160,12 @@ def net_nccl_socket_port_scan(job: Job) -> Iterator[Outcome]:
     """
     if len(job.nodes) < 2 or job.asked.backend not in {"auto", "nccl"}:
         return
-    shared = [r for r in job.ranks if job.node_of(r).accelerator == "nvidia" and _shares(job, r)]
-    open_ones = [r for r in shared if not r.environment.get("NCCL_SOCKET_MAGIC")]
+    open_ones = ranks_with(
+        job,
+        lambda r: (
+            not r.environment.get("NCCL_SOCKET_MAGIC") and job.node_of(r).accelerator == "nvidia" and _shares(job, r)
+        ),
+    )
     if open_ones:
         yield found(
             job,
