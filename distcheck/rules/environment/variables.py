@@ -262,7 +262,6 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
 
     Fix: ``unset RANK WORLD_SIZE LOCAL_RANK`` before the launcher, and map its variables in each process.
     """
-    spoken_for = {id(r) for several in duplicates(job).values() for r in several} | {id(r) for r in out_of_range(job)}
 
     def of_scheduler(rank: RankFacts) -> Table | None:
         table = table_of(rank)
@@ -274,6 +273,9 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
         for r in ranks
         if r.environment.get("RANK") not in {None, r.environment.get(table.rank)}
     ]
+    if not unlike:
+        return
+    spoken_for = {id(r) for several in duplicates(job).values() for r in several} | {id(r) for r in out_of_range(job)}
     pairs = []
     for table, r in unlike:
         if id(r) in spoken_for:

@@ -123,6 +123,16 @@ def _transferred(job: Job) -> dict[Way, list[PeerTrial]]:
     return {way: trials for way, trials in kept.items() if trials}
 
 
+@once
+def stalled(job: Job) -> dict[Way, list[Transfer]]:
+    """Return the transfers that stalled, by path."""
+    found = {
+        way: [t.transfer for t in trials if t.transfer is not None and t.transfer.stalled]
+        for way, trials in _transferred(job).items()
+    }
+    return {way: sent for way, sent in found.items() if sent}
+
+
 class Ways:
     """The trials between the sides of a job: its nodes, or on a single node its processes."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from distcheck.facts.base import Missing
 from distcheck.rules.job.addresses import is_here
+from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.wording import grouped, once
 from distcheck.selection.interfaces import (
     COMM_ID,
@@ -25,8 +26,6 @@ from distcheck.selection.interfaces import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from distcheck.facts.job import Job
     from distcheck.facts.network import Interface, NetworkFacts
     from distcheck.facts.node import NodeFacts
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 Library = Literal["nccl", "gloo"]
 LIBRARIES: tuple[Library, ...] = ("nccl", "gloo")
-_Wishes = tuple[tuple[tuple[str, str], ...], str]
-"""NCCL's settings and GLOO_SOCKET_IFNAME."""
 _VIRTUAL = re.compile(
     r"docker|br-|veth|cni|cbr|flannel|cali|cilium|virbr|vnet|vmnet|vbox|lxc|lxd|podman|kube|tun|tap|tailscale|wg|zt|vxlan"
 )
@@ -79,17 +76,20 @@ class Choice(NamedTuple):
 def choices(job: Job) -> list[Choice]:
     """Return the choices on each node with network facts, one for each group of ranks."""
     found: list[Choice] = []
+    alike = len(ranks_by(job, _variables)) == 1  # one rank then speaks for all of its node
     for node in job.nodes:
         if node.network is None or isinstance(node.interfaces, Missing):
             continue
         network, there = node.network, node.interfaces
-        for (wanted, names), ranks in _by_wishes(network, job.ranks_on(node)).items():
+        here = job.ranks_on(node)
+        wishes = grouped(here[:1] if alike else here, partial(_wishes, network))
+        for (wanted, names), ranks in wishes.items():
             found.append(
                 Choice(
                     node,
                     network,
                     there,
-                    ranks,
+                    list(here) if alike else ranks,
                     dict(wanted),
                     names if decides(names) else "",
                     nccl(there, dict(wanted)),
@@ -99,14 +99,11 @@ def choices(job: Job) -> list[Choice]:
     return found
 
 
-def _by_wishes(network: NetworkFacts, ranks: Sequence[RankFacts]) -> dict[_Wishes, list[RankFacts]]:
-    variables = (rank.environment for rank in ranks)
-    if len({(v.get(IFNAME), v.get(FAMILY), v.get(COMM_ID), v.get(GLOO_IFNAME)) for v in variables}) == 1:
-        return {_wishes(network, ranks[0]): list(ranks)}
-    return grouped(ranks, partial(_wishes, network))
+def _variables(rank: RankFacts) -> tuple[str | None, ...]:
+    return tuple(map(rank.environment.get, (IFNAME, FAMILY, COMM_ID, GLOO_IFNAME)))
 
 
-def _wishes(network: NetworkFacts, rank: RankFacts) -> _Wishes:
+def _wishes(network: NetworkFacts, rank: RankFacts) -> tuple[tuple[tuple[str, str], ...], str]:
     wanted = settings(rank.environment, network.nccl_files)
     return tuple(wanted.items()), rank.environment.get(GLOO_IFNAME, "")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
-from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived
+from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, stalled
 from distcheck.rules.network.selected_interfaces import own_way, survey
 from distcheck.rules.wording import found, grouped, listed
 
@@ -33,10 +33,8 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
     """
     ways = Ways(job, transferred=True)
     eaten = {}
-    for way, trials in ways.tried.items():
-        stalled = [t.transfer for t in trials if t.transfer and t.transfer.stalled]
-        lost = [sent for sent in stalled if nothing_arrived(sent)]
-        if lost:
+    for way, transfers in stalled(job).items():
+        if lost := [sent for sent in transfers if nothing_arrived(sent)]:
             eaten[way] = f"connected, then no data was acknowledged for {lost[0].seconds:.1f} s"
     if eaten:
         source, target = next(iter(eaten))

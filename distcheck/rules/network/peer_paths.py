@@ -7,12 +7,12 @@ from statistics import median_high
 
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
-from distcheck.facts.network import Link, PeerTrial, Transfer
+from distcheck.facts.network import Link, PeerTrial
 from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.network import rates
-from distcheck.rules.network.attempts import Way, Ways, interface_name, nothing_arrived, reason
+from distcheck.rules.network.attempts import Way, Ways, interface_name, nothing_arrived, reason, stalled
 from distcheck.rules.network.ephemeral_ports import opened
 from distcheck.rules.network.explained_trials import explained_trials
 from distcheck.rules.network.losses import echoes, lossy
@@ -122,13 +122,12 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
     lost = {way: n for way, n in lossy(job).items() if n.ways > 1 or not rates.of(job).is_slow(way)}
     losing = {way: f"{n.repeated} of {n.segments} segments retransmitted, {n.share:.1%}" for way, n in lost.items()}
     shares = [n.share for n in lost.values()]
-    for way, trials in ways.tried.items():
-        for halted in [t.transfer for t in trials if t.transfer and t.transfer.stalled]:
-            if not _halted(halted) or echoes(halted.repeated / max(1, halted.segments), ways, way):
-                continue
+    for way, transfers in stalled(job).items():
+        sent = [s for s in transfers if s.repeated > 0 and not nothing_arrived(s)]  # otherwise the receiver is busy
+        halted = next((s for s in sent if not echoes(s.repeated / max(1, s.segments), ways, way)), None)
+        if halted:
             losing[way] = f"the transfer stalled after {halted.bytes} bytes"
             shares.append(1.0)
-            break
     if losing:
         node = job.nodes[0]
         everywhere = len(job.nodes) > 2 and losing.keys() == ways.tried.keys()
@@ -142,11 +141,6 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
             ),
             severity="error" if max(shares) >= (_HEAVY_LOSS if everywhere else _LOSS) else "warning",
         )
-
-
-def _halted(sent: Transfer) -> bool:
-    """Whether losses caused a stall; a busy receiver causes no retransmissions."""
-    return sent.repeated > 0 and not nothing_arrived(sent)
 
 
 @rule("peers", severity="warning", scope="node")
