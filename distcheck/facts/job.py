@@ -256,8 +256,9 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     @cached_property
     def _ranks_on(self) -> dict[str, tuple[RankFacts, ...]]:
         on: dict[str, list[RankFacts]] = {node.key: [] for node in self.nodes}
+        here = {p.uid: on[p.node] for p in self.processes if p.node in on}
         for rank in self.ranks:
-            on[self._process[rank.process].node].append(rank)
+            here[rank.process].append(rank)
         return {key: tuple(ranks) for key, ranks in on.items()}
 
     def process_of(self, rank: RankFacts) -> ProcessFacts:

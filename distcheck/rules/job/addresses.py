@@ -104,9 +104,10 @@ def resolutions(job: Job) -> dict[str, frozenset[str]]:
     for process in job.processes:
         answer = process.master_resolution
         addresses = () if answer is None or isinstance(answer, Missing) else answer.addresses
-        if addresses not in sets:
-            sets[addresses] = frozenset(map(canonical, addresses))
-        found[process.uid] = sets[addresses]
+        same = sets.get(addresses)
+        if same is None:
+            same = sets[addresses] = frozenset(map(canonical, addresses))
+        found[process.uid] = same
     return found
 
 

@@ -201,13 +201,13 @@ def _isolated(ranks: list[RankFacts]) -> bool:
 
     A different CUDA_VISIBLE_DEVICES per rank hides no GPU from NCCL, which opens the other GPUs itself.
     """
+    if len(ranks) < 2 or _shown(ranks[0]) == _shown(ranks[1]):
+        return False
     values = {r.environment.get(VARIABLE) for r in ranks}
     shown = [s for r in ranks if (s := _shown(r))]
     value = next(iter(values)) if len(values) == 1 else ""
     alike = value is None or bool(re.fullmatch(r"[\d,]+", value))
-    if not alike or not len(shown) == len(ranks) > 1 or shown[0] == shown[1]:
-        return False
-    return len({u for s in shown for u in s}) == sum(map(len, shown))
+    return alike and len(shown) == len(ranks) and len({u for s in shown for u in s}) == sum(map(len, shown))
 
 
 def _one_each(ranks: list[RankFacts]) -> bool:
