@@ -77,7 +77,7 @@ def env_local_rank_out_of_range(job: Job) -> Iterator[Outcome]:
     complete = is_complete(job)
     for ranks in agents(job):
         if {r.placement.local_rank for r in ranks} <= {None, *range(len(ranks))}:
-            continue
+            continue  # none is beyond even the smallest size
         size = local_size(ranks, complete=complete)
         beyond = [r for r in ranks if beyond_node(r, size)]
         if not beyond:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
@@ -12,7 +13,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.versions import nccl_of, uses_nccl, version_of
-from distcheck.rules.wording import brief, found, grouped, listed, named, once, unread
+from distcheck.rules.wording import brief, found, listed, named, once, unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,12 +66,7 @@ def sw_nccl_shadowed(job: Job) -> Iterator[Outcome]:
     See: https://github.com/pytorch/pytorch/issues/186591
     """
     yield from unseen(job)
-
-    def libraries(rank: RankFacts) -> Libraries | None:
-        known = job.process_of(rank).libraries
-        return known if isinstance(known, Libraries) else None
-
-    for known, ranks in ranks_by(job, libraries).items() if uses_nccl(job) else ():
+    for known, ranks in ranks_by(job, partial(_libraries, job)).items() if uses_nccl(job) else ():
         if known.error and not known.nccl:
             yield _shadow(job, ranks, known, f"torch cannot load NCCL: {brief(known.error, 150)}", "error")
         elif known.error:
@@ -85,6 +81,11 @@ def sw_nccl_shadowed(job: Job) -> Iterator[Outcome]:
         elif wheel := _overwritten(known):
             what = f"{listed(known.wheels)} are both installed; the file they share is NCCL {known.version}"
             yield _shadow(job, ranks, known, f"{what}, older than {wheel}", "warning")
+
+
+def _libraries(job: Job, rank: RankFacts) -> Libraries | None:
+    known = job.process_of(rank).libraries
+    return known if isinstance(known, Libraries) else None
 
 
 def _file(known: Libraries) -> str:
@@ -146,14 +147,13 @@ def sw_nccl_env_version_misleading(job: Job) -> Iterator[Outcome]:
     Fix: no action. ``python3 -c 'import torch; print(torch.cuda.nccl.version())'`` shows the version in use.
     See: https://github.com/pytorch/pytorch/issues/122571
     """
-    told = [(item, item.rank.environment.get("NCCL_VERSION", "")) for item in loaded(job)]
-    odd = [
-        (value, nccl_of(job, item.rank), item.rank)
-        for item, value in told
-        if value and nccl_of(job, item.rank) and value.partition("-")[0] != nccl_of(job, item.rank)
-    ]
-    for (value, version), items in grouped(odd, lambda item: item[:2]).items():
-        ranks = [rank for *_, rank in items]
+
+    def versions(rank: RankFacts) -> tuple[str, str] | None:
+        value, version = rank.environment.get("NCCL_VERSION", ""), nccl_of(job, rank)
+        odd = value and version and value.partition("-")[0] != version and _libraries(job, rank)
+        return (value, version) if odd else None
+
+    for (value, version), ranks in ranks_by(job, versions).items() if uses_nccl(job) else ():
         yield found(
             job,
             ranks,

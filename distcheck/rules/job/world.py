@@ -71,14 +71,15 @@ def out_of_range(job: Job) -> list[RankFacts]:
     Empty where the world size itself is wrong: where it is impossible, where it is 1 by mistake, or where
     a rank is valid in the world of the other ranks.
     """
-    alone = {id(r) for r in lonely(job)}
     majority = job.world_size or 0
+    beyond = [r for r in job.ranks if r.placement.rank is not None and not 0 <= r.placement.rank < majority]
+    alone = {id(r) for r in lonely(job)} if beyond else set()
     found = []
-    for r in job.ranks:
+    for r in beyond:
         rank, world = r.placement.rank, r.placement.world_size
         if rank is None or world is None or world < 1 or id(r) in alone:
             continue
-        if rank < 0 or (rank >= world and rank >= majority):
+        if rank < 0 or rank >= world:
             found.append(r)
     return found
 

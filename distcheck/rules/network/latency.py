@@ -122,10 +122,11 @@ def _round_trips(ways: Ways) -> dict[Pair, float]:
     """Return each pair's shortest round trip in seconds, on the slowest of its networks."""
     shortest: dict[tuple[Pair, Use], float] = {}
     for way, trials in ways.tried.items():
+        both = frozenset(way)
         for t in trials:
-            for use in t.uses if t.round_trip_seconds is not None else ():
-                key = frozenset(way), use
-                shortest[key] = min(shortest.get(key, math.inf), t.round_trip_seconds or 0.0)
+            if t.round_trip_seconds is not None:
+                for use in t.uses:
+                    shortest[both, use] = min(shortest.get((both, use), math.inf), t.round_trip_seconds)
     pairs: dict[Pair, float] = {}
     for (pair, _), seconds in shortest.items():
         pairs[pair] = max(pairs.get(pair, 0.0), seconds)
