@@ -23,6 +23,7 @@ import msgspec
 from distcheck import report
 from distcheck.rules import rules_for
 from distcheck.rules.diagnose import diagnose
+from distcheck.run.garbage import THRESHOLDS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import real_job
@@ -136,7 +137,7 @@ def huge(nodes: int) -> dict[str, object]:
 
 
 def main() -> None:
-    gc.set_threshold(100_000, 1_000, 1_000)  # as distcheck.run.garbage sets it
+    gc.set_threshold(*THRESHOLDS)
     judge(HEALTHY, real_job.healthy(2))  # imports the rules, once for all that follows
     nodes = int(sys.argv[2]) // real_job.GPUS
     print(json.dumps({HEALTHY: healthy, "faulty": faulty, "huge": huge}[sys.argv[1]](nodes)))

@@ -33,6 +33,7 @@ from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Bye, Hello, Here, LastCall, Report, Welcome
 from distcheck.rollcall.server import Server
 from distcheck.rollcall.wire import HEADER
+from distcheck.run.garbage import THRESHOLDS
 from distcheck.run.record import Record
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -299,7 +300,7 @@ def memory() -> float:
 
 def main() -> None:
     nodes = int(sys.argv[1]) if len(sys.argv) > 1 else 16384
-    gc.set_threshold(100_000, 1_000, 1_000)  # as distcheck.run.garbage sets it
+    gc.set_threshold(*THRESHOLDS)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     context = multiprocessing.get_context("fork")
