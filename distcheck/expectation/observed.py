@@ -57,23 +57,31 @@ def hardware(job: Job) -> Hardware | Missing:
         inside=_inside(job, gpus, alone=max(shape) == 1),
         outside=where,
         even=len(set(shape)) == 1,
-        settings={name: value for rank in job.ranks for name in SLOWING if (value := rank.environment.get(name))},
+        settings={
+            name: value
+            for rank in job.ranks
+            if not rank.environment.keys().isdisjoint(SLOWING)
+            for name in SLOWING
+            if (value := rank.environment.get(name))
+        },
     )
 
 
 def _used(job: Job) -> dict[str, Sequence[Gpu]] | Missing:
     """Return the GPUs that the ranks of each node used, by node key."""
     found: dict[str, Sequence[Gpu]] = {}
-    for node in (node for node in job.nodes if job.ranks_on(node)):
+    for node in job.nodes:
+        ranks = job.ranks_on(node)
+        if not ranks:
+            continue
         if node.accelerator == "amd":
             return Missing(reason="there is no expectation for AMD GPUs")
-        ranks = job.ranks_on(node)
         if any(rank.environment.get("NCCL_HOSTID") for rank in ranks):
             return Missing(reason="NCCL_HOSTID changes which ranks NCCL places on one node")
         names = [rank.run.gpu if rank.run and rank.run.gpu else rank.gpu for rank in ranks]
         devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
         known = {_bare(gpu.uuid): gpu for gpu in devices if isinstance(gpu.uuid, str)}
-        used = [known[_bare(name)] for name in names if name and _bare(name) in known]
+        used = [gpu for name in names if name and (gpu := known.get(_bare(name)))]
         if len(used) < len(names):
             return Missing(reason=f"{node.name}: it is unknown which GPUs the ranks used")
         if len({gpu.index for gpu in used}) < len(used):

@@ -87,8 +87,9 @@ def algorithm(log: NcclLog, op: str, size_bytes: int) -> str | None:
 
 def log_of(job: Job) -> NcclLog | None:
     """Return the most informative NCCL log: the first one with algorithms, usually rank 0's."""
-    logs = [rank.run.nccl for rank in job.ranks if rank.run and isinstance(rank.run.nccl, NcclLog)]
-    return next((log for log in logs if log.algorithms), logs[0] if logs else None)
+    logs = (rank.run.nccl for rank in job.ranks if rank.run and isinstance(rank.run.nccl, NcclLog))
+    first = next(logs, None)
+    return first if first is None or first.algorithms else next((log for log in logs if log.algorithms), first)
 
 
 def _of_graph(log: NcclLog, where: Hardware | Missing) -> Figure | None:

@@ -29,7 +29,7 @@ def outside(job: Job, backend: str) -> Outside | Missing:
         return Missing(reason="several nodes are one machine and share its network adapters")
     if backend == "gloo":
         return _slowest([_socket(job, node, backend) for node in nodes])
-    found = [_adapters(node, job.ranks_on(node)) for node in nodes]
+    found = [_adapters(node, job.ranks_on(node)) for node in _kinds(job, nodes)]
     unknown = next((each for each in found if isinstance(each, Missing)), None)
     if unknown is not None:
         return unknown
@@ -48,12 +48,26 @@ def outside(job: Job, backend: str) -> Outside | Missing:
     )
 
 
+def _kinds(job: Job, nodes: Sequence[NodeFacts]) -> list[NodeFacts]:
+    """Return the first node of each kind: nodes with all that `_adapters` looks at in common have the same adapters."""
+    first: dict[object, NodeFacts] = {}
+    for node in nodes:
+        ranks = job.ranks_on(node)
+        seen = node.pci.nics if isinstance(node.pci, Pci) else node.pci
+        first.setdefault((seen, ranks[0].environment.get(adapters.HCA), _gpus(node), len(ranks)), node)
+    return list(first.values())
+
+
+def _gpus(node: NodeFacts) -> int:
+    return len(node.gpus.devices) if isinstance(node.gpus, Gpus) else 0
+
+
 def _adapters(node: NodeFacts, ranks: Sequence[RankFacts]) -> Adapters | Missing | None:
     """Return the adapters that NCCL may use on a node, None if it has none."""
     if not isinstance(node.pci, Pci):
         why = f": {node.pci.reason}" if isinstance(node.pci, Missing) else ""
         return Missing(reason=f"the network adapters were not checked{why}")
-    environment = ranks[0].environment if ranks else {}
+    environment = ranks[0].environment
     there = [nic for nic in node.pci.nics if nic.kind == "ib" and nic.active]
     nics = [nic for nic in there if nic.usable and adapters.chosen(nic, environment.get(adapters.HCA))]
     if not nics:
@@ -61,8 +75,7 @@ def _adapters(node: NodeFacts, ranks: Sequence[RankFacts]) -> Adapters | Missing
     silent = sorted(nic.name for nic in there if not nic.rate_Gbps)
     if silent:
         return Missing(reason=f"{node.name}: {silent[0]} does not report its rate")
-    gpus = len(node.gpus.devices) if isinstance(node.gpus, Gpus) else 0
-    found = _counted(nics, gpus=gpus, ranks=len(ranks))
+    found = _counted(nics, gpus=_gpus(node), ranks=len(ranks))
     return msgspec.structs.replace(
         found, there_Gbps=sum((nic.rate_Gbps or 0.0) * max(1, len(nic.ports)) for nic in there)
     )
