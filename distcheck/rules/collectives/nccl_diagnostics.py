@@ -35,9 +35,10 @@ def nccl_diagnostics_report(job: Job) -> Iterator[Outcome]:
     Fix: check the named GPU pairs with ``nvidia-smi topo -p2p n`` and ``nvidia-smi topo -m``; or unset the variables.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/diagnostics.html
     """
-    ranks = {rank.placement.rank: rank for rank in job.ranks}
-    for t in logged(job):
-        lines = t.log.diagnostics if t.log.ranks in {None, job.world_size} else ()
+    reports = [t for t in logged(job) if t.log.diagnostics and t.log.ranks in {None, job.world_size}]
+    ranks = {rank.placement.rank: rank for rank in job.ranks} if reports else {}
+    for t in reports:
+        lines = t.log.diagnostics
         pairs = [(int(pair[1]), int(pair[2])) for pair in map(_PAIR.match, lines) if pair]
         partial = next(filter(None, map(_PARTIAL.match, lines)), None)
         others = [line for line in lines if not (_PAIR.match(line) or _PARTIAL.match(line))]

@@ -49,9 +49,11 @@ def crossing(job: Job) -> list[Logged]:
     """Return the ranks whose communicator reaches ranks on other nodes, and not by NVLink."""
     if len(nodes_in_use(job)) < 2:
         return []
-    return [t for t in logged(job) if t.log.ranks in {None, job.world_size} and not (t.log.mnnvl and t.log.nodes == 1)]
+    whole = {None, job.world_size}
+    return [t for t in logged(job) if t.log.ranks in whole and not (t.log.mnnvl and t.log.nodes == 1)]
 
 
+@once
 def nodes_in_use(job: Job) -> list[NodeFacts]:
     """Return the nodes on which there are ranks."""
     return [node for node in job.nodes if job.ranks_on(node)]
@@ -78,6 +80,12 @@ def settings_shown(ranks: Sequence[Logged], *names: str) -> dict[str, str]:
 def adapters(node: NodeFacts) -> list[Nic]:
     """Return a node's active adapters for NCCL's own IB transport: InfiniBand and RoCE."""
     return [nic for nic in _up(node) if nic.link_layer in _OWN]
+
+
+@once
+def plugin_nodes(job: Job) -> frozenset[str]:
+    """Return the keys of the nodes with active adapters that NCCL can use only through a plugin."""
+    return frozenset(node.key for node in job.nodes if plugin_adapters(node))
 
 
 def plugin_adapters(node: NodeFacts) -> list[Nic]:

@@ -18,6 +18,7 @@ from distcheck.rules.collectives.nccl_logs import (
     crossing,
     nodes_in_use,
     plugin_adapters,
+    plugin_nodes,
     setting,
     settings_shown,
     switched_on,
@@ -25,7 +26,8 @@ from distcheck.rules.collectives.nccl_logs import (
     who,
 )
 from distcheck.rules.finding import Fix, Scope
-from distcheck.rules.wording import are, found, grouped, listed, unread
+from distcheck.rules.job.kinds import ranks_with
+from distcheck.rules.wording import are, found, grouped, listed, once, unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,7 +58,7 @@ def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
     whether = "unknown whether there are InfiniBand adapters"
     yield from unread(job, ((t.rank, whether + reason) for t, reason in zip(unseen, reasons, strict=True)))
     # nccl-net-plugin-missing reports those that need a plugin.
-    slow = [t for t in over_sockets if adapters(t.node) and not _plugin_wanted(t)]
+    slow = [t for t in over_sockets if adapters(t.node) and not _plugin_wanted(job, t)]
     for (chosen, infiniband), group in grouped(slow, lambda t: (_sockets_chosen(t), _has_infiniband(t.node))).items():
         nics = adapters(group[0].node)
         yield found(
@@ -121,10 +123,9 @@ def nccl_net_plugin_missing(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl/issues/959
     """
-    without = [(t, why) for t in crossing(job) if t.log.network in {"IB", "Socket", ""} for why in [_plugin_wanted(t)]]
-    failed = [
-        (t, why) for t, why in without if why and (t.log.network or t.log.plugins_missing or t.log.plugins_failed)
-    ]
+    own = [t for t in crossing(job) if t.log.network in {"IB", "Socket", ""}]
+    without = [t for t in own if t.log.network or t.log.plugins_missing or t.log.plugins_failed]
+    failed = [(t, why) for t in without if (why := _plugin_wanted(job, t))]
     for (why, network), items in grouped(failed, lambda item: (item[1], item[0].log.network)).items():
         group = [t for t, _ in items]
         log = group[0].log
@@ -162,7 +163,7 @@ def nccl_net_plugin_missing(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _plugin_wanted(t: Logged) -> str:
+def _plugin_wanted(job: Job, t: Logged) -> str:
     """Return why NCCL needs a network plugin on a rank's node, '' when it needs none."""
     plugin, network = setting(t, "NCCL_NET_PLUGIN"), setting(t, "NCCL_NET")
     if plugin and plugin.lower() != "none":
@@ -171,10 +172,18 @@ def _plugin_wanted(t: Logged) -> str:
         return f"NCCL_NET={network} requires a network plugin"
     if network or plugin:
         return ""
-    if nics := plugin_adapters(t.node):
-        return f"NCCL can use {adapter_names(nics)} only through a network plugin"
-    google = next((name for name in t.rank.environment if name.startswith(_GOOGLE)), "")
-    return f"{google} is set, a variable of Google's network plugin" if google else ""
+    if t.node.key in plugin_nodes(job):
+        return f"NCCL can use {adapter_names(plugin_adapters(t.node))} only through a network plugin"
+    if id(t.rank) not in _with_google(job):
+        return ""
+    google = next(name for name in t.rank.environment if name.startswith(_GOOGLE))
+    return f"{google} is set, a variable of Google's network plugin"
+
+
+@once
+def _with_google(job: Job) -> frozenset[int]:
+    """Return the ids of the ranks with variables of Google's plugins."""
+    return frozenset(map(id, ranks_with(job, lambda r: any(name.startswith(_GOOGLE) for name in r.environment))))
 
 
 @rule("collectives", "gdr-level-too-strict", severity="warning", scope=("job", "node"))

@@ -151,6 +151,8 @@ def nccl_net_plugin_on_some_ranks(job: Job) -> Iterator[Outcome]:
 
 
 def _apart_by_files(job: Job, kind: str) -> Iterator[Finding]:
+    if len({item.libraries.plugins for item in loaded(job)}) < 2:
+        return
     given = {rank.placement.rank: group.value(_VARIABLES[kind]) for group in alike(job) for rank in group.ranks}
     for same in grouped(loaded(job), lambda item: given[item.rank.placement.rank]).values():
         groups = grouped(same, lambda item: _kind_of_plugin(item.libraries, kind))
@@ -161,6 +163,8 @@ def _apart_by_files(job: Job, kind: str) -> Iterator[Finding]:
 
 def _apart_by_logs(job: Job, kind: str) -> Iterator[Finding]:
     read = [t for t in logged(job) if t.log.version]
+    if len({t.log.plugins for t in read}) < 2:
+        return
     for same in grouped(read, lambda t: setting(t, _VARIABLES[kind])).values():
         groups = grouped(same, lambda t: _kind_in_log(t.log.plugins, kind))
         if len(groups) > 1:
