@@ -14,7 +14,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import Logged, logged, nodes_in_use, setting, settings_shown, who
 from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.readings import Reading, not_ready, nvlinks_of, readings
-from distcheck.rules.wording import found, grouped, listed
+from distcheck.rules.wording import found, grouped, listed, once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,15 +43,19 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable
     """
-    split = {node.key for node, _ in _split(job)}
+    split, world = {node.key for node, _ in _split(job)}, job.world_size
     ranks = {rank.placement.rank: rank for rank in job.ranks}
+    here = {node.key: {rank.placement.rank for rank in job.ranks_on(node)} for node in job.nodes}
     around: list[tuple[Logged, str]] = []
     for t in logged(job):
-        if t.log.ranks != job.world_size or t.node.key in split:
+        if t.log.ranks != world or t.node.key in split:
             continue
+        own = here[t.node.key]
         for how in ("SHM", "NET"):
-            others = [ranks[peer] for peer in t.log.peers.get(how, ()) if peer in ranks]
-            beside = [other for other in others if job.node_of(other) is t.node]
+            peers = t.log.peers.get(how, ())
+            if own.isdisjoint(peers):
+                continue
+            beside = [ranks[peer] for peer in peers if peer in ranks and job.node_of(ranks[peer]) is t.node]
             if beside and not _linked(t.node).isdisjoint(_pairs(t, beside)):
                 around.append((t, how))
     for how, items in grouped(around, lambda item: item[1]).items():
@@ -218,12 +222,16 @@ def nccl_hostid_split(job: Job) -> Iterator[Outcome]:
         )
 
 
+@once
 def _whole(job: Job) -> list[Logged]:
     """Return the ranks whose log covers all ranks of the job; none if ranks are missing."""
-    return [] if job.missing_ranks else [t for t in logged(job) if t.log.ranks == job.world_size]
+    world = job.world_size
+    return [] if job.missing_ranks else [t for t in logged(job) if t.log.ranks == world]
 
 
+@once
 def _split(job: Job) -> list[tuple[NodeFacts, list[Logged]]]:
     """Return the nodes that NCCL splits into several, with the ranks whose logs show it."""
-    few = [t for t in _whole(job) if t.log.local_ranks is not None and t.log.local_ranks < len(job.ranks_on(t.node))]
+    here = {node.key: len(job.ranks_on(node)) for node in job.nodes}
+    few = [t for t in _whole(job) if t.log.local_ranks is not None and t.log.local_ranks < here[t.node.key]]
     return [(group[0].node, group) for group in grouped(few, lambda t: t.node.key).values()]
