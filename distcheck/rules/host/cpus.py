@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.quantities import count
@@ -34,6 +35,8 @@ class Share(NamedTuple):
     ranks: tuple[RankFacts, ...]
     cpus: float
     """How many CPUs they have together: by affinity and by quota."""
+    by_mask: dict[str, list[RankFacts]]
+    """The ranks by the CPUs on which they may run."""
 
 
 @once
@@ -46,12 +49,16 @@ def shares(job: Job) -> tuple[Share, ...]:
             quotas.setdefault(node.key, set()).add(limits.cpu.cpus)
     for node in job.nodes:
         ranks = job.ranks_on(node)
-        masks = {rank.cpu_list for rank in ranks}
-        if not ranks or "" in masks:
-            continue
-        together = len(frozenset().union(*map(unfold, masks)))
-        found.append(Share(node, ranks, min([together, *quotas.get(node.key, ())])))
+        by_mask = grouped(ranks, lambda r: r.cpu_list)
+        if ranks and "" not in by_mask:
+            found.append(Share(node, ranks, min([_together(tuple(by_mask)), *quotas.get(node.key, ())]), by_mask))
     return tuple(found)
+
+
+@lru_cache(256)
+def _together(masks: tuple[str, ...]) -> int:
+    """Return how many CPUs these are."""
+    return len(frozenset().union(*map(unfold, masks)))
 
 
 @rule("node", also=("collectives", "isolation"), severity="warning", scope="rank")
@@ -72,7 +79,7 @@ def perf_affinity_overlap(job: Job) -> Iterator[Outcome]:
     """
     crowds = []
     for share in shares(job):
-        for mask, ranks in grouped(share.ranks, lambda r: r.cpu_list).items():
+        for mask, ranks in share.by_mask.items():
             cpus = len(unfold(mask))
             if cpus < len(ranks) and cpus < (share.node.cpus or 0):
                 crowds.append((mask, share.node, ranks))
@@ -96,7 +103,7 @@ def _one_core(job: Job) -> Iterator[Outcome]:
         rank
         for share in shares(job)
         if share.node.accelerator != "none" and (share.node.cpus or 0) >= _ENOUGH_CPUS * len(share.ranks)
-        for mask, group in grouped(share.ranks, lambda r: r.cpu_list).items()
+        for mask, group in share.by_mask.items()
         for rank in group
         if len(group) <= len(unfold(mask)) <= _FEW_CPUS
     ]
@@ -212,8 +219,8 @@ def perf_omp_oversubscribed(job: Job) -> Iterator[Outcome]:
     """
     faults = []
     for share in shares(job):
-        known = [(rank, threads(rank)) for rank in share.ranks]
-        total, most = sum(number for _, number in known), max(number for _, number in known)
+        numbers = [threads(rank) for rank in share.ranks]
+        total, most = sum(numbers), max(numbers)
         chosen = any(rank.environment.get(_OMP) for rank in share.ranks)
         if most > 1 and total >= (_TWICE if chosen else _MANY) * share.cpus:
             faults.append((share, total, most, chosen))
@@ -234,8 +241,13 @@ def perf_omp_oversubscribed(job: Job) -> Iterator[Outcome]:
 
 def threads(rank: RankFacts) -> int:
     """Return how many threads a rank's OpenMP starts: the first number of OMP_NUM_THREADS, else one for each CPU."""
-    first = rank.environment.get(_OMP, "").partition(",")[0].strip()
-    return int(first) if first.isdecimal() and int(first) else len(unfold(rank.cpu_list))
+    return _threads(rank.environment.get(_OMP, ""), rank.cpu_list)
+
+
+@lru_cache(256)
+def _threads(setting: str, mask: str) -> int:
+    first = setting.partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) else len(unfold(mask))
 
 
 @rule("node", also=("collectives", "isolation"), severity="info", scope="rank")

@@ -80,16 +80,17 @@ def host_nproc_pids(job: Job) -> Iterator[Outcome]:
     yield from unread(job)
 
 
-def _most(job: Job, node: NodeFacts) -> int:
-    """Return more threads than the ranks of a node can need: a limit beyond that need not be looked at closely."""
-    return len(job.ranks_on(node)) * (_TASKS + _MOST_THREADS)
+def _most(job: Job) -> dict[str, int]:
+    """Return, by node key, more threads than its ranks can need: limits beyond need not be looked at closely."""
+    return {node.key: len(job.ranks_on(node)) * (_TASKS + _MOST_THREADS) for node in job.nodes}
 
 
 def _by_cgroup(job: Job) -> Iterator[_Bound]:
+    most = _most(job)
     near = [
         (rank, limits.tasks)
         for rank, node, limits in limited(job)
-        if limits.tasks is not None and limits.tasks.left < _most(job, node)
+        if limits.tasks is not None and limits.tasks.left < most[node.key]
     ]
     for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].limit)).values():
         ranks, tasks = [rank for rank, _ in pairs], min((limit for _, limit in pairs), key=lambda limit: limit.left)
@@ -99,10 +100,11 @@ def _by_cgroup(job: Job) -> Iterator[_Bound]:
 
 
 def _by_user(job: Job) -> Iterator[_Bound]:
+    most = _most(job)
     near = [
         (rank, limits.user_tasks)
         for rank, node, limits in limited(job)
-        if limits.user_tasks is not None and limits.user_tasks[0] - limits.user_tasks[1] < _most(job, node)
+        if limits.user_tasks is not None and limits.user_tasks[0] - limits.user_tasks[1] < most[node.key]
     ]
     for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1][0])).values():
         limit, used = pairs[0][1][0], max(tasks[1] for _, tasks in pairs)
@@ -111,9 +113,10 @@ def _by_user(job: Job) -> Iterator[_Bound]:
 
 
 def _by_kernel(job: Job) -> Iterator[_Bound]:
+    most = _most(job)
     for node in job.nodes:
         ranks = job.ranks_on(node)
-        if isinstance(node.host, HostFacts) and ranks and node.host.most_tasks - node.host.tasks < _most(job, node):
+        if isinstance(node.host, HostFacts) and ranks and node.host.most_tasks - node.host.tasks < most[node.key]:
             fix = Fix(
                 "End what has started them, or raise the kernel's limits.",
                 ("ps -eLo user= | sort | uniq -c | sort -n | tail", "sudo sysctl kernel.pid_max=4194304"),

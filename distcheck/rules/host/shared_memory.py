@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
-from distcheck.facts.host import HostFacts
 from distcheck.facts.node import NodeState
 from distcheck.facts.quantities import count, size
 from distcheck.facts.storage import Space
@@ -94,11 +93,8 @@ def host_shm_removed_by_systemd(job: Job) -> Iterator[Outcome]:
 
     See: https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html
     """
-    at_risk = [
-        rank
-        for rank in job.ranks
-        if isinstance(host := job.node_of(rank).host, HostFacts) and host.removes_ipc and table_of(rank) is not None
-    ]
+    removing = {node.key for node, host in hosts(job) if host.removes_ipc}
+    at_risk = [r for r in job.ranks if job.node_of(r).key in removing and table_of(r) is not None] if removing else []
     for ranks in grouped(at_risk, lambda _: "").values():
         yield found(
             job,

@@ -9,6 +9,7 @@ from distcheck.facts.gpu import Gpus
 from distcheck.facts.node import TorchBuild
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.job.kinds import ranks_with
 from distcheck.rules.job.versions import build_of, nccl_of, uses_nccl, version_of
 from distcheck.rules.nccl.settings import alike
 from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbered, numbers_of
@@ -161,7 +162,7 @@ def nccl_cumem_host_docker(job: Job) -> Iterator[Outcome]:
     Fix: ``docker run --cap-add SYS_NICE``, or ``export NCCL_CUMEM_HOST_ENABLE=0``.
     See: https://github.com/NVIDIA/nccl/blob/master/docs/userguide/source/troubleshooting/runtime_and_mpi_issues.rst
     """
-    denied = [r for r in job.ranks if job.process_of(r).memory_policy_error] if _nvidia(job) else []
+    denied = ranks_with(job, lambda r: job.process_of(r).memory_policy_error) if _nvidia(job) else []
     wanted = _numbers(job, "NCCL_CUMEM_HOST_ENABLE", -1) if denied else {}
     used = [rank for rank in denied if _host_memory(job, rank, wanted[id(rank)])]
     for (error, version), ranks in grouped(
