@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import bus_factor, label
 from distcheck.facts.job import Collectives, Job, Measurement
-from distcheck.facts.network import Attempt
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import ProcessFacts, RankFacts, Stage
 from distcheck.report.critical_path import critical_path
@@ -96,24 +95,26 @@ def _world(job: Job) -> World:
 
 
 def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
-    names = job.node_names
-    gpus = {node.key: gpus_of(node) for node in job.nodes}
+    known = {node.key: (job.node_names[node.key], node.name, gpus_of(node)) for node in job.nodes}
     masters = {process.uid: _master(process) for process in job.processes}
     places = _places(job)
     marked = _Marks(diagnosis)
-    rows = [
-        RankRow(
-            rank=rank.placement.rank,
-            node=names[(process := job.process_of(rank)).node],
-            local_rank=rank.placement.local_rank,
-            gpu=gpus[process.node].get(rank.gpu, RankGpu(None, rank.gpu, None, None)) if rank.gpu is not None else None,
-            master=masters[process.uid],
-            stage=process.stage,
-            status=marked.status(rank, process.stage, job.node_of(rank).name),
-            mesh=places(rank.placement.rank),
+    rows = []
+    for rank in job.ranks:
+        process, number = job.process_of(rank), rank.placement.rank
+        shown, name, gpus = known[process.node]
+        rows.append(
+            RankRow(
+                rank=number,
+                node=shown,
+                local_rank=rank.placement.local_rank,
+                gpu=None if rank.gpu is None else gpus.get(rank.gpu) or RankGpu(None, rank.gpu, None, None),
+                master=masters[process.uid],
+                stage=process.stage,
+                status=marked.status(rank, process.stage, name),
+                mesh=places(number),
+            )
         )
-        for rank in job.ranks
-    ]
     if job.missing_ranks:
         from distcheck.rules.job.homes import homes  # imported late: costs start-up time, rarely used
 
@@ -175,31 +176,33 @@ def _master(process: ProcessFacts) -> str:
     """Return the result of a process at the master port; of several, the best."""
     if process.bind is not None:
         return _BIND_WORDS.get(process.bind.outcome, process.bind.outcome)
-    tried = [attempt for attempt in process.attempts if attempt.door == "master"]
-    if not tried:
+    outcomes = [attempt.outcome for attempt in process.attempts if attempt.door == "master"]
+    if not outcomes:
         return "-"
-    outcome = min(tried, key=_place).outcome
-    return _ATTEMPT_WORDS.get(outcome, outcome)
-
-
-def _place(attempt: Attempt) -> int:
-    return _BEST_FIRST.index(attempt.outcome) if attempt.outcome in _BEST_FIRST else len(_BEST_FIRST)
+    for outcome in _BEST_FIRST:
+        if outcome in outcomes:
+            return _ATTEMPT_WORDS.get(outcome, outcome)
+    return outcomes[0]
 
 
 def _bandwidth(job: Job) -> tuple[Bandwidth, ...]:
     if not isinstance(job.collectives, Collectives):
         return ()
-    wrong: dict[str, int] = {}
+    checked: set[str] = set()
+    wrong: Counter[str] = Counter()
     for run in (rank.run for rank in job.ranks if rank.run is not None):
-        for name in run.checked:
-            wrong.setdefault(name, 0)
-        for name, elements in run.wrong.items():
-            wrong[name] = wrong.get(name, 0) + elements
+        checked.update(run.checked, run.wrong)
+        if any(run.wrong.values()):
+            wrong.update(run.wrong)
     from distcheck.rules.collectives.bandwidth import expected  # only needed for measurements
 
     expectations = expected(job)
     return tuple(
-        _measured(m, wrong.get(name := label(m.op, m.dtype)), expectations.get(name) if m.group == "world" else None)
+        _measured(
+            m,
+            wrong[name] if (name := label(m.op, m.dtype)) in checked else None,
+            expectations.get(name) if m.group == "world" else None,
+        )
         for m in job.collectives.measurements
     )
 

@@ -9,7 +9,7 @@ import msgspec
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.node import NodeFacts
-from distcheck.facts.pci import Pci
+from distcheck.facts.pci import Pci, PciPlace
 from distcheck.selection.pci import Distance, Near, by_gpu
 
 
@@ -33,18 +33,18 @@ class RankGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def gpus_of(node: NodeFacts) -> dict[str, RankGpu]:
     """Return a node's GPUs by UUID, and by the UUIDs of their MIG instances."""
     near = by_gpu(node.pci) if isinstance(node.pci, Pci) else {}
+    places = node.pci.gpus if isinstance(node.pci, Pci) else {}
     rows: dict[str, RankGpu] = {}
     for gpu in node.gpus.devices if isinstance(node.gpus, Gpus) else ():
-        names = (*gpu.mig_uuids, gpu.uuid) if isinstance(gpu.uuid, str) else gpu.mig_uuids
-        rows |= {name: _row(gpu, name, node, near) for name in names}
+        for name in (*gpu.mig_uuids, gpu.uuid) if isinstance(gpu.uuid, str) else gpu.mig_uuids:
+            rows[name] = _row(gpu, name, places, near)
     return rows
 
 
-def _row(gpu: Gpu, name: str, node: NodeFacts, near: Mapping[str, Near]) -> RankGpu:
+def _row(gpu: Gpu, name: str, places: Mapping[str, PciPlace], near: Mapping[str, Near]) -> RankGpu:
     address = gpu.pci if isinstance(gpu.pci, str) else ""
-    place = node.pci.gpus.get(address) if isinstance(node.pci, Pci) else None
-    numa = gpu.health.numa_node if gpu.health is not None else None
-    cpus = gpu.health.cpus if gpu.health is not None else None
+    place = places.get(address)
+    numa, cpus = (gpu.health.numa_node, gpu.health.cpus) if gpu.health is not None else (None, None)
     if isinstance(numa, Missing) or numa is None:  # NVML does not report it in containers with few privileges
         numa = place.numa_node if place is not None else None
     if isinstance(cpus, Missing) or not cpus:
@@ -57,6 +57,6 @@ def _row(gpu: Gpu, name: str, node: NodeFacts, near: Mapping[str, Near]) -> Rank
         gpu.name if isinstance(gpu.name, str) else None,
         numa_node=numa,
         cpus=cpus or None,
-        nic=",".join(nic.name for nic in found.nics) if found is not None else None,
+        nic=",".join([nic.name for nic in found.nics]) if found is not None else None,
         nic_distance=found.distance if found is not None else None,
     )

@@ -73,10 +73,9 @@ def _duration(seconds: float) -> str:
 
 def slowest(row: Bandwidth) -> str:
     """Return the slowest rank; outside the world group, its position in the group."""
-    times = [-1.0 if second is None else second for second in row.seconds.by_rank]
-    if len(times) < 2 or max(times) < 0:
+    if row.ranks < 2 or row.seconds.max is None:
         return "-"
-    place = times.index(max(times))
+    place = row.seconds.by_rank.index(row.seconds.max)
     return str(place) if row.group == "world" else f"#{place}"
 
 
