@@ -82,12 +82,6 @@ def adapters(node: NodeFacts) -> list[Nic]:
     return [nic for nic in _up(node) if nic.link_layer in _OWN]
 
 
-@once
-def plugin_nodes(job: Job) -> frozenset[str]:
-    """Return the keys of the nodes with active adapters that NCCL can use only through a plugin."""
-    return frozenset(node.key for node in job.nodes if plugin_adapters(node))
-
-
 def plugin_adapters(node: NodeFacts) -> list[Nic]:
     """Return a node's active adapters that NCCL can use only through a plugin, such as EFA."""
     return [nic for nic in _up(node) if nic.link_layer and nic.link_layer not in _OWN]

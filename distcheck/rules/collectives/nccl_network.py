@@ -18,7 +18,6 @@ from distcheck.rules.collectives.nccl_logs import (
     crossing,
     nodes_in_use,
     plugin_adapters,
-    plugin_nodes,
     setting,
     settings_shown,
     switched_on,
@@ -170,20 +169,20 @@ def _plugin_wanted(job: Job, t: Logged) -> str:
         return f"NCCL_NET_PLUGIN={plugin} requires a network plugin"
     if network and network.lower() not in {"ib", "socket"}:
         return f"NCCL_NET={network} requires a network plugin"
-    if network or plugin:
+    if network or plugin or id(t.rank) not in _on_plugins(job):
         return ""
-    if t.node.key in plugin_nodes(job):
-        return f"NCCL can use {adapter_names(plugin_adapters(t.node))} only through a network plugin"
-    if id(t.rank) not in _with_google(job):
-        return ""
+    if nics := plugin_adapters(t.node):
+        return f"NCCL can use {adapter_names(nics)} only through a network plugin"
     google = next(name for name in t.rank.environment if name.startswith(_GOOGLE))
     return f"{google} is set, a variable of Google's network plugin"
 
 
 @once
-def _with_google(job: Job) -> frozenset[int]:
-    """Return the ids of the ranks with variables of Google's plugins."""
-    return frozenset(map(id, ranks_with(job, lambda r: any(name.startswith(_GOOGLE) for name in r.environment))))
+def _on_plugins(job: Job) -> set[int]:
+    """Return the ids of the ranks with variables of Google's plugins, or on nodes with adapters that need a plugin."""
+    there = [rank for node in job.nodes if plugin_adapters(node) for rank in job.ranks_on(node)]
+    google = ranks_with(job, lambda rank: any(name.startswith(_GOOGLE) for name in rank.environment))
+    return {id(rank) for rank in (*there, *google)}
 
 
 @rule("collectives", "gdr-level-too-strict", severity="warning", scope=("job", "node"))
