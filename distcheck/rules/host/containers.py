@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -46,13 +47,12 @@ def host_ptrace_pidns(job: Job) -> Iterator[Outcome]:
     """
     if not uses_nccl(job):
         return
-    spaces_of: dict[tuple[object, str], set[tuple[str, ...]]] = {}
-    for _, node, limits in limited(job):
-        spaces_of.setdefault((node.boot_id, node.hostname), set()).add(tuple(limits.namespaces.values()))
+    places = {(node.boot_id, node.hostname, *limits.namespaces.values()) for _, node, limits in limited(job)}
+    split = {host for host, number in Counter(place[:2] for place in places).items() if number > 1}
     known = [
         rank
-        for rank, node, limits in limited(job)
-        if limits.namespaces and isinstance(node.boot_id, str) and len(spaces_of[node.boot_id, node.hostname]) > 1
+        for rank, node, limits in (limited(job) if split else ())
+        if limits.namespaces and isinstance(node.boot_id, str) and (node.boot_id, node.hostname) in split
     ]
     if not known:
         return

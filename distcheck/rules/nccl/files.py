@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.kinds import ranks_with
 from distcheck.rules.nccl.settings import PREFIXES, alike, owner_of, redo, untrimmed, uses_nccl, weigh
 from distcheck.rules.wording import brief, found, grouped, listed, named
 from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, pair
@@ -152,6 +153,8 @@ def _mended(line: str, path: str) -> str:
 def _named(job: Job, variable: str) -> dict[tuple[NamedPath, Setting], list[RankFacts]]:
     """Return the ranks by what their process finds at the file that a variable names."""
     there: dict[tuple[NamedPath, Setting], list[RankFacts]] = {}
+    if not ranks_with(job, lambda rank: variable in job.process_of(rank).named_paths):
+        return there
     for group in alike(job) if uses_nccl(job) else ():
         for rank in group.ranks:
             seen = job.process_of(rank).named_paths.get(variable)
