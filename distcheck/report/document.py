@@ -230,7 +230,7 @@ def _models(measured: tuple[Bandwidth, ...]) -> Iterator[Model]:
 def _measured(measurement: Measurement, wrong: int | None, expectation: Expectation | None) -> Bandwidth:
     by_rank: tuple[float | None, ...] = measurement.seconds_by_rank
     times: Sequence[float] = measurement.seconds_by_rank
-    if not all(map(math.isfinite, times)):
+    if not math.isfinite(sum(times)):
         by_rank = tuple(second if math.isfinite(second) else None for second in times)
         times = [second for second in times if math.isfinite(second)]
     mean = math.fsum(times) / len(times) if times else None
