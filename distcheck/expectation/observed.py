@@ -10,7 +10,7 @@ from distcheck.expectation.hardware import Hardware, Inside, NvLinkWay, PcieWay
 from distcheck.expectation.inside import inside
 from distcheck.expectation.outside import outside
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Fabric, Gpu, Gpus
+from distcheck.facts.gpu import Fabric, Gpu, Gpus, NvLinks
 from distcheck.facts.job import Collectives
 from distcheck.facts.pci import Pci
 
@@ -103,7 +103,7 @@ def _inside(job: Job, gpus: dict[str, Sequence[Gpu]], *, alone: bool) -> Inside 
         return Missing(reason="there is no model for nodes joined by NVLink (a multi-node NVLink domain)")
     if alone:
         return None
-    ways = [_of_node(node, gpus[node.key]) for node in job.nodes if len(gpus.get(node.key, ())) > 1]
+    ways = [_of_node(node, gpus[node.key]) for node in _kinds(job.nodes, gpus)]
     unknown = next((way for way in ways if isinstance(way, Missing)), None)
     if unknown is not None:
         return unknown
@@ -111,6 +111,27 @@ def _inside(job: Job, gpus: dict[str, Sequence[Gpu]], *, alone: bool) -> Inside 
     if len({type(way) for way in known}) > 1:
         return Missing(reason="NVLink joins the GPUs of some nodes but not of others")
     return min(known, key=lambda way: way.rate)
+
+
+def _kinds(nodes: Sequence[NodeFacts], gpus: dict[str, Sequence[Gpu]]) -> list[NodeFacts]:
+    """Return the first of the nodes with several used GPUs on which all that `inside` looks at is the same."""
+    first: dict[object, NodeFacts] = {}
+    for node in nodes:
+        used, seen = gpus.get(node.key, ()), node.gpus
+        if len(used) > 1 and isinstance(seen, Gpus):
+            virtual = isinstance(node.pci, Pci) and node.pci.virtual
+            links = tuple(map(_links, used))
+            first.setdefault((seen.peer_access, seen.unread, len(seen.devices), virtual, links), node)
+    return list(first.values())
+
+
+def _links(gpu: Gpu) -> object:
+    """Return what `inside` looks at of a GPU; counters of errors are not among it."""
+    if gpu.health is None:
+        return gpu.index
+    links, pcie = gpu.health.nvlinks, gpu.health.pcie
+    kind = (links.active, links.remote, links.version, links.speed_MBps) if isinstance(links, NvLinks) else links
+    return gpu.index, kind, pcie.max_generation, pcie.width, pcie.max_width
 
 
 def _of_node(node: NodeFacts, used: Sequence[Gpu]) -> Inside | Missing:
