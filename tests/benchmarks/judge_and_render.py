@@ -1,10 +1,11 @@
 """Judge jobs as on real nodes, and render their reports: ``judge_and_render.py healthy|faulty|huge RANKS``.
 
 Prints as JSON by kind of job the seconds of CPU that one job of RANKS ranks took and that `PARTS` jobs of as many ranks
-in all took, pair by pair. Both sides read as many facts, so that the caches of the machine are worth the same to both,
-and only the growth of the work is left. For ``healthy`` also: what the job itself takes and what judging and
-rendering it takes beyond that at its peak, in GiB; the share of each rule that takes more than a tenth of judging it,
-and the largest share.
+in all took, pair by pair. Each rule judges all parts before the next rule does: both sides then read as many facts
+again and again, the caches of the machine are worth the same to both, and only the growth of the work is left. For
+``healthy`` also: the seconds of the whole, as for users; what the job itself takes and what judging and rendering it
+takes beyond that at its peak, in GiB; the share of each rule that takes more than a tenth of judging it, and the
+largest share.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import real_job
 from benchmarks.ratio import Pair, Row, at_most, in_turn, of_growth, until_decided
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from distcheck.facts.job import Job
 
@@ -51,21 +52,33 @@ FAULTS = (
 """Each is on a third of the nodes."""
 
 
-def judge(kind: str, *jobs: Job) -> float:
-    """Return the seconds of CPU to judge and render each of these jobs; nothing in it waits."""
-    fresh = [msgspec.structs.replace(job) for job in jobs]  # without what the last round cached
+def whole(job: Job) -> float:
+    """Return the seconds of CPU to judge and render a job as users do; nothing in it waits."""
+    fresh = msgspec.structs.replace(job)  # without what the last round cached
     start = time.process_time()
-    codes = {_exit_code(job) for job in fresh}
-    took = time.process_time() - start
+    report.render("text", fresh, diagnose(fresh))
+    return time.process_time() - start
+
+
+def judge(kind: str, *jobs: Job) -> Callable[[], float]:
+    """Return what judges these jobs rule by rule, renders them, and returns the seconds of CPU."""
+    diagnoses = [diagnose(job) for job in jobs]
+    codes = {diagnosis.verdict.exit_code for diagnosis in diagnoses}
     if {code == 0 for code in codes} != {kind == HEALTHY}:
         raise SystemExit(f"{kind}: exit codes {codes}")
-    return took
 
+    def again() -> float:
+        fresh = [msgspec.structs.replace(job) for job in jobs]
+        start = time.process_time()
+        for rule in rules_for(fresh[0]):
+            for job in fresh:
+                if rule.applies(job) and not rule.unlooked(job):
+                    list(rule.judge(job))
+        for job, diagnosis in zip(fresh, diagnoses, strict=True):
+            report.render("text", job, diagnosis)
+        return time.process_time() - start
 
-def _exit_code(job: Job) -> int:
-    diagnosis = diagnose(job)
-    report.render("text", job, diagnosis)
-    return diagnosis.verdict.exit_code
+    return again
 
 
 def pairs(kind: str, large: Job, small: Sequence[Job]) -> list[Pair]:
@@ -76,7 +89,7 @@ def pairs(kind: str, large: Job, small: Sequence[Job]) -> list[Pair]:
         taken[:] = found
         return [of_growth(kind, found, PARTS, GOAL)]
 
-    until_decided(in_turn(lambda: judge(kind, large), lambda: judge(kind, *small)), rows, FEWEST, MOST)
+    until_decided(in_turn(judge(kind, large), judge(kind, *small)), rows, FEWEST, MOST)
     return taken
 
 
@@ -105,12 +118,13 @@ def healthy(nodes: int) -> dict[str, object]:
     before = peak()
     large = real_job.healthy(nodes)
     built = peak()
-    judge(HEALTHY, large)
+    seconds = [whole(large) for _ in range(FEWEST)]
     most = peak()
     of_rules = shares(large)
     taken = pairs(HEALTHY, large, [real_job.healthy(nodes // PARTS) for _ in range(PARTS)])
     return {
         "pairs": {HEALTHY: taken},
+        "seconds": seconds,
         "job_GiB": built - before,
         "GiB": most - built,
         "dear": {name: share for name, share in of_rules.items() if share > DEAR},
@@ -130,15 +144,15 @@ def faulty(nodes: int) -> dict[str, object]:
 def huge(nodes: int) -> dict[str, object]:
     """Of jobs that do not fit into the memory beside each other; their facts are far larger than any cache."""
     small = real_job.healthy(nodes // PARTS)
-    theirs = [judge(HEALTHY, *[small] * PARTS) for _ in range(FEWEST)]
+    theirs = [PARTS * whole(small) for _ in range(FEWEST)]
     del small
     large = real_job.healthy(nodes)
-    return {"pairs": {HEALTHY: [(judge(HEALTHY, large), its) for its in theirs]}, "job_GiB": peak()}
+    return {"pairs": {HEALTHY: [(whole(large), its) for its in theirs]}, "GiB": peak()}
 
 
 def main() -> None:
     gc.set_threshold(*THRESHOLDS)
-    judge(HEALTHY, real_job.healthy(2))  # imports the rules, once for all that follows
+    whole(real_job.healthy(2))  # imports the rules, once for all that follows
     nodes = int(sys.argv[2]) // real_job.GPUS
     print(json.dumps({HEALTHY: healthy, "faulty": faulty, "huge": huge}[sys.argv[1]](nodes)))
 

@@ -202,10 +202,9 @@ def judging_and_rendering() -> list[Row]:
     healthy = json.loads(output_of_script("judge_and_render.py", "healthy", str(many)))
     faulty = json.loads(output_of_script("judge_and_render.py", "faulty", str(some)))
     name = f"judge and render {many} ranks"
-    ((_, pairs),) = healthy["pairs"].items()
-    seconds = [large for large, _ in pairs]
+    seconds = healthy["seconds"]
     rows = [
-        growth(f"{name}, healthy: exponent of the growth from {few}", pairs),
+        growth(f"{name}, healthy: exponent of the growth from {few}", healthy["pairs"]["healthy"]),
         *(
             growth(f"judge and render {some} ranks, {fault}: exponent of the growth from {some // 8}", its)
             for fault, its in faulty["pairs"].items()
@@ -231,7 +230,7 @@ def judging_half_a_million_ranks() -> list[Row]:
     return [
         growth(f"{name}: exponent of the growth from {ranks // 8}", pairs),
         alone(f"{name}: seconds of CPU", [large for large, _ in pairs], at_most(60.0)),
-        counted(f"memory of {ranks} ranks, judged", found["job_GiB"], None, found["job_GiB"], at_most(16.0), "GiB"),
+        counted(f"{name}: memory, the job's own included", found["GiB"], None, found["GiB"], at_most(16.0), "GiB"),
     ]
 
 
