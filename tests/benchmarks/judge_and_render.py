@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
 
 PARTS = 8
-FEWEST, MOST = 3, 8
+FEWEST, MOST = 3, 5
 """Pairs."""
 GOAL = at_most(1.05)
 DEAR = 0.1

@@ -198,15 +198,15 @@ def side_by_side(which: str, *shape: str) -> list[Row]:
 
 
 def judging_and_rendering() -> list[Row]:
-    few, some, many = 8192, 16384, 65536
+    few, many = 8192, 65536
     healthy = json.loads(output_of_script("judge_and_render.py", "healthy", str(many)))
-    faulty = json.loads(output_of_script("judge_and_render.py", "faulty", str(some)))
+    faulty = json.loads(output_of_script("judge_and_render.py", "faulty", str(few)))
     name = f"judge and render {many} ranks"
     seconds = healthy["seconds"]
     rows = [
         growth(f"{name}, healthy: exponent of the growth from {few}", healthy["pairs"]["healthy"]),
         *(
-            growth(f"judge and render {some} ranks, {fault}: exponent of the growth from {some // 8}", its)
+            growth(f"judge and render {few} ranks, {fault}: exponent of the growth from {few // 8}", its)
             for fault, its in faulty["pairs"].items()
         ),
     ]

@@ -24,7 +24,7 @@ def test_a_fault_whose_judging_grows_faster_than_the_ranks_is_no_pass(monkeypatc
     found = rows.judging_and_rendering()
     assert [(row.name, row.met) for row in found if "exponent" in row.name] == [
         ("judge and render 65536 ranks, healthy: exponent of the growth from 8192", "yes"),
-        ("judge and render 16384 ranks, slow: exponent of the growth from 2048", met),
+        ("judge and render 8192 ranks, slow: exponent of the growth from 1024", met),
     ]
     assert {name: cost for row in found for name, cost in row.costs.items()} == {
         "judge_seconds_per_rank": pytest.approx(0.8 / 65536),
