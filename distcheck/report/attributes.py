@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -10,11 +11,15 @@ from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Collectives, Job
+from distcheck.facts.network import Interface
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.rank import ProcessFacts, RankFacts
 
 ABSENT = "(not set)"
 """The value of a rank that lacks an attribute that others have."""
+
+_MADE_UP = re.compile(r"(?:(veth)\w{4,}|(br-|cali|lxc|eni|gke|azv|tap|enx)[0-9a-f-]{5,}|[0-9a-f]{15})")
+"""Names of interfaces that are random or an address: the host's ends of containers, their bridges, USB adapters."""
 
 Attributes = dict[str, str]
 
@@ -62,13 +67,20 @@ def of_node(node: NodeFacts) -> Attributes:
             "software: kernel": node.kernel,
             "software: distcheck": node.distcheck,
         }
-        | {
-            f"network: {link.name}": f"{'up' if link.up else 'down'}, MTU {link.mtu_bytes}"
-            for link in (node.interfaces if isinstance(node.interfaces, tuple) else ())
-            if link.name != "lo"
-        }
+        | _networks(node.interfaces if isinstance(node.interfaces, tuple) else ())
         | {f"software: module {name}": version for name, version in node.modules.items()}
     )
+
+
+def _networks(interfaces: Iterable[Interface]) -> Attributes:
+    """Return the state of each interface; those with names that no other node has are one attribute: veth*."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for link in interfaces:
+        if link.name != "lo":
+            made_up = _MADE_UP.fullmatch(link.name)
+            name = f"{made_up[1] or made_up[2] or ''}*" if made_up else link.name
+            found[f"network: {name}"].add(f"{'up' if link.up else 'down'}, MTU {link.mtu_bytes}")
+    return {name: "; ".join(sorted(states)) for name, states in found.items()}
 
 
 def of_process(process: ProcessFacts) -> Attributes:

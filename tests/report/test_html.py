@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
+import real_job
 import reported
 
 from distcheck.facts.placement import Placement
@@ -152,6 +153,18 @@ def test_facts_that_differ_are_listed_with_their_ranks_and_the_others_once():
     assert '<td class="wide">ib0</td><td class="wide">rank 9</td>' in differ
     assert '<tr><th scope="row">software: torch</th><td class="wide">2.13.0+cu130</td></tr>' in shared
     assert "<td>GPU-node3-4</td>" in shared, "what differs on every rank is listed with its node"
+
+
+def test_facts_of_many_nodes_take_as_many_rows_as_those_of_few(judge):
+    rows = {}
+    for nodes in (32, 128):
+        page = render("html", *judge(real_job.healthy(nodes)))
+        differ, _, shared = page.partition('id="facts"')[2].partition("that are the same everywhere")
+        rows[nodes] = differ.count("<tr>")
+        assert "veth" not in differ
+        assert '<tr><th scope="row">network: veth*</th><td class="wide">up, MTU 1500</td></tr>' in shared
+        assert '<tr><th scope="row">network: docker0</th>' in shared
+    assert rows[32] == rows[128] < 16
 
 
 def test_html_shows_hostile_strings_literally(hostile):
