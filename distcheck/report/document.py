@@ -14,7 +14,7 @@ from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import ProcessFacts, RankFacts, Stage
 from distcheck.report.critical_path import critical_path
 from distcheck.report.devices import device_rows
-from distcheck.report.gpus import RankGpu, gpus_of
+from distcheck.report.gpus import RankGpu, gpus_by_node
 from distcheck.report.groups import group_rows
 from distcheck.report.harmless import storable
 from distcheck.report.node_names import fold_nodes
@@ -95,23 +95,24 @@ def _world(job: Job) -> World:
 
 
 def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
-    known = {node.key: (job.node_names[node.key], node.name, gpus_of(node)) for node in job.nodes}
-    masters = {process.uid: _master(process) for process in job.processes}
+    names, gpus_on = job.node_names, gpus_by_node(job.nodes)
+    nodes = {node.key: (names[node.key], node.name, gpus_on[node.key]) for node in job.nodes}
+    known = {p.uid: (p.stage, _master(p), *nodes[p.node]) for p in job.processes}
     places = _places(job)
     marked = _Marks(diagnosis)
     rows = []
     for rank in job.ranks:
-        process, number = job.process_of(rank), rank.placement.rank
-        shown, name, gpus = known[process.node]
+        stage, master, shown, name, gpus = known[rank.process]
+        number, used = rank.placement.rank, rank.gpu
         rows.append(
             RankRow(
                 rank=number,
                 node=shown,
                 local_rank=rank.placement.local_rank,
-                gpu=None if rank.gpu is None else gpus.get(rank.gpu) or RankGpu(None, rank.gpu, None, None),
-                master=masters[process.uid],
-                stage=process.stage,
-                status=marked.status(rank, process.stage, name),
+                gpu=None if used is None else gpus.get(used) or RankGpu(None, used, None, None),
+                master=master,
+                stage=stage,
+                status=marked.status(rank, stage, name),
                 mesh=places(number),
             )
         )
@@ -120,7 +121,7 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
 
         home = homes(job)
         rows += (RankRow(rank, home.get(rank), None, None, "-", None, "missing") for rank in job.missing_ranks)
-    return tuple(sorted(rows, key=lambda row: (row.rank is None, row.rank or 0)))
+    return tuple(sorted(rows, key=lambda row: math.inf if row.rank is None else row.rank))
 
 
 def _places(job: Job) -> Callable[[int | None], dict[str, GroupPlace] | None]:
@@ -147,6 +148,7 @@ class _Marks:
         for unlooked in diagnosis.not_checked:
             if unlooked.required:
                 self._mark("unknown", unlooked.ranks, unlooked.nodes)
+        self.all: set[int | str] = set().union(*self.ranks.values(), *self.nodes.values())
 
     def _mark(self, status: Status, ranks: tuple[int, ...], nodes: tuple[str, ...]) -> None:
         if ranks:
@@ -156,10 +158,12 @@ class _Marks:
 
     def status(self, rank: RankFacts, stage: Stage, node: str) -> Status:
         """Return the worst status of a rank; unknown is worse than a warning."""
-        number = rank.placement.rank
+        number, run = rank.placement.rank, rank.run
+        unfinished = stage != "done" or (run is not None and run.outcome != "done")
+        if not unfinished and number not in self.all and node not in self.all:
+            return "ok"
         if number in self.ranks["error"] or node in self.nodes["error"]:
             return "error"
-        unfinished = stage != "done" or (rank.run is not None and rank.run.outcome != "done")
         if unfinished or number in self.ranks["unknown"] or node in self.nodes["unknown"]:
             return "unknown"
         if number in self.ranks["warning"] or node in self.nodes["warning"]:

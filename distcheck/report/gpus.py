@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -30,9 +30,19 @@ class RankGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """PIX, PXB, PHB, NODE or SYS, as nvidia-smi topo -m names it."""
 
 
-def gpus_of(node: NodeFacts) -> dict[str, RankGpu]:
-    """Return a node's GPUs by UUID, and by the UUIDs of their MIG instances."""
-    near = by_gpu(node.pci) if isinstance(node.pci, Pci) else {}
+def gpus_by_node(nodes: Iterable[NodeFacts]) -> dict[str, dict[str, RankGpu]]:
+    """Return the GPUs of each node by UUID, and by the UUIDs of their MIG instances."""
+    rows: dict[str, dict[str, RankGpu]] = {}
+    tree: object = None
+    near: Mapping[str, Near] = {}
+    for node in nodes:
+        if node.pci != tree:  # in most jobs it is the same on all nodes, and comparing is faster than hashing
+            tree, near = node.pci, by_gpu(node.pci) if isinstance(node.pci, Pci) else {}
+        rows[node.key] = _gpus(node, near)
+    return rows
+
+
+def _gpus(node: NodeFacts, near: Mapping[str, Near]) -> dict[str, RankGpu]:
     places = node.pci.gpus if isinstance(node.pci, Pci) else {}
     rows: dict[str, RankGpu] = {}
     for gpu in node.gpus.devices if isinstance(node.gpus, Gpus) else ():
