@@ -53,6 +53,18 @@ def test_the_row_names_the_adapter_next_to_the_gpu(on):
     assert found[0].cpus == "0-55,112-167"
 
 
+def test_each_node_has_the_adapters_of_its_own_pci_tree(on):
+    job, judged = on(machines.DGX_H100, nodes=4)
+    first, second, third, last = job.nodes
+    fewer = replace(third.pci, nics=tuple(nic for nic in third.pci.nics if nic.name == "mlx5_0"))
+    blind = replace(second, pci=Missing(reason="no sysfs"))
+    mixed = replace(job, nodes=(first, blind, replace(third, pci=fewer), last))
+    found = rows((mixed, judged))
+    assert [gpu.nic for gpu in found[:8]] == [gpu.nic for gpu in found[24:]] == list(NICS)
+    assert {gpu.nic for gpu in found[8:16]} == {None}
+    assert {gpu.nic for gpu in found[16:24]} == {"mlx5_0"}
+
+
 def test_nvml_is_preferred_to_sysfs(on):
     known = rows(on(machines.DGX_H100, health=GpuHealth(cpus="0-3", numa_node=7)))[0]
     assert (known.cpus, known.numa_node) == ("0-3", 7)
