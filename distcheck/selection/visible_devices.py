@@ -61,11 +61,13 @@ def visible(value: str | None, gpus: tuple[Gpu, ...]) -> Visible:
 
     None means unset.
     """
-    usable = tuple(gpu for gpu in gpus if usable_name(gpu))
+    usable = tuple([gpu for gpu in gpus if usable_name(gpu)])
+    if value is None:
+        return _whole_or_mig(usable, "")
     picked = _read(value, gpus)
-    if value is not None and value.startswith("MIG-"):
+    if value.startswith("MIG-"):
         return _first_of(_mig_devices(value, gpus), picked)
-    return _whole_or_mig([usable[position] for position in picked.positions], picked.stop)
+    return _whole_or_mig(tuple(usable[position] for position in picked.positions), picked.stop)
 
 
 def fault_in(value: str | None, gpus: tuple[Gpu, ...]) -> Fault | None:
@@ -180,13 +182,13 @@ def _first_of(pool: tuple[str, ...], picked: _Reading) -> Visible:
     return Visible(uuids[:1], "item 2: a process sees only one MIG device" if len(uuids) > 1 else picked.stop)
 
 
-def _whole_or_mig(chosen: list[Gpu], stop: str) -> Visible:
+def _whole_or_mig(chosen: tuple[Gpu, ...], stop: str) -> Visible:
     """Name the selected GPUs; if one is divided, its first MIG device replaces all of them."""
     devices = [uuid for gpu in chosen if gpu.mig is True for uuid in gpu.mig_uuids]
     if devices:
         alone = len(devices) == 1 and len(chosen) == 1
         return Visible((devices[0],), stop if alone else "a process sees only one MIG device, and no GPU beside it")
-    whole = tuple(usable_name(gpu) for gpu in chosen if gpu.mig is not True)
+    whole = tuple([usable_name(gpu) for gpu in chosen if gpu.mig is not True])
     if len(whole) < len(chosen):
         return Visible(whole, stop or "a GPU in MIG mode without a MIG device is not visible")
     return Visible(whole, stop)

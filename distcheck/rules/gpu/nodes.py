@@ -112,15 +112,18 @@ def values(job: Job, node: NodeFacts) -> tuple[Value, ...]:
 
 @once
 def _values(job: Job) -> dict[str, tuple[Value, ...]]:
-    return {node.key: tuple(_of_node(job, node, devices)) for node, devices in seen(job)}
+    partial = {process.uid: process.gpus.devices for process in job.processes if process.gpus is not None}
+    return {node.key: tuple(_of_node(job, node, devices, partial)) for node, devices in seen(job)}
 
 
-def _of_node(job: Job, node: NodeFacts, devices: tuple[Gpu, ...]) -> Iterator[Value]:
+def _of_node(
+    job: Job, node: NodeFacts, devices: tuple[Gpu, ...], partial: dict[str, tuple[Gpu, ...]]
+) -> Iterator[Value]:
+    """Yield a node's ranks; `partial`: the GPUs of each process that may open only some of its node's."""
     known: dict[tuple[str | None, int], tuple[Fault | None, tuple[Gpu, ...], Visible]]
     known = {(None, id(devices)): (None, devices, all_visible(job, node))}
     for rank in job.ranks_on(node):
-        there = job.process_of(rank).gpus
-        value, own = rank.environment.get(VARIABLE), devices if there is None else there.devices
+        value, own = rank.environment.get(VARIABLE), partial.get(rank.process, devices)
         key = value, id(own)
         if key not in known:
             known[key] = None if value is None else fault_in(value, own), own, visible(value, own)

@@ -53,7 +53,7 @@ def shortfalls(job: Job) -> tuple[Shortfall, ...]:
         return ()
     counted: list[tuple[NodeFacts, tuple[Gpu, ...]]] = []
     for node, devices in without_loss(job):
-        usable = tuple(gpu for gpu in devices if usable_name(gpu))
+        usable = tuple([gpu for gpu in devices if usable_name(gpu)])
         if usable and job.ranks_on(node):
             counted.append((node, usable))
     hidden = {node.key: undriven(job, node) for node, _ in counted}
@@ -100,7 +100,7 @@ def undriven(job: Job, node: NodeFacts) -> tuple[str, ...]:
     if not isinstance(gpus, Gpus) or not isinstance(pci, Pci):
         return ()
     listed = {gpu.pci for gpu in gpus.devices}
-    unlisted = tuple(sorted(address for address in pci.gpus if address not in listed))
+    unlisted = tuple(sorted(pci.gpus.keys() - listed))
     if not unlisted or any(not isinstance(address, str) for address in listed):
         return ()
     variables = {name for rank in job.ranks_on(node) for name in rank.environment}

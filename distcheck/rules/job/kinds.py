@@ -55,9 +55,10 @@ def kinds(job: Job) -> tuple[Kind, ...]:
     found: dict[tuple[bytes, bytes], Kind] = {}
     for place, rank in enumerate(job.ranks):
         key = processes[rank.process], encode(_of_rank(rank))
-        if key not in found:
-            found[key] = Kind(rank, [])
-        found[key].places.append(place)
+        kind = found.get(key)
+        if kind is None:
+            kind = found[key] = Kind(rank, [])
+        kind.places.append(place)
     return tuple(found.values())
 
 
