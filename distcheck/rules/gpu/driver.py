@@ -137,32 +137,38 @@ def sw_arch_unsupported(job: Job) -> Iterator[Outcome]:
     """
     yield from not_seen(job)
     wrong = []
-    fits: dict[tuple[tuple[int, int], tuple[str, ...]], bool] = {}
+    builds = {_architectures(job, kind.first) for kind in kinds(job)}
+    without: dict[tuple[int, int], set[tuple[str, ...]]] = {}  # the builds that lack code for a capability
     for _, _, rank in should_start(job):
-        known, device = job.process_of(rank).libraries, _device(rank)
-        built_for = known.architectures if isinstance(known, Libraries) else ()
-        if device is None or device.capability == (0, 0) or not built_for:
+        device = _device(rank)
+        if device is None or device.capability == (0, 0):
             continue
-        key = device.capability, built_for
-        if key not in fits:
-            fits[key] = any(runs(device.capability, architecture) for architecture in built_for)
-        if not fits[key]:
-            wrong.append((device.capability, built_for, rank))
+        has = device.capability
+        if has not in without:
+            without[has] = {build for build in builds if build and not any(runs(has, each) for each in build)}
+        if without[has] and (built_for := _architectures(job, rank)) in without[has]:
+            wrong.append((has, built_for, rank))
     for (capability, architectures), items in grouped(wrong, lambda item: item[:2]).items():
         ranks = [rank for *_, rank in items]
         build = build_of(job, ranks[0])
         torch = f"torch {build.version}" if isinstance(build, TorchBuild) else "this torch"
-        has = f"sm_{capability[0]}{capability[1]}"
+        name = f"sm_{capability[0]}{capability[1]}"
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: the GPU is {has}; {torch} was built for {architectures[0]} to {architectures[-1]}",
+            f"{named(job, ranks)}: the GPU is {name}; {torch} was built for {architectures[0]} to {architectures[-1]}",
             Fix(
                 "Install a torch whose build supports this GPU.",
                 ("python3 -c 'import torch; print(torch.cuda.get_arch_list())'", "pip install --upgrade torch"),
             ),
-            evidence={"GPU": has, "torch's build": " ".join(architectures)},
+            evidence={"GPU": name, "torch's build": " ".join(architectures)},
         )
+
+
+def _architectures(job: Job, rank: RankFacts) -> tuple[str, ...]:
+    """Return the architectures that a rank's torch was built for; empty if unknown."""
+    libraries = job.process_of(rank).libraries
+    return libraries.architectures if isinstance(libraries, Libraries) else ()
 
 
 def _device(rank: RankFacts) -> CudaDevice | None:
