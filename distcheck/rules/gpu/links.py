@@ -92,7 +92,7 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
     for node, here in by_node(job).items():
         for reading in here:
             if isinstance(links := reading.health.nvlinks, NvLinks):
-                linked = reading, links, sum(links.active)
+                linked = reading, links, links.active.count(True)
                 alike.setdefault((node, str(reading.gpu.name)), []).append(linked)
     expected = _expected_links(alike)
     most = {place: max([up for _, _, up in gpus]) for place, gpus in alike.items()}
