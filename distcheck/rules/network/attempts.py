@@ -104,22 +104,34 @@ def ranks_of(job: Job, uids: Collection[str]) -> list[RankFacts]:
 
 
 @once
-def _sides(job: Job) -> tuple[dict[str, list[RankFacts]], dict[Way, list[PeerTrial]]]:
-    """Return the ranks by side, and the trials between sides by path."""
+def _home(job: Job) -> dict[str, str]:
+    """Return the side of each process: its node, or on a single node the process."""
     alone = len(job.nodes) < 2
-    home = {p.uid: p.uid if alone else p.node for p in job.processes}
+    return {p.uid: p.uid if alone else p.node for p in job.processes}
+
+
+@once
+def _ranks_by_side(job: Job) -> dict[str, list[RankFacts]]:
+    home = _home(job)
+    return grouped(job.ranks, lambda r: home[r.process])
+
+
+@once
+def _tried(job: Job) -> dict[Way, list[PeerTrial]]:
+    """Return the trials between sides, by path."""
+    home = _home(job)
     tried: defaultdict[Way, list[PeerTrial]] = defaultdict(list)
     for t in job.peers:
         source, target = home.get(t.source), home.get(t.target)
         if source and target and source != target:
             tried[source, target].append(t)
-    return grouped(job.ranks, lambda r: home[r.process]), dict(tried)
+    return dict(tried)
 
 
 @once
 def _transferred(job: Job) -> dict[Way, list[PeerTrial]]:
     """Return the trials with a transfer between sides, by path."""
-    kept = {way: [t for t in trials if t.transfer is not None] for way, trials in _sides(job)[1].items()}
+    kept = {way: [t for t in trials if t.transfer is not None] for way, trials in _tried(job).items()}
     return {way: trials for way, trials in kept.items() if trials}
 
 
@@ -145,15 +157,17 @@ class Ways:
         """
         self.job = job
         self._names = {node.key: node.name for node in job.nodes}
-        self._ranks, self.tried = _sides(job)
-        if transferred:
-            self.tried = _transferred(job)
+        self.tried = _transferred(job) if transferred else _tried(job)
         if leave_out:
             kept = {
                 way: [t for t in trials if (t.source, t.target, t.address) not in leave_out]
                 for way, trials in self.tried.items()
             }
             self.tried = {way: trials for way, trials in kept.items() if trials}
+
+    @property
+    def _ranks(self) -> dict[str, list[RankFacts]]:
+        return _ranks_by_side(self.job)
 
     def ranks(self, sides: Iterable[str]) -> list[RankFacts]:
         """Return the ranks of these sides."""
