@@ -25,6 +25,7 @@ _MOST_SLOW = 16
 _LATENCY = "link speed not judged: with such a long round trip 2 MB take as long on any link"
 _ONCE = "link speed not judged: one transfer was slow, and there was no time to repeat it"
 Word = Literal["to", "from"]
+_WORDS: tuple[Word, ...] = ("to", "from")
 
 
 class Slow(NamedTuple):
@@ -59,6 +60,8 @@ class Rates(NamedTuple):
 class _Path(NamedTuple):
     rate: float
     """Bytes per second, without the time in which the receiver waited for a CPU."""
+    counted: float
+    """Bytes per second at which it counts for the others: the time of waiting excuses it at most twofold."""
     sent: list[Transfer]
 
     @property
@@ -96,7 +99,6 @@ def of(job: Job) -> Rates:
         return Rates({}, {})
     losing = {way for way, lost in lossy(job).items() if lost.ways > 1}
     own: defaultdict[tuple[str, Word], list[_Path]] = defaultdict(list)
-    rates: defaultdict[str, list[float]] = defaultdict(list)
     ordered = []
     for (source, target), trials in ways.tried.items():
         sent = [t.transfer for t in trials if t.transfer and not t.transfer.stalled and t.transfer.seconds > 0]
@@ -104,13 +106,11 @@ def of(job: Job) -> Rates:
             continue
         # CPU wait excuses a side, but must not raise the others' rates far above the measured ones.
         speeds = [(s.rate, 2 * s.bytes / s.seconds) for s in sent]
-        path, rate = _Path(max(speeds)[0], sent), max(map(min, speeds))
+        path = _Path(max(speeds)[0], max(map(min, speeds)), sent)
         own[source, "to"].append(path)
         own[target, "from"].append(path)
-        rates[source].append(rate)
-        rates[target].append(rate)
-        ordered.append(rate)
-    fastest: dict[str, dict[Word, _Path]] = {side: {} for side in sorted(rates)}
+        ordered.append(path.counted)
+    fastest: dict[str, dict[Word, _Path]] = {side: {} for side in sorted({side for side, _ in own})}
     for (side, word), several in own.items():
         if len(several) > 1:
             fastest[side][word] = max(several, key=_rate)
@@ -118,7 +118,7 @@ def of(job: Job) -> Rates:
     slowest_first = sorted(fastest, key=lambda side: min(map(_rate, fastest[side].values()), default=math.inf))
     ordered.sort()
     for side in slowest_first[:_MOST_SLOW]:
-        usual = _median_without(ordered, rates[side])
+        usual = _median_without(ordered, [p.counted for word in _WORDS for p in own.get((side, word), ())])
         slow = {word: path for word, path in fastest[side].items() if path.rate < _SLOW * usual}
         near = {word: path for word, path in slow.items() if not path.distant}
         sure = {word: path.rate for word, path in near.items() if any(p.again for p in own[side, word])}
