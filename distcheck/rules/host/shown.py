@@ -27,10 +27,9 @@ def hosts(job: Job) -> tuple[tuple[NodeFacts, HostFacts], ...]:
 @once
 def limited(job: Job) -> tuple[tuple[RankFacts, NodeFacts, Limits], ...]:
     """Return the ranks whose limits are known, each with its node and the limits of its process."""
-    known = {process.uid: (process.node, process.limits) for process in job.processes if process.limits is not None}
     nodes = {node.key: node for node in job.nodes}
-    found = ((rank, known[rank.process]) for rank in job.ranks if rank.process in known)
-    return tuple((rank, nodes[key], limits) for rank, (key, limits) in found)
+    known = {p.uid: (nodes[p.node], p.limits) for p in job.processes if p.limits is not None and p.node in nodes}
+    return tuple([(rank, *known[rank.process]) for rank in job.ranks if rank.process in known])
 
 
 def unread(job: Job) -> Iterator[NotChecked]:
