@@ -49,7 +49,7 @@ def _combined(told: Sequence[NodeFacts]) -> NodeFacts:
     views = [node.gpus for node in told if isinstance(node.gpus, Gpus)]
     if not isinstance(first.gpus, Gpus) or not views:
         return first
-    alike = len({_identity(view.devices) for view in views}) == 1
+    alike = len({identity(view.devices) for view in views}) == 1
     whole = max(views, key=_fullness) if alike else _joined(views)
     return replace(first, gpus=replace(whole, unread=_unread(whole, told, alike=alike)))
 
@@ -82,7 +82,7 @@ def _unread(whole: Gpus, told: Sequence[NodeFacts], *, alike: bool) -> str:
 def _with_own(process: ProcessFacts, told: NodeFacts, node: NodeFacts) -> ProcessFacts:
     if not isinstance(told.gpus, Gpus) or not isinstance(node.gpus, Gpus):
         return process
-    if _identity(told.gpus.devices) == _identity(node.gpus.devices):
+    if identity(told.gpus.devices) == identity(node.gpus.devices):
         return process
     own = replace(
         told.gpus, devices=tuple(replace(gpu, health=None, load=None) for gpu in told.gpus.devices), peer_access=()
@@ -95,7 +95,8 @@ def _fullness(view: Gpus) -> tuple[int, bool]:
     return sum(gpu.health is not None for gpu in view.devices), not view.unread
 
 
-def _identity(devices: Iterable[Gpu]) -> tuple[object, ...]:
+def identity(devices: Iterable[Gpu]) -> tuple[object, ...]:
+    """Return what tells whether two processes see the same GPUs."""
     return tuple(map(_name, devices))
 
 

@@ -13,6 +13,8 @@ follower   Proof                                       the proof; every later fr
 leader     Welcome | NotYet | Refused                  admitted | another master address | another job
 follower   Elsewhere                                   the leader is at this address
 follower   Report                                      the facts of my node, process and ranks
+leader     AskNode                                     the facts of your node are missing here
+follower   NodeReport                                  those that my report left out (brief.py)
 leader     Roster                                      the nodes' peer endpoints; test them
 follower   PeerReport                                  which endpoints answered, and how data went there
 both       Roster, PeerReport                          the same again where data went far too slowly

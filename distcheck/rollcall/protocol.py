@@ -72,6 +72,8 @@ class Welcome(Word, frozen=True):
     """The hash of the distributions installed on the leader's node; empty if unknown."""
     inflates: bool = False
     """Whether the leader accepts Deflated; one of an earlier version does not."""
+    asks: bool = False
+    """Whether the leader accepts brief reports and asks for what it needs; one of an earlier version does not."""
 
 
 class NotYet(Word, frozen=True):
@@ -115,6 +117,18 @@ class Report(Word, frozen=True):
     """Its endpoints for peers."""
     clock_seconds: Offset | None = None
     """time.time() when it is sent, after the Welcome."""
+    brief: Name = ""
+    """A digest of the GPUs that it sees, if the large facts of its node are left to another process of the node."""
+
+
+class AskNode(Word, frozen=True):
+    """Send the facts of your node, which you have left out of your report."""
+
+
+class NodeReport(Word, frozen=True):
+    """The answer to AskNode."""
+
+    node: NodeFacts
 
 
 class Roster(Word, frozen=True):
@@ -229,8 +243,8 @@ class Deflated(Word, frozen=True):
     data: bytes
 
 
-FromFollower = Report | PeerReport | Ready | Trouble | RunReport | StoreAt | Here
-FromLeader = Roster | Start | Abort | StartTrial | Halt | LastCall | Bye
+FromFollower = Report | NodeReport | PeerReport | Ready | Trouble | RunReport | StoreAt | Here
+FromLeader = AskNode | Roster | Start | Abort | StartTrial | Halt | LastCall | Bye
 
 hello_decoder = msgspec.msgpack.Decoder(Hello)
 proof_decoder = msgspec.msgpack.Decoder(Proof)

@@ -10,13 +10,16 @@ import msgspec
 
 from distcheck.collectives.plan import Task
 from distcheck.launch.local.tasks import tasks_for
+from distcheck.rollcall.brief import brief
 from distcheck.rollcall.handshake import Connection
 from distcheck.rollcall.protocol import (
     Abort,
+    AskNode,
     Bye,
     Halt,
     Here,
     LastCall,
+    NodeReport,
     Ready,
     Roster,
     RunReport,
@@ -65,7 +68,8 @@ async def follow(run: Session) -> RunResult:
 async def _follow(run: Session, connection: Connection) -> RunResult:
     doors = await peer_round.open_doors(run, connection.local_address) if "peers" in run.asked.looks else ()
     await storage.compare(run, connection.welcome)
-    connection.say(run.record.report(doors))
+    report = run.record.report(doors)
+    connection.say(brief(report) if connection.welcome.asks else report)
     await put_up_signpost(run, connection)
     run.progress.begin("", lambda: StageView(run.record.process.stage if run.record.process else "", "rank 0 leads"))
     importing = asyncio.create_task(_say_when_ready(run, connection))
@@ -75,6 +79,8 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
     try:
         while True:
             match word := await connection.hear():
+                case AskNode():
+                    connection.say(NodeReport(report.node))
                 case Roster():
                     run.record.note(stage="peers")
                     connection.say(await peer_round.take_part(run, word, run.remaining(), [connection.leader_address]))
@@ -101,11 +107,14 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
                     run.record.note(stage="done")
                     return RunResult(run.record.job(), word.exit_code, reported=False)
     finally:
-        for task in (importing, measuring, trial):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        await _cancel(importing, measuring, trial)
+
+
+async def _cancel(*tasks: asyncio.Task[None] | None) -> None:
+    for task in filter(None, tasks):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 async def _say_when_ready(run: Session, connection: Connection) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.rank import RunAttempt
-from distcheck.rollcall.protocol import Bye, Here, LastCall
+from distcheck.rollcall.protocol import AskNode, Bye, Here, LastCall, NodeReport
 from distcheck.rollcall.server import Server
 from distcheck.rules.diagnose import judge
 from distcheck.run import attempts, measure, peer_round, waiting
@@ -22,6 +22,7 @@ _LATECOMER_SECONDS = 0.5
 _LAST_CALL_SECONDS = 10.0
 """On a busy host a live process may wait seconds for a CPU; a dead one has closed its connection."""
 _GOODBYE_SECONDS = 2.0
+_NODES_SECONDS = 5.0
 _HINTS = frozenset({"net-nic-down-or-slow", "perf-group-slow"})
 """Warnings that are worth a search: what is slow for a moment is not slow in every round."""
 
@@ -82,11 +83,24 @@ async def _gather(run: Session, server: Server) -> None:
             await asyncio.sleep(min(_LATECOMER_SECONDS, run.remaining(REPORT_RESERVE_SECONDS)))
     run.record.take_reports(f.report for f in server.followers.values())
     run.record.note_arrivals({uid: follower.arrived_at for uid, follower in server.followers.items()}, server.opened_at)
+    await _ask_for_nodes(run, server)
     binds = [f.report.process.bind for f in server.followers.values() if 0 in f.ranks]
     if any(bind is not None and bind.outcome == "bound" for bind in binds):
         run.record.forget_refusals()  # this process stood in for rank 0 until rank 0 came
     for follower in server.followers.values():
         run.deadline = min(run.deadline, follower.leaves_at)
+
+
+async def _ask_for_nodes(run: Session, server: Server) -> None:
+    """Ask followers for the facts that brief reports leave out and nobody else has sent."""
+    uids = run.record.briefly_told
+    if uids:
+        server.say_to_all(AskNode(), uids)
+        patience = max(1.0, min(_NODES_SECONDS, run.remaining(REPORT_RESERVE_SECONDS)))
+        heard = await server.hear_all(NodeReport, patience, uids)
+        run.record.take_nodes({uid: said.node for uid, said in heard.items()})
+        silent = f"did not send the facts of its node within {patience:.0f} s"
+        run.record.note_silent(server, run.record.briefly_told, silent)
 
 
 def _take_note_of_followers(run: Session, server: Server) -> None:

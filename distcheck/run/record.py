@@ -106,11 +106,27 @@ class Record:
 
     def take_reports(self, reports: Iterable[Report]) -> None:
         """Add the facts of followers."""
+        from distcheck.rollcall import brief
+
         self._reports.update({r.process.uid: r for r in reports})
+        known = brief.filled(tuple(self._reports.values()), self.node)
+        self._reports = dict(zip(self._reports, known, strict=True))
 
     def take_late_reports(self, reports: Iterable[Report]) -> None:
         """Add the facts of late followers; facts of known followers stay as they are."""
-        self._reports.update({r.process.uid: r for r in reports if r.process.uid not in self._reports})
+        if late := [r for r in reports if r.process.uid not in self._reports]:
+            self.take_reports(late)
+
+    @property
+    def briefly_told(self) -> tuple[str, ...]:
+        """The followers whose nodes' facts are not known: nobody else sees what they see."""
+        return tuple(uid for uid, report in self._reports.items() if report.brief)
+
+    def take_nodes(self, nodes: Mapping[str, NodeFacts]) -> None:
+        """Add what followers see of their nodes, by uid."""
+        for uid, node in nodes.items():
+            if node.key == self._reports[uid].node.key:
+                self._reports[uid] = msgspec.structs.replace(self._reports[uid], node=node, brief="")
 
     def forget_refusals(self) -> None:
         """Drop refused attempts at MASTER_PORT, which were made before rank 0 came."""

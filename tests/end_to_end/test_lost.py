@@ -20,7 +20,7 @@ from distcheck.facts.placement import Placement
 from distcheck.probe import host
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.rollcall import client, identity
-from distcheck.rollcall.protocol import Bye, Hello, Here, LastCall, PeerDoor, PeerReport, Report, Roster, Start
+from distcheck.rollcall.protocol import AskNode, Bye, Hello, Here, LastCall, PeerDoor, PeerReport, Report, Roster, Start
 
 TABLE = ["--sizes", "64K:64K", "--iters", "3"]
 
@@ -58,7 +58,8 @@ class Script:
         attendance = await client.attend(doors, self.hello, seconds=30, connect_seconds=3, secret=self.secret)
         connection = attendance.connection
         assert connection is not None, attendance.attempts
-        connection.say(self.report)
+        leaves_out = "what nobody else sees" if until is AskNode else ""
+        connection.say(msgspec.structs.replace(self.report, brief=leaves_out))
         self.came_in.set()
         while True:
             try:
@@ -90,12 +91,15 @@ class Script:
             "net leave": ("net", Roster, "peers", "leave"),
             "net be silent": ("net", Roster, "peers", "be silent"),
             "env leave": ("env", LastCall, "meeting", "leave"),
+            "env leave when asked": ("env", AskNode, "meeting", "leave"),
+            "env be silent when asked": ("env", AskNode, "meeting", "be silent"),
             "env be silent": ("env", LastCall, "meeting", "be silent"),
             "gate leave": ("gate", Roster, "peers", "leave"),
             "gate be silent": ("gate", Roster, "peers", "be silent"),
         },
         "net leave",
         "env be silent",
+        "env be silent when asked",
         "gate be silent",
     ),
 )

@@ -11,6 +11,9 @@ import time
 import pytest
 from ended import BEYOND_SECONDS
 
+from distcheck.facts.base import Missing
+from distcheck.facts.saved import load
+
 TABLE = ["--sizes", "64K:64K", "--iters", "3"]
 
 
@@ -176,3 +179,27 @@ def test_a_folder_of_saved_jobs_is_merged(by_hand, distcheck, tmp_path):
     assert len(list(folder.iterdir())) == 2
     again = distcheck("report", str(folder), "--format", "json")
     assert again.out == first.out
+
+
+def _of_nodes(start, port, ranks, saved):
+    """Start ranks by hand, as a scheduler that says each one's node and LOCAL_RANK."""
+    master = {"WORLD_SIZE": str(len(ranks)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        start(
+            "env", *(("--save", str(saved)) if rank == 0 else ()),
+            env=master | {"RANK": str(rank), "LOCAL_RANK": str(local), "SLURMD_NODENAME": node},
+        )
+        for rank, (node, local) in enumerate(ranks)
+    ]  # fmt: skip
+
+
+def test_the_facts_of_a_node_arrive_whole_though_its_processes_share_the_work(start, port, tmp_path):
+    """On node2 local rank 0 sends them, on node3, which has none, the leader asks for them."""
+    ranks = [("node1", 0), ("node1", 1), ("node2", 0), ("node2", 1), ("node3", 1), ("node3", 2)]
+    for running in _of_nodes(start, port, ranks, tmp_path / "job.json"):
+        running.wait()
+    job = load(tmp_path / "job.json")
+    assert [node.name for node in job.nodes] == ["node1", "node2", "node3"]
+    assert len(job.ranks) == 6
+    assert not any(isinstance(node.interfaces, Missing) for node in job.nodes)
+    assert not any(process.lost for process in job.processes)
