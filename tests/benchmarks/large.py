@@ -11,6 +11,7 @@ from benchmarks.ratio import Row, alone, at_least, at_most, counted
 
 HOSTS, FEWER_HOSTS = 1024, 128
 NODES = 4096
+NODES_OF_PROCESSES = 1024
 TIMES = 3
 
 
@@ -53,17 +54,37 @@ def roll_call_of_many_nodes() -> list[Row]:
     runs = [json.loads(output_of_script("many_nodes.py")) for _ in range(TIMES)]
     nodes, ranks = runs[0]["nodes"], runs[0]["ranks"]
     name = f"roll call of {ranks} ranks on {nodes} simulated nodes, some late, slow, silent or missing"
-    cpu = [run["cpu_seconds"] / nodes for run in runs]
+    cpu = [run["merged_cpu_seconds"] / nodes for run in runs]
     costs = {
         "leader_cpu_seconds_per_node": median(cpu),
         "leader_bytes_per_node": median(run["GiB"] - run["GiB_before"] for run in runs) * (1 << 30) / nodes,
-        "leader_received_bytes_per_node": runs[0]["bytes_from_a_node"],
+        "leader_received_bytes_per_node": runs[0]["bytes_from_a_follower"],
     }
     return [
         alone(f"{name}: seconds to the merged job", [run["seconds"] for run in runs], at_most(10), costs=costs),
         alone(f"{name}: seconds to the last goodbye", [run["dismissed_seconds"] for run in runs], at_most(15)),
-        alone(f"{name}: CPU of the leader for a node", [seconds * 1e3 for seconds in cpu], at_most(1), "ms"),
+        alone(f"{name}: CPU of the leader for a node, merged", [seconds * 1e3 for seconds in cpu], at_most(1), "ms"),
         alone(f"{name}: peak memory of the leader", [run["GiB"] for run in runs], at_most(2), "GiB"),
+        *_of_many_processes(),
+    ]
+
+
+def _of_many_processes() -> list[Row]:
+    """What each process costs the leader where every rank is one; as many as a limit of 20,000 open files allows."""
+    runs = [json.loads(output_of_script("many_nodes.py", str(NODES_OF_PROCESSES), "each")) for _ in range(TIMES)]
+    processes = runs[0]["processes"]
+    cpu = [run["merged_cpu_seconds"] / processes for run in runs]
+    memory = [(run["GiB"] - run["GiB_before"]) * (1 << 20) / processes for run in runs]
+    costs = {
+        "leader_cpu_seconds_per_process": median(cpu),
+        "leader_bytes_per_process": median(memory) * (1 << 10),
+        "leader_received_bytes_per_process": runs[0]["bytes_from_a_follower"],
+    }
+    name = f"the same of {processes} processes of one rank each: for a process, merged"
+    in_time = 20e3 / 131072
+    return [
+        alone(f"{name}: CPU of the leader", [seconds * 1e3 for seconds in cpu], at_most(in_time), "ms", costs),
+        alone(f"{name}: memory of the leader", memory, at_most(32), "KiB"),
     ]
 
 

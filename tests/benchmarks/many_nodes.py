@@ -1,8 +1,9 @@
-"""Hold the roll call of 131,072 ranks on 16,384 simulated nodes over loopback: ``python many_nodes.py [NODES]``.
+"""Hold the roll call of 131,072 ranks on 16,384 simulated nodes over loopback: ``python many_nodes.py [NODES [each]]``.
 
 One process plays all followers: a socket for each node, whose process speaks for its 8 ranks, and the facts of a real
-node of that size. All of them connect at the same moment, except those that are late. Some are slow, some connect and
-say nothing, some stop in the middle of their report, and some never come. The leader is distcheck's own.
+node of that size. With ``each`` there is a process, and a socket, for each rank. All of them connect at the same
+moment, except those that are late. Some are slow, some connect and say nothing, some stop in the middle of their
+report, and some never come. The leader is distcheck's own.
 
 Prints as JSON what the leader needed from the first connection to the merged job, and to the last goodbye.
 """
@@ -29,6 +30,7 @@ import msgspec
 from distcheck.facts.job import Asked
 from distcheck.probe import network
 from distcheck.rollcall import identity, protocol
+from distcheck.rollcall.brief import brief
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Bye, Hello, Here, LastCall, Report, Welcome
 from distcheck.rollcall.server import Server
@@ -73,6 +75,25 @@ def template() -> Report:
     process = next(p for p in job.processes if p.node == node.key)
     here = {p.uid for p in job.processes if p.node == node.key}
     return Report(node, process, tuple(replace(r, run=None) for r in job.ranks if r.process in here))
+
+
+def reports_of(like: Report, number: int, nodes: int, *, each: bool) -> list[Report]:
+    """Return the reports of a node: of one process, or of one process for each rank, as distcheck sends them."""
+    whole = report_of(like, number, nodes)
+    if not each:
+        return [whole]
+    # Only the process of local rank 0 reads what is read once per node.
+    gpus = tuple(replace(gpu, health=None, load=None) for gpu in whole.node.gpus.devices)
+    others = replace(
+        whole.node, gpus=replace(whole.node.gpus, devices=gpus), infiniband=None, host=None, storage=None, xids=None
+    )
+
+    def of_process(local: int) -> Report:
+        uid = f"{whole.process.uid}-{local}"
+        ranks = (replace(whole.ranks[local], process=uid),)
+        return brief(Report(others if local else whole.node, replace(whole.process, uid=uid), ranks))
+
+    return [of_process(local) for local in range(PER_NODE)]
 
 
 def report_of(like: Report, number: int, nodes: int) -> Report:
@@ -122,7 +143,7 @@ class Follower:
             job=identity.public_key(JOB),
             master="m:1",
             uid=report.process.uid,
-            ranks=tuple(range(number * PER_NODE, (number + 1) * PER_NODE)),
+            ranks=tuple(rank.placement.rank for rank in report.ranks),
             world_size=nodes * PER_NODE,
             seconds_left=MOST_SECONDS,
         )
@@ -237,11 +258,12 @@ class Crowd:
             self.at(time.monotonic() + 0.01, lambda: self.send_at(0.0, sock, data[sent:]))
 
 
-def be_followers(nodes: int, pipe: Connection) -> None:
+def be_followers(nodes: int, pipe: Connection, *, each: bool) -> None:
     like = template()
-    followers = [Follower(n, nodes, report_of(like, n, nodes)) for n in range(1, nodes)]
+    own, *others = [(n, report) for n in range(nodes) for report in reports_of(like, n, nodes, each=each)]
+    followers = [Follower(n, nodes, report) for n, report in others]
     gc.freeze()
-    pipe.send(sum(len(f.hello) + len(f.report) for f in followers) / len(followers))
+    pipe.send((own[1], sum(len(f.hello) + len(f.report) for f in followers) / len(followers)))
     crowd = Crowd(followers, pipe.recv())
     crowd.run(pipe.poll)
 
@@ -250,17 +272,17 @@ def be_followers(nodes: int, pipe: Connection) -> None:
 
 
 async def lead(nodes: int, pipe: Connection) -> dict[str, Any]:
-    own = report_of(template(), 0, nodes)
+    own, said_bytes = pipe.recv()
     world = nodes * PER_NODE
     record = Record(
         SimpleNamespace(asked=Asked(command="net", looks=("environment", "meeting")), start=time.monotonic())
     )
     record.node, record.process, record.ranks, record.uid = own.node, own.process, own.ranks, own.process.uid
     sock = network.listen(0)
-    server = Server(run="run", uid=record.uid, job=JOB, master="m:1", ranks=range(PER_NODE), world_size=world)
+    ranks = [rank.placement.rank for rank in own.ranks]
+    server = Server(run="run", uid=record.uid, job=JOB, master="m:1", ranks=ranks, world_size=world)
     server.most_connections = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 512
     await server.open(sock)
-    said_bytes = pipe.recv()
     before, used = memory(), time.process_time()
     start = time.perf_counter()
     pipe.send(int(sock.getsockname()[1]))
@@ -268,11 +290,11 @@ async def lead(nodes: int, pipe: Connection) -> dict[str, Any]:
     if not await server.wait_for_all(MOST_SECONDS, ranks=world - len(absent) * PER_NODE):
         lost = {rank // PER_NODE for rank in server.missing(world)} - set(absent)
         raise SystemExit(f"{len(lost)} nodes did not come: {Counter(map(kind_of, lost))}")
-    met, met_cpu = time.perf_counter() - start, time.process_time() - used
+    met = time.perf_counter() - start
     record.take_reports(f.report for f in server.followers.values())
     record.note_arrivals({uid: f.arrived_at for uid, f in server.followers.items()}, server.opened_at)
     job = record.job()
-    merged = time.perf_counter() - start
+    merged, merged_cpu = time.perf_counter() - start, time.process_time() - used
     missing = [rank for n in absent for rank in range(n * PER_NODE, (n + 1) * PER_NODE)]
     if list(job.missing_ranks) != missing or len(job.nodes) != nodes - len(absent):
         raise SystemExit(f"the merged job has {len(job.ranks)} ranks on {len(job.nodes)} nodes")
@@ -286,10 +308,10 @@ async def lead(nodes: int, pipe: Connection) -> dict[str, Any]:
     await server.close()
     pipe.send("end")
     return {
-        "nodes": nodes, "ranks": world, "missing_ranks": len(missing),
+        "nodes": nodes, "ranks": world, "processes": len(server.followers) + 1, "missing_ranks": len(missing),
         "met_seconds": met, "seconds": merged, "dismissed_seconds": dismissed,
-        "met_cpu_seconds": met_cpu, "cpu_seconds": cpu,
-        "GiB": memory(), "GiB_before": before, "bytes_from_a_node": said_bytes,
+        "merged_cpu_seconds": merged_cpu, "cpu_seconds": cpu,
+        "GiB": memory(), "GiB_before": before, "bytes_from_a_follower": said_bytes,
     }  # fmt: skip
 
 
@@ -299,13 +321,13 @@ def memory() -> float:
 
 
 def main() -> None:
-    nodes = int(sys.argv[1]) if len(sys.argv) > 1 else 16384
+    nodes, each = int(sys.argv[1]) if len(sys.argv) > 1 else 16384, sys.argv[2:] == ["each"]
     gc.set_threshold(*THRESHOLDS)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    followers = context.Process(target=be_followers, args=(nodes, theirs), daemon=True)
+    followers = context.Process(target=be_followers, args=(nodes, theirs), kwargs={"each": each}, daemon=True)
     followers.start()
     print(json.dumps(asyncio.run(lead(nodes, ours))))
     followers.join(10)
