@@ -28,7 +28,7 @@ TORCHRUN = (
     "srun", "-N4", "--ntasks-per-node=1", "bash", "-c",
     (
         "exec torchrun --nnodes 4 --nproc-per-node 2 --node-rank $SLURM_NODEID --master-addr node1 "
-        f"--master-port 29511 {TESTS}/cluster/all_reduce.py"
+        f"--master-port 29511 {TESTS}/benchmarks/bare_all_reduce.py"
     ),
 )  # fmt: skip
 NET = ("salloc", "-N4", "distcheck", "net", "--nproc", "2")

@@ -320,7 +320,12 @@ COVERS: dict[str, tuple[str, ...]] = {
     "first_figure_against_an_import": _FIRST,
     "first_figure_against_torchrun": _FIRST,
     "gate_before_a_command": (*_FIRST, "distcheck/run/context.py", "tests/benchmarks/import_and_fork.py"),
-    "gate_on_four_nodes": ("distcheck/collectives/*.py", "distcheck/rollcall/*.py"),
+    "gate_on_four_nodes": (
+        "distcheck/collectives/*.py",
+        "distcheck/rollcall/*.py",
+        "tests/benchmarks/four_nodes.py",
+        "tests/benchmarks/bare_all_reduce.py",
+    ),
     "net_on_four_nodes": ("distcheck/run/peer_round.py", "distcheck/rollcall/*.py"),
     "a_master_whose_packets_are_dropped": ("distcheck/rollcall/*.py",),
     "figures_against_a_bare_loop": _FIGURES,
