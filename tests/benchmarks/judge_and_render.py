@@ -1,8 +1,8 @@
 """Judge jobs as on real nodes, and render their reports: ``judge_and_render.py healthy|faulty|huge RANKS``.
 
 Prints as JSON by kind of job the seconds of CPU that one job of RANKS ranks took and that `PARTS` jobs of as many ranks
-in all took, pair by pair. Each rule judges all parts before the next rule does: both sides then read as many facts
-again and again, the caches of the machine are worth the same to both, and only the growth of the work is left. For
+in all took, pair by pair. Each rule judges the large job and all parts before the next rule does: both sides then read
+as many facts again and again, a slow moment of the machine meets both, and only the growth of the work is left. For
 ``healthy`` also: the seconds of the whole, as for users; what the job itself takes and what judging and rendering it
 takes beyond that at its peak, in GiB; the share of each rule that takes more than a tenth of judging it, and the
 largest share.
@@ -15,6 +15,7 @@ import json
 import resource
 import sys
 import time
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,15 +29,17 @@ from distcheck.run.garbage import THRESHOLDS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import real_job
-from benchmarks.ratio import Pair, Row, at_most, in_turn, of_growth, until_decided
+from benchmarks.ratio import Pair, Row, at_most, of_growth, until_decided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from distcheck.facts.job import Job
+    from distcheck.rules import Rule
+    from distcheck.rules.diagnose import Diagnosis
 
 PARTS = 8
-FEWEST, MOST = 3, 5
+FEWEST, MOST = 3, 8
 """Pairs."""
 GOAL = at_most(1.05)
 DEAR = 0.1
@@ -60,58 +63,62 @@ def whole(job: Job) -> float:
     return time.process_time() - start
 
 
-def judge(kind: str, *jobs: Job) -> Callable[[], float]:
-    """Return what judges these jobs rule by rule, renders them, and returns the seconds of CPU."""
-    diagnoses = [diagnose(job) for job in jobs]
-    codes = {diagnosis.verdict.exit_code for diagnosis in diagnoses}
-    if {code == 0 for code in codes} != {kind == HEALTHY}:
-        raise SystemExit(f"{kind}: exit codes {codes}")
+class Sides:
+    """A large job and the small ones, judged and rendered in turn: rule by rule, so that both meet the same machine."""
 
-    def again() -> float:
-        fresh = [msgspec.structs.replace(job) for job in jobs]
-        start = time.process_time()
-        for rule in rules_for(fresh[0]):
-            for job in fresh:
-                if rule.applies(job) and not rule.unlooked(job):
-                    list(rule.judge(job))
-        for job, diagnosis in zip(fresh, diagnoses, strict=True):
-            report.render("text", job, diagnosis)
-        return time.process_time() - start
+    def __init__(self, kind: str, large: Job, small: Sequence[Job]) -> None:
+        self.kind, self.jobs = kind, ((large,), tuple(small))
+        self.diagnoses = [[diagnose(job) for job in side] for side in self.jobs]
+        codes = {diagnosis.verdict.exit_code for side in self.diagnoses for diagnosis in side}
+        if {code == 0 for code in codes} != {kind == HEALTHY}:
+            raise SystemExit(f"{kind}: exit codes {codes}")
+        self.of_rules: Counter[str] = Counter()
+        """Seconds that the rules took of the large job. What several need is on the account of the first one."""
 
-    return again
+    def once(self, number: int) -> Pair:
+        """Return the seconds of CPU of either side; who comes first changes."""
+        fresh = [[msgspec.structs.replace(job) for job in side] for side in self.jobs]
+        took = [0.0, 0.0]
+
+        def time_both(do: Callable[[Job, Diagnosis], object]) -> float:
+            for side in (number % 2, 1 - number % 2):
+                start = time.process_time()
+                for job, diagnosis in zip(fresh[side], self.diagnoses[side], strict=True):
+                    do(job, diagnosis)
+                seconds = time.process_time() - start
+                took[side] += seconds
+                if side == 0:
+                    large = seconds
+            return large
+
+        for rule in rules_for(fresh[0][0]):
+            self.of_rules[rule.name] += time_both(partial(_judge, rule))
+        time_both(partial(report.render, "text"))
+        return took[0], took[1]
+
+    def pairs(self) -> list[Pair]:
+        """Return pairs until the growth is known."""
+        taken: list[Pair] = []
+
+        def rows(found: list[Pair]) -> list[Row]:
+            taken[:] = found
+            return [of_growth(self.kind, found, PARTS, GOAL)]
+
+        until_decided(self.once, rows, FEWEST, MOST)
+        return taken
+
+    def shares(self) -> dict[str, float]:
+        """Return each rule's share of judging the large job."""
+        return {name: seconds / self.of_rules.total() for name, seconds in self.of_rules.items()}
 
 
-def pairs(kind: str, large: Job, small: Sequence[Job]) -> list[Pair]:
-    """Judge the large job and the small ones in turn until the growth is known."""
-    taken: list[Pair] = []
-
-    def rows(found: list[Pair]) -> list[Row]:
-        taken[:] = found
-        return [of_growth(kind, found, PARTS, GOAL)]
-
-    until_decided(in_turn(judge(kind, large), judge(kind, *small)), rows, FEWEST, MOST)
-    return taken
-
-
-def shares(job: Job) -> dict[str, float]:
-    """Return each rule's share of judging a job. What several rules need is on the account of the first one."""
-    fresh = msgspec.structs.replace(job)
-    took = {
-        rule.name: _seconds(partial(rule.judge, fresh))
-        for rule in rules_for(fresh)
-        if rule.applies(fresh) and not rule.unlooked(fresh)
-    }
-    return {name: seconds / sum(took.values()) for name, seconds in took.items()}
+def _judge(rule: Rule, job: Job, _diagnosis: Diagnosis) -> None:
+    if rule.applies(job) and not rule.unlooked(job):
+        list(rule.judge(job))
 
 
 def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
-
-
-def _seconds(judge_rule: partial[object]) -> float:
-    start = time.process_time()
-    list(judge_rule())
-    return time.process_time() - start
 
 
 def healthy(nodes: int) -> dict[str, object]:
@@ -120,8 +127,8 @@ def healthy(nodes: int) -> dict[str, object]:
     built = peak()
     seconds = [whole(large) for _ in range(FEWEST)]
     most = peak()
-    of_rules = shares(large)
-    taken = pairs(HEALTHY, large, [real_job.healthy(nodes // PARTS) for _ in range(PARTS)])
+    sides = Sides(HEALTHY, large, [real_job.healthy(nodes // PARTS) for _ in range(PARTS)])
+    taken, of_rules = sides.pairs(), sides.shares()
     return {
         "pairs": {HEALTHY: taken},
         "seconds": seconds,
@@ -137,7 +144,7 @@ def faulty(nodes: int) -> dict[str, object]:
     found = {}
     for fault in FAULTS:
         ill, *smaller = (real_job.faulty(job, fault, 3) for job in (large, *small))
-        found[fault] = pairs(fault, ill, smaller)
+        found[fault] = Sides(fault, ill, smaller).pairs()
     return {"pairs": found}
 
 

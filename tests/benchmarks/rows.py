@@ -47,6 +47,8 @@ from benchmarks.ratio import (
 from benchmarks.unit_costs import unit_costs
 
 PYTHON = sys.executable
+BARE = "import os, torch, torch.distributed\npid = os.fork()\nos._exit(0) if pid == 0 else os.waitpid(pid, 0)"
+"""An import of torch and one fork."""
 
 # --- start-up
 
@@ -79,14 +81,13 @@ def distcheck_env() -> float:
 
 def first_figure_against_torchrun() -> list[Row]:
     name = "bandwidth --nproc 8 to its first figure / torchrun"
-    once = in_turn(first_figure, torchrun)
+    once = in_turn(first_figure, torchrun, warm_up=lambda: seconds_of([PYTHON, "-c", BARE]))
     return until_decided(once, lambda pairs: [compared(name, pairs, at_most(0.33))], 3, 7)
 
 
 def first_figure_against_an_import() -> list[Row]:
     name = "bandwidth --nproc 8 to its first figure / import torch and one fork"
-    bare = "import os, torch, torch.distributed\npid = os.fork()\nos._exit(0) if pid == 0 else os.waitpid(pid, 0)"
-    once = in_turn(first_figure, lambda: seconds_of([PYTHON, "-c", bare]))
+    once = in_turn(first_figure, lambda: seconds_of([PYTHON, "-c", BARE]))
     return until_decided(once, lambda pairs: [compared(name, pairs, at_most(1.25))], 3, 8)
 
 

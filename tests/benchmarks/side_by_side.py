@@ -60,7 +60,7 @@ class Patience(NamedTuple):
     """Whether a row that very likely stays undecided ends before."""
 
 
-OF_MANY_ROWS = Patience(0.02, 32, 8.0, gives_up=True)
+OF_MANY_ROWS = Patience(0.02, 32, 4.0, gives_up=True)
 OF_FEW_ROWS = Patience(0.3, 8, 480.0, gives_up=False)
 SECONDS_OF_A_SESSION = 2.5
 """Ten times these end the bursts with the same buffers on a machine that is busy."""
