@@ -116,12 +116,16 @@ def _inside(job: Job, gpus: dict[str, Sequence[Gpu]], *, alone: bool) -> Inside 
 def _kinds(nodes: Sequence[NodeFacts], gpus: dict[str, Sequence[Gpu]]) -> list[NodeFacts]:
     """Return the first of the nodes with several used GPUs on which all that `inside` looks at is the same."""
     first: dict[object, NodeFacts] = {}
+    last: object = None
     for node in nodes:
         used, seen = gpus.get(node.key, ()), node.gpus
         if len(used) > 1 and isinstance(seen, Gpus):
             virtual = isinstance(node.pci, Pci) and node.pci.virtual
             links = tuple(map(_links, used))
-            first.setdefault((seen.peer_access, seen.unread, len(seen.devices), virtual, links), node)
+            kind = seen.peer_access, seen.unread, len(seen.devices), virtual, links
+            if kind != last:  # most nodes are of the kind before, and comparing is faster than hashing
+                first.setdefault(kind, node)
+                last = kind
     return list(first.values())
 
 

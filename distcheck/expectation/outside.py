@@ -51,10 +51,14 @@ def outside(job: Job, backend: str) -> Outside | Missing:
 def _kinds(job: Job, nodes: Sequence[NodeFacts]) -> list[NodeFacts]:
     """Return the first node of each kind: nodes with all that `_adapters` looks at in common have the same adapters."""
     first: dict[object, NodeFacts] = {}
+    last: object = None
     for node in nodes:
         ranks = job.ranks_on(node)
         seen = node.pci.nics if isinstance(node.pci, Pci) else node.pci
-        first.setdefault((seen, ranks[0].environment.get(adapters.HCA), _gpus(node), len(ranks)), node)
+        kind = seen, ranks[0].environment.get(adapters.HCA), _gpus(node), len(ranks)
+        if kind != last:  # most nodes are of the kind before, and comparing is faster than hashing
+            first.setdefault(kind, node)
+            last = kind
     return list(first.values())
 
 
