@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 import msgspec
 
@@ -10,7 +11,10 @@ from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.pci import Pci, PciPlace
-from distcheck.selection.pci import Distance, Near, by_gpu
+from distcheck.selection.pci import Distance, by_gpu
+
+_Nics: TypeAlias = "Mapping[str, tuple[str, Distance]]"
+"""The names of the adapters next to GPUs and their distance, by the GPU's address."""
 
 
 class RankGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,15 +38,20 @@ def gpus_by_node(nodes: Iterable[NodeFacts]) -> dict[str, dict[str, RankGpu]]:
     """Return the GPUs of each node by UUID, and by the UUIDs of their MIG instances."""
     rows: dict[str, dict[str, RankGpu]] = {}
     tree: object = None
-    near: Mapping[str, Near] = {}
+    near: _Nics = {}
     for node in nodes:
         if node.pci != tree:  # in most jobs it is the same on all nodes, and comparing is faster than hashing
-            tree, near = node.pci, by_gpu(node.pci) if isinstance(node.pci, Pci) else {}
+            tree, near = node.pci, _nics(node.pci) if isinstance(node.pci, Pci) else {}
         rows[node.key] = _gpus(node, near)
     return rows
 
 
-def _gpus(node: NodeFacts, near: Mapping[str, Near]) -> dict[str, RankGpu]:
+def _nics(tree: Pci) -> _Nics:
+    near = by_gpu(tree).items()
+    return {address: (",".join([nic.name for nic in found.nics]), found.distance) for address, found in near}
+
+
+def _gpus(node: NodeFacts, near: _Nics) -> dict[str, RankGpu]:
     places = node.pci.gpus if isinstance(node.pci, Pci) else {}
     rows: dict[str, RankGpu] = {}
     for gpu in node.gpus.devices if isinstance(node.gpus, Gpus) else ():
@@ -51,7 +60,7 @@ def _gpus(node: NodeFacts, near: Mapping[str, Near]) -> dict[str, RankGpu]:
     return rows
 
 
-def _row(gpu: Gpu, name: str, places: Mapping[str, PciPlace], near: Mapping[str, Near]) -> RankGpu:
+def _row(gpu: Gpu, name: str, places: Mapping[str, PciPlace], near: _Nics) -> RankGpu:
     address = gpu.pci if isinstance(gpu.pci, str) else ""
     place = places.get(address)
     numa, cpus = (gpu.health.numa_node, gpu.health.cpus) if gpu.health is not None else (None, None)
@@ -59,7 +68,7 @@ def _row(gpu: Gpu, name: str, places: Mapping[str, PciPlace], near: Mapping[str,
         numa = place.numa_node if place is not None else None
     if isinstance(cpus, Missing) or not cpus:
         cpus = place.cpus if place is not None else ""
-    found = near.get(address)
+    nic, distance = near.get(address, (None, None))
     return RankGpu(
         gpu.index,
         name,
@@ -67,6 +76,6 @@ def _row(gpu: Gpu, name: str, places: Mapping[str, PciPlace], near: Mapping[str,
         gpu.name if isinstance(gpu.name, str) else None,
         numa_node=numa,
         cpus=cpus or None,
-        nic=",".join([nic.name for nic in found.nics]) if found is not None else None,
-        nic_distance=found.distance if found is not None else None,
+        nic=nic,
+        nic_distance=distance,
     )
