@@ -64,14 +64,12 @@ def kinds(job: Job) -> tuple[Kind, ...]:
 
 def _of_rank(rank: RankFacts) -> tuple[object, ...]:
     where, log = rank.placement, rank.run.nccl if rank.run else None
-    variables = rank.environment
-    numbers = {
-        name: "0"
-        for name in _NUMBERS.intersection(variables)
-        if (value := variables[name]).isdecimal() and len(value) <= _LONGEST
-    }
+    variables = rank.environment.copy()
+    for name in _NUMBERS.intersection(variables):
+        if variables[name].isdecimal() and len(variables[name]) <= _LONGEST:
+            variables[name] = "0"
     return (
-        variables | numbers, where.rank is None, where.local_rank is None, where.node_rank is None, where.world_size,
+        variables, where.rank is None, where.local_rank is None, where.node_rank is None, where.world_size,
         where.local_world_size, where.master_addr, where.master_port, where.launcher, where.by_options,
         where.master_derived, rank.cpu_list, rank.cpus, log.version if isinstance(log, NcclLog) else "",
     )  # fmt: skip
