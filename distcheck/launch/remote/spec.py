@@ -78,6 +78,8 @@ class Command(NamedTuple):
     argv: tuple[str, ...] = ()
     """The program that starts all probes; empty when `line` goes to a node by ssh."""
     line: str = ""
+    host: str = ""
+    """Where `line` goes if the key is not the node's name."""
     stdin: bytes = b""
     """Written to the node's standard input, which then stays open until the probe must stop."""
 
@@ -93,9 +95,14 @@ class Words(NamedTuple):
 
 def probe_argv(launch: Outside, word: str) -> tuple[str, ...]:
     """Return a node's command; `word` is the assignment, or - if it comes on standard input."""
+    return python_argv(launch, "distcheck.run.remote_probe", word)
+
+
+def python_argv(launch: Outside, *module: str) -> tuple[str, ...]:
+    """Return the command that runs a module, with its arguments, on a node."""
     # -P keeps modules in the job's folder from hiding the standard library's; it needs Python 3.11.
     safe = ("-P",) if launch.python == sys.executable and sys.version_info >= (3, 11) and not _in_tree() else ()
-    argv = (launch.python, *safe, "-m", "distcheck.run.remote_probe", word)
+    argv = (launch.python, *safe, "-m", *module)
     if not launch.setup:
         return argv
     failed = '{ code=$?; echo "distcheck: --setup failed with exit code $code" >&2; exit 97; }'
