@@ -18,8 +18,9 @@ from distcheck import __version__
 from distcheck.facts.job import Job
 from distcheck.launch.remote import assignment as assignments
 from distcheck.launch.remote import frames
-from distcheck.launch.remote.assignment import CLOSE, Assignment
+from distcheck.launch.remote.assignment import Assignment
 from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Message
+from distcheck.launch.remote.spec import CLOSE
 from distcheck.run.garbage import hardly_searched
 
 STOP = signal.SIGUSR1

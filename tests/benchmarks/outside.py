@@ -3,8 +3,9 @@
 ``distcheck env --hosts`` runs as a user would run it, with 8 ranks on each host. In place of ssh there is a script that
 takes 0.3 s to log in and then sends what a healthy probe sends; the first host also sends the merged job, once all
 others have logged in or distcheck tells it that no more will come, and then all end. So the probes' own work is not
-measured: on a cluster as many machines do it. Each number of hosts is measured twice: all healthy, and with a last host
-that hangs, whose ssh gives up after 5 s, as ssh does.
+measured: on a cluster as many machines do it. From 256 hosts on some are gateways. These are real processes, all on
+this machine, so that the last login is later than where each gateway has a machine of its own. Each number of hosts is
+measured twice: all healthy, and with a last host that hangs, whose ssh gives up after its timeout.
 """
 
 from __future__ import annotations
@@ -29,17 +30,21 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 HOSTS = (16, 128, 1024)
 PER_HOST = 8
 SSH = """#!/bin/sh
-eval "host=\\${$(($# - 1))}"
+eval "host=\\${$(($# - 1))} line=\\${$#}"
+start=$PWD
 cd FOLDER || exit 1
 read -r number hangs < hosts
+[ "$VIA" ] || echo >> direct
 if [ "$host" = "$hangs" ]; then
-    sleep 5
+    case $* in *ConnectTimeout=2*) sleep 2 ;; *) sleep 5 ;; esac
     echo "ssh: connect to host $host port 22: Connection timed out" >&2
     exit 255
 fi
 sleep 0.3
-read -r assignment
+case $line in *remote.gateway*) cd "$start" && VIA=$host exec sh -c "$line" ;; esac
 cat "$host"
+read -r assignment
+cat "$host.facts"
 : > "here/$host"
 if [ -e "$host.job" ]; then
     if [ "$hangs" ]; then
@@ -75,9 +80,9 @@ def prepare(folder: Path, hosts: int, *, hangs: bool) -> None:
     job = healthy_job(hosts, PER_HOST, "distcheck", gpus=PER_HOST)
     for i, (node, process) in enumerate(zip(job.nodes, job.processes, strict=True)):
         ranks = job.ranks[i * PER_HOST : (i + 1) * PER_HOST]
-        said = [Arrived(__version__, node.name, 1), Collected(Report(node, process, ranks))]
-        lines = [line for n, message in enumerate(said) for line in frames.encode(f"{i:08x}", n, message)]
-        (folder / node.name).write_bytes(b"".join(lines))
+        arrived, facts = Arrived(__version__, node.name, 1), Collected(Report(node, process, ranks))
+        (folder / node.name).write_bytes(b"".join(frames.encode(f"{i:08x}", 0, arrived)))
+        (folder / f"{node.name}.facts").write_bytes(b"".join(frames.encode(f"{i:08x}", 1, facts)))
     here = hosts - hangs
     heard = replace(job, nodes=job.nodes[:here], processes=job.processes[:here], ranks=job.ranks[: here * PER_HOST])
     (folder / "node1.job").write_bytes(b"".join(frames.encode(f"{0:08x}", 2, Concluded(heard))))
@@ -93,6 +98,7 @@ def launched(hosts: int, *, hangs: bool) -> dict[str, Any]:
         command = [sys.executable, str(Path(__file__)), "--run", *look]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         arrived = max((path.stat().st_mtime for path in (folder / "here").iterdir()), default=0.0)
+        logins = (folder / "direct").stat().st_size
     try:
         report, cost = json.loads(ended.stdout), json.loads(ended.stderr.splitlines()[-1])
     except (ValueError, IndexError):
@@ -101,7 +107,8 @@ def launched(hosts: int, *, hangs: bool) -> dict[str, Any]:
     expected = {"launch-node-unreachable": [f"node{hosts}"]} if hangs else {}
     if errors != expected or len(report["ranks"]) != PER_HOST * hosts:
         raise SystemExit(f"{errors} in a report of {len(report['ranks'])} ranks")
-    return {"hosts": hosts, "one_hangs": hangs, "last_login": arrived - cost.pop("began"), **cost}
+    last_login = arrived - cost.pop("began")
+    return {"hosts": hosts, "one_hangs": hangs, "logins": logins, "last_login": last_login, **cost}
 
 
 def run(arguments: list[str]) -> None:

@@ -11,8 +11,6 @@ from distcheck.facts.job import Asked
 from distcheck.facts.placement import Placement
 from distcheck.selection.placement import RANK_VARIABLES, place
 
-CLOSE = b"close\n"
-"""Sent to a probe's standard input over ssh: missing processes will not come."""
 _FOREIGN = ("TORCHELASTIC_", "PET_")
 
 

@@ -23,8 +23,7 @@ from ClusterShell.Event import EventHandler
 from ClusterShell.Task import task_self
 
 from distcheck.facts.errors import UsageError
-from distcheck.launch.remote.assignment import CLOSE
-from distcheck.launch.remote.spec import Command
+from distcheck.launch.remote.spec import CLOSE, Command
 from distcheck.probe import open_files
 from distcheck.probe.ending import kill_group
 

@@ -38,9 +38,8 @@ from ClusterShell.Worker.Worker import StreamWorker
 
 from distcheck import __version__
 from distcheck.launch.remote import engine
-from distcheck.launch.remote.assignment import CLOSE
 from distcheck.launch.remote.engine import Starts, Wish
-from distcheck.launch.remote.spec import Command
+from distcheck.launch.remote.spec import CLOSE, Command
 
 MODULE = "distcheck.launch.remote.gateway"
 _MARK = b"\x1eDCG1 "
@@ -103,9 +102,10 @@ def answer(line: bytes) -> Answer | None:
         return None
     if found[1] == b"here":
         return Answer(None, version=found[2].decode("ascii", "replace"))
-    if found[2] not in {b"out", b"error", b"code"}:
+    words = found[3] or b""
+    if found[2] not in {b"out", b"error", b"code"} or (found[2] == b"code" and not words.isdigit()):
         return None
-    return Answer(int(found[1]), found[2].decode(), found[3] or b"")  # type: ignore[arg-type]
+    return Answer(int(found[1]), found[2].decode(), words)  # type: ignore[arg-type]
 
 
 # -- the process on the node -----------------------------------------------------------------------------------------

@@ -11,6 +11,9 @@ from typing import Literal, NamedTuple
 
 from distcheck.selection.nodelist import deal
 
+CLOSE = b"close\n"
+"""Sent to a probe's standard input over ssh: missing processes will not come."""
+
 Engine = Literal["ssh", "slurm", "mpi"]
 
 

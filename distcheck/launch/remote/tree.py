@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,7 +34,7 @@ from distcheck.launch.remote.ssh import CANNOT_LOG_IN
 FROM_HOSTS = 256
 """As many hosts as need a tree: below, four windows of logins are as fast as two logins and a start of Python."""
 ANSWER_SECONDS = 5.0
-"""How long a gateway, or a probe through it, may take to be there."""
+"""How long a gateway, or a probe through it, may take to be there after the last that came: all may be slow."""
 LATEST_SECONDS = 10.0
 """After so long, hosts that are not there through a gateway are started directly."""
 _CONNECT_SECONDS = 2.0
@@ -42,6 +43,7 @@ _GIVE_UP_PART, _GIVE_UP_LEAST = 4, 2
 """The tree is given up if the scouts of one in so many gateways failed, and at least of so many, and none is there."""
 _GOING_SECONDS = 3.0
 """How long a gateway whose hosts are done may take to end."""
+_HELD_LINES = 100
 _BEYOND_SECONDS = 10.0
 """A gateway outlives the run's deadline by no more than this."""
 
@@ -141,12 +143,14 @@ class Tree:
         self._by_key = {branch.key: branch for branch in self.branches}
         self._asked_at: dict[str, float] = {}
         """When a gateway was asked to log in, by host."""
-        self._held: dict[str, list[tuple[bytes, bool]]] = {}
+        self._held: dict[str, deque[tuple[bytes, bool]]] = {}
         """What a login printed before its probe was there."""
         self._assigned: set[str] = set()
         self._collected: set[str] = set()
         """Hosts whose facts came through a gateway."""
         self._failed = 0
+        self._came = 0.0
+        """When a gateway or a probe through one was there for the first time, the last of all."""
         self._starts: Starts
         self._began = math.inf
 
@@ -178,7 +182,7 @@ class Tree:
     def _answered(self, branch: Branch, answer: gateway.Answer) -> None:
         if answer.host is None:
             if answer.version == __version__:
-                branch.here = True
+                branch.here, self._came = True, time.monotonic()
                 self._ask(branch)
             else:
                 self._close(branch)
@@ -192,16 +196,16 @@ class Tree:
         elif host in self._assigned:
             self._pass_on(host, answer.words, error=answer.kind == "error")
         else:
-            self._held.setdefault(host, []).append((answer.words, answer.kind == "error"))
+            self._held.setdefault(host, deque(maxlen=_HELD_LINES)).append((answer.words, answer.kind == "error"))
             if answer.kind == "out" and frames.ends(answer.words) is not None:
                 self._assign(branch, host)
 
     def _assign(self, branch: Branch, host: str) -> None:
         """Send the assignment to a probe that is there."""
-        first = not self._assigned
+        first, self._came = not self._assigned, time.monotonic()
         self._assigned.add(host)
         self._starts.write(branch.key, gateway.write(branch.hosts.index(host), self._commands[host].stdin))
-        for words, error in self._held.pop(host, []):
+        for words, error in self._held.pop(host, ()):
             self._pass_on(host, words, error=error)
         if first:
             for other in self.branches:
@@ -238,16 +242,19 @@ class Tree:
     def _take_back(self, now: float) -> None:
         """Start directly what is not there in time."""
         for branch in self.branches:
-            begin = self._starts.began.get(branch.key, now)
+            waiting = branch.left - self._assigned
             if now >= self._began + LATEST_SECONDS:
-                late = branch.left - self._assigned
+                late = waiting
             elif branch.here:
-                late = {h for h in branch.left - self._assigned if now >= self._asked_at.get(h, now) + ANSWER_SECONDS}
+                late = {host for host in waiting if self._too_long(self._asked_at.get(host, now), now)}
             else:
-                late = branch.left if now >= begin + ANSWER_SECONDS else set()
+                late = waiting if self._too_long(self._starts.began.get(branch.key, now), now) else set()
             self._direct(late)
             for _ in late & self._asked_at.keys():
                 self._count_failure()
+
+    def _too_long(self, since: float, now: float) -> bool:
+        return now >= max(since, self._came) + ANSWER_SECONDS
 
     def _ask(self, branch: Branch) -> None:
         """Make a gateway log in to its scout, or to its whole share if some scout is there."""
