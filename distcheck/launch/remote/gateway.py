@@ -52,7 +52,7 @@ _BROKEN = 70
 Kind = Literal["out", "error", "code"]
 
 
-class Share(msgspec.Struct, frozen=True):
+class Portion(msgspec.Struct, frozen=True):
     """What a gateway needs to know first."""
 
     line: str
@@ -63,7 +63,7 @@ class Share(msgspec.Struct, frozen=True):
     """After this long the gateway ends, whatever the starting machine does."""
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """A line from a gateway: from one host of its share, or from itself."""
 
     host: int | None
@@ -75,7 +75,7 @@ class Answer(NamedTuple):
 # -- the lines to a gateway, and from it -----------------------------------------------------------------------------
 
 
-def first(share: Share) -> bytes:
+def first(share: Portion) -> bytes:
     """Return the first line to a gateway."""
     return base64.b64encode(msgspec.msgpack.encode(share)) + b"\n"
 
@@ -95,17 +95,17 @@ def end(host: int) -> bytes:
     return b"end %d\n" % host
 
 
-def answer(line: bytes) -> Answer | None:
+def answer(line: bytes) -> Reply | None:
     """Return what a gateway's line says; None if it is other output."""
     found = _ANSWER.fullmatch(line)
     if found is None:
         return None
     if found[1] == b"here":
-        return Answer(None, version=found[2].decode("ascii", "replace"))
+        return Reply(None, version=found[2].decode("ascii", "replace"))
     words = found[3] or b""
     if found[2] not in {b"out", b"error", b"code"} or (found[2] == b"code" and not words.isdigit()):
         return None
-    return Answer(int(found[1]), found[2].decode(), words)  # type: ignore[arg-type]
+    return Reply(int(found[1]), found[2].decode(), words)  # type: ignore[arg-type]
 
 
 # -- the process on the node -----------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def answer(line: bytes) -> Answer | None:
 class _Relay:
     """Passes on the lines of the probes, and does what the starting machine asks."""
 
-    def __init__(self, share: Share, fd: int) -> None:
+    def __init__(self, share: Portion, fd: int) -> None:
         self._share, self._fd = share, fd
         self._numbers = {host: number for number, host in enumerate(share.hosts)}
         self._assigned: set[str] = set()
@@ -197,7 +197,7 @@ def main() -> int:
     os.dup2(2, 1)  # other output must not mix with the answers
     with open(0, "rb", buffering=0, closefd=False) as line:  # the next lines are ClusterShell's
         try:
-            share = msgspec.msgpack.decode(base64.b64decode(line.readline()), type=Share)
+            share = msgspec.msgpack.decode(base64.b64decode(line.readline()), type=Portion)
         except (msgspec.MsgspecError, ValueError) as error:
             sys.stderr.write(f"distcheck {__version__}: cannot read the share of a gateway: {error}\n")
             return _BROKEN

@@ -89,7 +89,7 @@ def run(
             host=branch.host,
             line=gateway_line,
             stdin=gateway.first(
-                gateway.Share(
+                gateway.Portion(
                     line=commands[0].line,
                     hosts=branch.hosts,
                     connect_seconds=min(_CONNECT_SECONDS, connect_seconds),
@@ -179,7 +179,7 @@ class Tree:
         if not before and code != CANNOT_LOG_IN:  # this gateway says something about the others, too
             self._count_failure()
 
-    def _answered(self, branch: Branch, answer: gateway.Answer) -> None:
+    def _answered(self, branch: Branch, answer: gateway.Reply) -> None:
         if answer.host is None:
             if answer.version == __version__:
                 branch.here, self._came = True, time.monotonic()

@@ -158,7 +158,7 @@ def test_only_many_hosts_need_a_tree_and_their_probes_wait_longer_for_each_other
 
 @pytest.mark.parametrize("words", [b"", b"plain", b"\x1e\x00\xff \t", "ünï".encode(), b"3 out 4"])
 def test_what_a_probe_prints_arrives_as_it_was(words):
-    assert gateway.answer(b"\x1eDCG1 12 out " + words) == gateway.Answer(12, "out", words)
+    assert gateway.answer(b"\x1eDCG1 12 out " + words) == gateway.Reply(12, "out", words)
 
 
 @pytest.mark.parametrize(
