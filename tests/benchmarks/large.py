@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from statistics import median
 from typing import Any
 
@@ -14,15 +15,13 @@ HOSTS, FEWER_HOSTS = 1024, 256
 NODES = 4096
 NODES_OF_PROCESSES = 1024
 TIMES = 3
-STARTS = 2
-"""A host that hangs takes a dozen seconds."""
 
 
 def starting_by_ssh() -> list[Row]:
     """What starting probes on many hosts costs the starting machine, one of which hangs."""
     many, few = (
-        [_started(hosts, "--hangs" if hosts == HOSTS else "--healthy") for _ in range(STARTS)]
-        for hosts in (HOSTS, FEWER_HOSTS)
+        [_started(hosts, "--hangs" if hosts == HOSTS else "--healthy") for _ in range(times)]
+        for hosts, times in ((HOSTS, TIMES), (FEWER_HOSTS, 1))
     )
 
     def each(figure: str) -> float:
@@ -31,18 +30,18 @@ def starting_by_ssh() -> list[Row]:
         return float(large - small) / (HOSTS - FEWER_HOSTS)
 
     name = f"env --hosts of {HOSTS} hosts, a login takes 0.3 s, one hangs"
+    logins, files = (median(run[figure] for run in many) for figure in ("logins", "files"))
     costs = {
-        "outside_seconds_per_host": each("last_login"),
         "outside_cpu_seconds_per_host": each("cpu_seconds"),
-        "outside_files_per_host": each("files"),
         "outside_bytes_per_host": each("mib") * (1 << 20),
+        "outside_logins_per_root": logins / math.sqrt(HOSTS),
+        "outside_files_per_root": files / math.sqrt(HOSTS),
     }
-    files = median(run["files"] for run in many)
     return [
         alone(f"{name}: until all others are logged in", [run["last_login"] for run in many], at_most(15), costs=costs),
         alone(f"{name}: CPU of distcheck", [run["cpu_seconds"] for run in many], at_most(10)),
         alone(f"{name}: peak memory", [run["mib"] for run in many], at_most(200), "MiB"),
-        alone(f"{name}: logins from the starting machine", [run["logins"] for run in many], at_most(200), "logins"),
+        counted(f"{name}: logins from the starting machine", logins, None, logins, at_most(200), "logins"),
         counted(f"{name}: open files of distcheck", files, None, files, at_most(600)),
     ]
 
