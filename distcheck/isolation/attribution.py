@@ -37,6 +37,14 @@ class Tally(msgspec.Struct, frozen=True):
     edges: dict[Edge, list[Trial]]
 
 
+class Cut(msgspec.Struct, frozen=True):
+    """Two sides, by name: passing pairs lie within one side, failing pairs go across."""
+
+    sides: tuple[tuple[str, ...], tuple[str, ...]]
+    failing: int
+    """How many failing pairs without a common node go across."""
+
+
 class Attribution(msgspec.Struct, frozen=True):
     """The explanation of the bad pairs; nodes and pairs in order."""
 
@@ -127,8 +135,8 @@ def _common_ends(edges: set[Edge]) -> tuple[list[str], set[Edge]]:
     return found, explained & edges
 
 
-def cut(known: Tally, found: Attribution, least: int) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Return two sides, by name: passing pairs lie within one side, failing pairs go across.
+def cut(known: Tally, found: Attribution, least: int) -> Cut | None:
+    """Return two sides.
 
     Nodes that never passed do not count and are on the side of their name, unless that is unclear and they were tested
     only with it. None without `least` failing pairs that share no node, or if there are no such sides.
@@ -141,7 +149,8 @@ def cut(known: Tally, found: Attribution, least: int) -> tuple[tuple[str, ...], 
         if a in place and b in place
     ]
     failing = [(low, high) for low, high, bad in ends if bad]
-    if _disjoint(failing) < least:
+    number = _disjoint(failing)
+    if number < least:
         return None
     over = [0] * (len(nodes) + 1)
     for low, high, bad in ends:
@@ -157,7 +166,8 @@ def cut(known: Tally, found: Attribution, least: int) -> tuple[tuple[str, ...], 
         met = [p in left for p in known.met[node] if p in place]
         if met and len(set(met)) == 1 and known.order[nodes[position - 1]] < known.order[node] and met[0]:
             left.discard(node)
-    return tuple(n for n in known.order if n in left), tuple(n for n in known.order if n not in left)
+    sides = tuple(n for n in known.order if n in left), tuple(n for n in known.order if n not in left)
+    return Cut(sides, number)
 
 
 def _disjoint(edges: Sequence[tuple[int, int]]) -> int:

@@ -8,10 +8,11 @@ from itertools import islice
 from msgspec.structs import replace
 
 from distcheck.isolation import alone, groups, pairing
+from distcheck.isolation.attribution import cut
 from distcheck.isolation.conclusion import SHARED, conclude
 from distcheck.isolation.figures import FEW_NODES, judge, trials_of
 from distcheck.isolation.round import NodeGroup, Result, Round
-from distcheck.isolation.sight import Side, Sight, see
+from distcheck.isolation.sight import Side, Sight, see, split
 from distcheck.isolation.state import State
 from distcheck.isolation.together import Together
 from distcheck.isolation.verdict import SearchVerdict
@@ -30,9 +31,9 @@ def next_round(state: State) -> Round | SearchVerdict:
         return Round(number, tuple(again)) if again else conclude(state, runs)
     seen, pairs = _pairs(state, aside)
     begun = next((r.left for r, _ in state.rounds if r.left), None)
-    left = begun if begun is not None else _left(state, seen.sides, seen.joined)
     if begun is None and (pairs or again):
         return Round(number, (*again, *pairs))
+    left = begun if begun is not None else _left(state, seen.sides, seen.joined)
     search = _groups(state, left)
     if search.wanted:
         busy = (n for g in search.wanted for n in g.nodes)
@@ -61,12 +62,13 @@ def so_far(state: State) -> SearchVerdict:
 
 def _pairs(state: State, aside: frozenset[str]) -> tuple[Sight, list[NodeGroup]]:
     """Return the results of pairs so far, and the next useful pairs."""
-    seen = see(state, aside, pairing.CLEAR_CUT)
-    pairs = pairing.next_pairs(state, seen)
-    if pairs or len(seen.sides) > 1:
+    seen = see(state, aside)
+    two = cut(seen.known, seen.found, pairing.CUT)
+    pairs = pairing.next_pairs(state, seen) if two is None or two.failing < pairing.CLEAR_CUT else []
+    if pairs or two is None:
         return seen, pairs
-    seen = see(state, aside, pairing.CUT)
-    return seen, pairing.next_pairs(state, seen) if len(seen.sides) > 1 else []
+    seen = split(state, aside, seen, two)
+    return seen, pairing.next_pairs(state, seen)
 
 
 def take(state: State, now: Round, results: Iterable[Result]) -> State:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
-from distcheck.isolation.attribution import Attribution, Tally, attribute, cut, tally
+from distcheck.isolation.attribution import Attribution, Cut, Tally, attribute, tally
 from distcheck.isolation.state import State
 from distcheck.isolation.together import Together, together
 
@@ -22,14 +23,14 @@ class Sight(msgspec.Struct, frozen=True):
     """The tests within all nodes, or within each of two sides."""
 
 
-def see(state: State, aside: frozenset[str], least: int) -> Sight:
-    """Return the tests of pairs, explained.
-
-    They are split by side if `least` failing pairs without a common node show two sides.
-    """
+def see(state: State, aside: frozenset[str]) -> Sight:
+    """Return the tests of pairs, explained."""
     known = tally(state, aside)
     found = attribute(known)
-    sides = cut(known, found, least)
-    tallies = [tally(state, aside.union(other)) for other in reversed(sides)] if sides is not None else []
-    split = tuple((its, attribute(its)) for its in tallies)
-    return Sight(known, found, together(state, aside), split or ((known, found),))
+    return Sight(known, found, together(state, aside), ((known, found),))
+
+
+def split(state: State, aside: frozenset[str], seen: Sight, at: Cut) -> Sight:
+    """Return the same with the tests of each side explained by themselves."""
+    tallies = [tally(state, aside.union(other)) for other in reversed(at.sides)]
+    return replace(seen, sides=tuple((its, attribute(its)) for its in tallies))
