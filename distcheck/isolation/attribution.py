@@ -8,33 +8,19 @@ failures remain, no node explains them, and no node is blamed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import msgspec
 
-from distcheck.isolation.round import PAIRED, Trial
-from distcheck.isolation.state import State
+from distcheck.isolation.round import Trial
+from distcheck.isolation.tally import Edge, Tally
 from distcheck.isolation.together import WITNESSES
 
 REPEATS = 3
 """Bad tests before a node is convicted, if there are enough partners."""
 TIMES = 2
 """Bad tests of one pair before its link is named."""
-
-Edge = tuple[str, str]
-
-
-class Tally(msgspec.Struct, frozen=True):
-    """The tests of pairs, by node and by pair; pairs in the order of their nodes."""
-
-    order: dict[str, int]
-    """The nodes that can be partners, with their position by name."""
-    passed: dict[str, int]
-    tests: dict[str, int]
-    met: dict[str, set[str]]
-    bad: dict[str, list[Trial]]
-    edges: dict[Edge, list[Trial]]
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -63,40 +49,15 @@ class Attribution(msgspec.Struct, frozen=True):
         return len({t.other(node) for t in self.never.get(node, ())}) >= WITNESSES
 
 
-def tally(state: State, without: Iterable[str] = ()) -> Tally:
-    """Count the tests of pairs; those with a node in `without`, or a lost one, do not count."""
-    away = frozenset(without)
-    order = {n: i for i, n in enumerate(n for n in state.nodes if n not in away)}
-    passed, tests = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
-    met: dict[str, set[str]] = {n: set() for n in order}
-    bad: dict[str, list[Trial]] = {}
-    edges: dict[Edge, list[Trial]] = {}
-    for test in state.tests:
-        if test.purpose not in PAIRED or test.outcome == "untested":
-            continue
-        a, b = test.nodes
-        if a not in order or b not in order:
-            continue
-        edges.setdefault((a, b), []).append(test)
-        for node, other in ((a, b), (b, a)):
-            met[node].add(other)
-            tests[node] += 1
-            if test.bad:
-                bad.setdefault(node, []).append(test)
-            else:
-                passed[node] += 1
-    return Tally(order, passed, tests, met, bad, edges)
-
-
 def attribute(known: Tally) -> Attribution:
     """Return the explanation of the bad pairs by as few nodes as possible."""
     never: dict[str, tuple[Trial, ...]] = {}
     for node in sorted((n for n in known.bad if not known.passed[n]), key=known.order.__getitem__):
         never[node] = tuple(t for t in known.bad[node] if known.passed[t.other(node)])
     left = {
-        edge: tests
-        for edge, tests in known.edges.items()
-        if edge[0] not in never and edge[1] not in never and _unexplained(tests)
+        edge: known.edges[edge]
+        for edge in known.failing
+        if edge[0] not in never and edge[1] not in never and _unexplained(known.edges[edge])
     }
     hard = {edge for edge, tests in left.items() if any(t.hard for t in tests)}
     flaky, explained = _common_ends(hard)
@@ -111,11 +72,11 @@ def attribute(known: Tally) -> Attribution:
 
 
 def _unexplained(tests: list[Trial]) -> bool:
-    """Whether a pair's tests need an explanation: one failure does.
+    """Whether a failing pair's tests need an explanation: one failure does.
 
     A pair that was slow once and fast another time is noise.
     """
-    return any(t.hard for t in tests) or (any(t.bad for t in tests) and all(t.bad for t in tests))
+    return any(t.hard for t in tests) or all(t.bad for t in tests)
 
 
 def _common_ends(edges: set[Edge]) -> tuple[list[str], set[Edge]]:
@@ -124,15 +85,12 @@ def _common_ends(edges: set[Edge]) -> tuple[list[str], set[Edge]]:
     for a, b in edges:
         partners.setdefault(a, set()).add(b)
         partners.setdefault(b, set()).add(a)
-    found: list[str] = []
-    explained: set[Edge] = set()
+    found: dict[str, None] = {}
     for node in sorted((n for n, p in partners.items() if len(p) >= WITNESSES), key=lambda n: (-len(partners[n]), n)):
         size = len(partners[node])
-        if sum(len(partners[p]) < size for p in partners[node]) < WITNESSES:
-            continue
-        found.append(node)
-        explained |= {(node, p) for p in partners[node]} | {(p, node) for p in partners[node]}
-    return found, explained & edges
+        if sum(len(partners[p]) < size for p in partners[node]) >= WITNESSES:
+            found[node] = None
+    return list(found), {edge for edge in edges if edge[0] in found or edge[1] in found}
 
 
 def cut(known: Tally, found: Attribution, least: int) -> Cut | None:
@@ -143,19 +101,20 @@ def cut(known: Tally, found: Attribution, least: int) -> Cut | None:
     """
     nodes = [n for n in known.order if n not in found.never]
     place = {n: i for i, n in enumerate(nodes)}
-    ends = [
-        (*sorted((place[a], place[b])), all(t.bad for t in tests))
-        for (a, b), tests in known.edges.items()
-        if a in place and b in place
+    failing = [
+        (place[a], place[b])
+        for a, b in known.failing
+        if a in place and b in place and all(t.bad for t in known.edges[a, b])
     ]
-    failing = [(low, high) for low, high, bad in ends if bad]
     number = _disjoint(failing)
     if number < least:
         return None
     over = [0] * (len(nodes) + 1)
-    for low, high, bad in ends:
-        over[low + 1] += not bad
-        over[high + 1] -= not bad
+    across = set(failing)
+    for a, b in known.edges:
+        if a in place and b in place and (place[a], place[b]) not in across:
+            over[place[a] + 1] += 1
+            over[place[b] + 1] -= 1
     passing = list(accumulate(over))
     first, last = max(low for low, _ in failing) + 1, min(high for _, high in failing)
     position = next((p for p in range(first, last + 1) if not passing[p]), None)

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from distcheck.isolation import words
 from distcheck.isolation.alone import Alone
-from distcheck.isolation.attribution import TIMES, Attribution, Tally
+from distcheck.isolation.attribution import TIMES, Attribution
 from distcheck.isolation.groups import Boundary
 from distcheck.isolation.round import WORST_FIRST, Outcome, Trial
 from distcheck.isolation.sight import Sight
+from distcheck.isolation.tally import Tally
 from distcheck.isolation.together import SMALL, WITNESSES
 from distcheck.isolation.verdict import Culprit, Evidence, Suspect
 
@@ -189,7 +190,7 @@ def flaky_suspects(seen: Sight) -> list[Suspect]:
             partners = _with(node, bad)
             sentence = (
                 f"{node} is slow with {words.names(partners)} and not with others{words.share(bad)}: "
-                f"passed {known.passed[node]} of {known.tests[node]}; it, or the paths to them"
+                f"passed {known.passed[node]} of {known.tests(node)}; it, or the paths to them"
             )
             said.append(Suspect((node, *partners), evidence(bad), sentence))
     return said

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 from random import Random
 
-from distcheck.isolation.attribution import REPEATS, TIMES, Attribution, Edge, Tally
+from distcheck.isolation.attribution import REPEATS, TIMES, Attribution
 from distcheck.isolation.figures import ENOUGH, too_few
 from distcheck.isolation.round import GROUPED, PAIRED, NodeGroup, Purpose
 from distcheck.isolation.sight import Sight
 from distcheck.isolation.state import State
+from distcheck.isolation.tally import Edge, Tally
 from distcheck.isolation.together import SMALL, WITNESSES, Together
 
 ROUNDS = 4
@@ -95,7 +96,7 @@ def _deciding(seen: Sight, *, last: bool, late: bool) -> list[NodeGroup]:
     """Return pairs of a suspect with a working node, and the pairs to repeat."""
     known, joined = seen.known, seen.joined
     if len(known.order) == TIMES == len(joined.never):
-        return [NodeGroup(tuple(known.order), "confirming")] if known.tests[joined.never[0]] < TIMES else []
+        return [NodeGroup(tuple(known.order), "confirming")] if known.tests(joined.never[0]) < TIMES else []
     touched = {n for _, its in seen.sides for n in _touched(its)}
     clean = [n for n in known.order if known.passed[n] and n not in touched]
     reference = frozenset(clean)
@@ -104,7 +105,7 @@ def _deciding(seen: Sight, *, last: bool, late: bool) -> list[NodeGroup]:
     cleared = {joined.part[n] for n in clean}
     doubtful = deque(n for n in known.order if n in touched and joined.part[n] not in cleared)
     groups: list[NodeGroup] = []
-    for node in sorted(joined.never, key=lambda n: not known.tests[n]):
+    for node in sorted(joined.never, key=lambda n: not known.tests(n)):
         again = _all_met(known, node, reference)
         if _wants_reference(seen, node, again=again):
             beyond = frozenset(range(len(joined.parts))).difference(joined.met(node))
@@ -191,7 +192,7 @@ def _turn(nodes: Sequence[str], number: int) -> Iterable[Edge]:
 
 def _to_be_cleared(known: Tally, found: Attribution, node: str, reference: frozenset[str], *, last: bool) -> bool:
     """Whether to test a node that passed and failed with another good one, not the same one."""
-    if _all_met(known, node, reference) or known.tests[node] >= ROUNDS:
+    if _all_met(known, node, reference) or known.tests(node) >= ROUNDS:
         return False
     if node in found.flaky or node in found.sometimes_slow:
         return True

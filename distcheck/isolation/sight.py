@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from distcheck.isolation.attribution import Attribution, Cut, Tally, attribute, tally
+from distcheck.isolation.attribution import Attribution, Cut, attribute
 from distcheck.isolation.state import State
+from distcheck.isolation.tally import Tally, tally
 from distcheck.isolation.together import Together, together
 
 Side = tuple[Tally, Attribution]
@@ -27,7 +28,7 @@ def see(state: State, aside: frozenset[str]) -> Sight:
     """Return the tests of pairs, explained."""
     known = tally(state, aside)
     found = attribute(known)
-    return Sight(known, found, together(state, aside), ((known, found),))
+    return Sight(known, found, together(state, known), ((known, found),))
 
 
 def split(state: State, aside: frozenset[str], seen: Sight, at: Cut) -> Sight:

@@ -10,12 +10,11 @@ them would have worked together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 import msgspec
 
-from distcheck.isolation.round import PAIRED
 from distcheck.isolation.state import State
+from distcheck.isolation.tally import Tally
 
 WITNESSES = 2
 """Partners that work with others and fail with a node before it is convicted."""
@@ -32,13 +31,11 @@ MEETINGS, MORE_MEETINGS = 1, 3
 class Together(msgspec.Struct, frozen=True):
     """The passes and failures between nodes in all tests so far."""
 
-    nodes: tuple[str, ...]
-    """The nodes that can be partners, by name."""
     part: dict[str, int]
     """The part number of each node that passed with others."""
     parts: tuple[tuple[str, ...], ...]
     """The nodes of each part, in order."""
-    failed_with: dict[str, frozenset[str]]
+    failed_with: dict[str, set[str]]
     """Each node's partners in failed pairs."""
     never: tuple[str, ...]
     """Nodes that passed with no other so far, tested or not, in order."""
@@ -49,11 +46,11 @@ class Together(msgspec.Struct, frozen=True):
 
     def met(self, node: str) -> set[int]:
         """Return the parts with whose nodes it failed."""
-        return {self.part[n] for n in self.failed_with.get(node, frozenset()) if n in self.part}
+        return {self.part[n] for n in self.failed_with.get(node, ()) if n in self.part}
 
     def strangers(self, node: str) -> frozenset[str]:
         """Return the other nodes that failed with every part and with this node."""
-        return self.failed_with.get(node, frozenset()) & self.settled
+        return self.settled.intersection(self.failed_with.get(node, ()))
 
     @property
     def meetings(self) -> int:
@@ -70,7 +67,7 @@ class Together(msgspec.Struct, frozen=True):
         """Whether a partition explains a node's failures as well as its own fault does."""
         own = self.part.get(node)
         if own is not None:
-            return sum(self.part.get(n) == own for n in self.failed_with.get(node, frozenset())) < WITNESSES
+            return sum(self.part.get(n) == own for n in self.failed_with.get(node, ())) < WITNESSES
         if node not in self.settled:
             return True
         if len(self.strangers(node)) >= self.meetings:
@@ -80,32 +77,30 @@ class Together(msgspec.Struct, frozen=True):
         return self.many or alone != [node] or len(self.settled) < 1 + WITNESSES
 
 
-def together(state: State, without: Iterable[str] = ()) -> Together:
-    """Return the nodes joined into parts by the tests that passed."""
-    away = frozenset(without)
-    up = {n: n for n in state.nodes if n not in away}
+def together(state: State, known: Tally) -> Together:
+    """Return the nodes of the tally joined into parts by the tests that passed."""
+    up = {n: n for n in known.order}
 
     def top(node: str) -> str:
         while up[node] != node:
             up[node] = node = up[up[node]]
         return node
 
-    failed: dict[str, set[str]] = {}
     for test in state.tests:
-        here = [n for n in test.nodes if n in up]
-        if test.outcome == "passed":
+        if len(test.nodes) > 1 and test.outcome == "passed":
+            here = [n for n in test.nodes if n in up]
             for node in here[1:]:
                 up[top(node)] = top(here[0])
-        elif test.bad and test.purpose in PAIRED and len(here) == 2:
-            for node in here:
-                failed.setdefault(node, set()).add(test.other(node))
+    failed: dict[str, set[str]] = {}
+    for a, b in known.failing:
+        failed.setdefault(a, set()).add(b)
+        failed.setdefault(b, set()).add(a)
     members: dict[str, list[str]] = {}
     for node in up:
         members.setdefault(top(node), []).append(node)
     parts = tuple(tuple(its) for its in members.values() if len(its) > 1)
     part = {n: i for i, its in enumerate(parts) for n in its}
     never = tuple(n for n in up if n not in part)
-    failed_with = {n: frozenset(its) for n, its in failed.items()}
     met = {n: {part[p] for p in failed.get(n, ()) if p in part} for n in never}
     largest = max(parts, key=len, default=())
     many = MANY * (len(up) - len(largest)) > len(up)
@@ -113,4 +108,4 @@ def together(state: State, without: Iterable[str] = ()) -> Together:
     tried = Counter(i for its in met.values() for i in its)
     likely = {i for i, its in enumerate(parts) if many or its is largest or tried[i] < TRIED}
     settled = frozenset(n for n in never if n in failed and likely <= met[n])
-    return Together(tuple(up), part, parts, failed_with, never, settled, many)
+    return Together(part, parts, failed, never, settled, many)
