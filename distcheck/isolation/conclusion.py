@@ -13,7 +13,7 @@ from distcheck.isolation.groups import Boundary
 from distcheck.isolation.round import GROUPED
 from distcheck.isolation.sight import Sight
 from distcheck.isolation.state import State
-from distcheck.isolation.verdict import Kind, SearchVerdict, Suspect
+from distcheck.isolation.verdict import Culprit, Kind, SearchVerdict, Suspect
 
 SHARED = 3
 """From this many nodes on, a fault of more than half of them is not blamed on single nodes."""
@@ -35,9 +35,10 @@ def conclude(
     convicted = [culprits.of_alone(node, its, of_two=of_two) for node, its in runs.items() if its.convicted]
     suspects: list[Suspect] = []
     if seen is not None:
-        by_others = culprits.of_pairs(seen)
-        excused = [c for c in by_others if seen.joined.excused(c.nodes[0]) or (open_still and not c.flaky)]
-        convicted += [c for c in by_others if c not in excused]
+        excused: list[Culprit] = []
+        for its in culprits.of_pairs(seen):
+            is_excused = seen.joined.excused(its.nodes[0]) or (open_still and not its.flaky)
+            (excused if is_excused else convicted).append(its)
         convicted += culprits.of_links(seen)
         suspects += culprits.suspects(seen, excused) + culprits.flaky_suspects(seen)
     nobody = bool(suspects) and seen is not None and not any(seen.known.passed.values())

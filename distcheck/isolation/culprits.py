@@ -144,31 +144,29 @@ def suspects(seen: Sight, excused: Sequence[Culprit]) -> list[Suspect]:
     said: list[Suspect] = []
     for group in _linked(nodes, known):
         tests = list(dict.fromkeys(t for n in group for t in known.bad[n]))
-        others = [n for n in _ends(tests, known) if n not in group]
+        others = sorted({n for t in tests for n in t.nodes}.difference(group), key=known.order.__getitem__)
         said.append(Suspect((*group, *others), evidence(tests), words.never_passed(group, others)))
     if excused:
-        own = list(dict.fromkeys(c.nodes[0] for c in excused))
+        own = dict.fromkeys(c.nodes[0] for c in excused)
         ends = {n for c in excused for e in c.evidence for n in e.nodes}
         others = [n for n in known.order if n in ends and n not in own]
         tests_of = tuple(dict.fromkeys(e for c in excused for e in c.evidence))
-        said.append(Suspect((*own, *others), tests_of, words.other_side(own, others)))
+        said.append(Suspect((*own, *others), tests_of, words.other_side(list(own), others)))
     return said
 
 
 def _linked(nodes: Sequence[str], known: Tally) -> Iterable[list[str]]:
     """Yield groups of nodes that failed with each other, directly or through others, in order."""
-    left = dict.fromkeys(nodes)
-    while left:
-        group = [next(iter(left))]
+    left = set(nodes)
+    for first in nodes:
+        group = [first] if first in left else []
+        left.discard(first)
         for node in group:
-            del left[node]
-            group += dict.fromkeys(o for t in known.bad[node] if (o := t.other(node)) in left and o not in group)
-        yield sorted(group, key=known.order.__getitem__)
-
-
-def _ends(tests: Iterable[Trial], known: Tally) -> list[str]:
-    ends = {n for t in tests for n in t.nodes}
-    return [n for n in known.order if n in ends]
+            linked = {t.other(node) for t in known.bad[node]} & left
+            left -= linked
+            group += linked
+        if group:
+            yield sorted(group, key=known.order.__getitem__)
 
 
 def flaky_suspects(seen: Sight) -> list[Suspect]:

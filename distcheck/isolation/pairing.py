@@ -108,9 +108,10 @@ def _deciding(seen: Sight, *, last: bool, late: bool) -> list[NodeGroup]:
     for node in sorted(joined.never, key=lambda n: not known.tests(n)):
         again = _all_met(known, node, reference)
         if _wants_reference(seen, node, again=again):
-            beyond = frozenset(range(len(joined.parts))).difference(joined.met(node))
-            partner = _take(doubtful, (p for p in doubtful if joined.part[p] in beyond)) if beyond else None
-            partner = partner or (_take(free, (p for p in free if joined.part[p] in beyond)) if beyond else None)
+            met, partner = joined.met(node), None
+            if len(met) < len(joined.parts):
+                partner = _take(doubtful, (p for p in doubtful if joined.part[p] not in met))
+                partner = partner or _take(free, (p for p in free if joined.part[p] not in met))
             partner = partner or _take(free, (p for p in free if again or p not in known.met[node]))
             groups += [_pair(known, node, partner, "confirming")] if partner is not None else []
     for side, its in () if late else seen.sides:
@@ -254,9 +255,8 @@ def _joining(known: Tally, joined: Together, idle: Sequence[str]) -> tuple[list[
     reached: deque[str] = deque()
     # Parts with the most idle nodes first: a part with one node cannot lead on to another part.
     for number, nodes in sorted(by_part.items(), key=lambda its: -len(its[1])):
-        beyond = {
-            joined.part[p] for n in joined.parts[number] for p in joined.failed_with.get(n, ()) if p in joined.part
-        }
+        # The first part, by far the largest as a rule, has no part before it to be joined to.
+        beyond = set[int]().union(*map(joined.met, joined.parts[number])) if reached else set[int]()
         partner = _take(reached, (p for p in reached if joined.part[p] not in beyond))
         if partner is not None:
             groups.append(_pair(known, partner, nodes[0], "pair"))
