@@ -7,9 +7,9 @@ failures remain, no node explains them, and no node is blamed.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import msgspec
 
@@ -57,9 +57,10 @@ def attribute(known: Tally) -> Attribution:
     left = {
         edge: known.edges[edge]
         for edge in known.failing
-        if edge[0] not in never and edge[1] not in never and _unexplained(known.edges[edge])
+        # A pair that was slow once and fast another time is noise.
+        if edge[0] not in never and edge[1] not in never and (edge in known.hard or known.never_passed(edge))
     }
-    hard = {edge for edge, tests in left.items() if any(t.hard for t in tests)}
+    hard = known.hard & left.keys()
     flaky, explained = _common_ends(hard)
     slow, _ = _common_ends(set(left) - hard)
     rest = {edge: tests for edge, tests in left.items() if edge not in explained}
@@ -71,20 +72,12 @@ def attribute(known: Tally) -> Attribution:
     return Attribution(never, shown, tuple(slow), rest, widespread)
 
 
-def _unexplained(tests: list[Trial]) -> bool:
-    """Whether a failing pair's tests need an explanation: one failure does.
-
-    A pair that was slow once and fast another time is noise.
-    """
-    return any(t.hard for t in tests) or all(t.bad for t in tests)
-
-
 def _common_ends(edges: set[Edge]) -> tuple[list[str], set[Edge]]:
     """Return the nodes common to several pairs, and the pairs that they explain."""
-    partners: dict[str, set[str]] = {}
+    partners: dict[str, set[str]] = defaultdict(set)
     for a, b in edges:
-        partners.setdefault(a, set()).add(b)
-        partners.setdefault(b, set()).add(a)
+        partners[a].add(b)
+        partners[b].add(a)
     found: dict[str, None] = {}
     for node in sorted((n for n, p in partners.items() if len(p) >= WITNESSES), key=lambda n: (-len(partners[n]), n)):
         size = len(partners[node])
@@ -102,9 +95,9 @@ def cut(known: Tally, found: Attribution, least: int) -> Cut | None:
     nodes = [n for n in known.order if n not in found.never]
     place = {n: i for i, n in enumerate(nodes)}
     failing = [
-        (place[a], place[b])
-        for a, b in known.failing
-        if a in place and b in place and all(t.bad for t in known.edges[a, b])
+        (place[edge[0]], place[edge[1]])
+        for edge in known.failing
+        if edge[0] in place and edge[1] in place and known.never_passed(edge)
     ]
     number = _disjoint(failing)
     if number < least:
@@ -131,10 +124,10 @@ def cut(known: Tally, found: Attribution, least: int) -> Cut | None:
 
 def _disjoint(edges: Sequence[tuple[int, int]]) -> int:
     """Return how many edges share no node; edges with the fewest neighbours are taken first."""
-    meets = Counter(end for edge in edges for end in edge)
+    meets = Counter(chain.from_iterable(edges))
     used: set[int] = set()
     number = 0
-    for a, b in sorted(edges, key=lambda e: (meets[e[0]] + meets[e[1]], e)):
+    for a, b in sorted(sorted(edges), key=lambda e: meets[e[0]] + meets[e[1]]):
         if a not in used and b not in used:
             used |= {a, b}
             number += 1

@@ -10,7 +10,7 @@ from distcheck.isolation.attribution import TIMES, Attribution
 from distcheck.isolation.groups import Boundary
 from distcheck.isolation.round import WORST_FIRST, Outcome, Trial
 from distcheck.isolation.sight import Sight
-from distcheck.isolation.tally import Tally
+from distcheck.isolation.tally import Edge, Tally
 from distcheck.isolation.together import SMALL, WITNESSES
 from distcheck.isolation.verdict import Culprit, Evidence, Suspect
 
@@ -111,7 +111,7 @@ def _persistent(tests: Sequence[Trial]) -> bool:
     return len(tests) >= TIMES and all(t.bad for t in tests)
 
 
-def _link(edge: tuple[str, str], bad: Sequence[Trial], found: Attribution) -> Culprit:
+def _link(edge: Edge, bad: Sequence[Trial], found: Attribution) -> Culprit:
     at = rails(bad)
     sentence = (
         f"the link between {edge[0]} and {edge[1]} {_on(at)}{words.DID[worst(bad)]}{words.share(bad)}: "

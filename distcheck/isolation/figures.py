@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from math import exp, log, log2
 from statistics import median, median_high
 from typing import Literal, NamedTuple
@@ -79,17 +80,28 @@ def judge(
     shares = (slow_share, slow_share, slow_work_share)
     speeds, rails, work = (_Pool(together=together, most=share) for share in shares)
     earlier = list(before)
-    by_rail = len({n for test in (*earlier, *now) for n in test.nodes}) > 2
+    by_rail = _more_than_two_nodes(chain(earlier, now))
+    kinds, timed = {_kind(test) for test in now}, any(test.compute for test in now)
     for tests, current in ((earlier, False), (now, True)):
         for test in tests:
-            if test.speed is not None:
-                speeds.add(_kind(test), test.nodes, test.speed, current=current)
-            for rail, speed in test.rail_speeds:
-                rails.add(_rail_kind(test, rail, by_rail=by_rail), test.nodes, speed, current=current)
-            for rank in test.compute:
+            if (test.speed or test.rail_speeds) and (kind := _kind(test)) in kinds:
+                if test.speed is not None:
+                    speeds.add(kind, test.nodes, test.speed, current=current)
+                for rail, speed in test.rail_speeds:
+                    rails.add(_rail_kind(kind, rail, by_rail=by_rail), test.nodes, speed, current=current)
+            for rank in test.compute if timed else ():
                 for name, speed in _work(rank):
                     work.add((name, rank.device), (f"{rank.node} {rank.local_rank}",), speed, current=current)
     return [_judged(test, speeds, rails, work, floor, by_rail=by_rail) for test in now]
+
+
+def _more_than_two_nodes(tests: Iterable[Trial]) -> bool:
+    nodes: set[str] = set()
+    for test in tests:
+        nodes.update(test.nodes)
+        if len(nodes) > 2:
+            return True
+    return False
 
 
 class _Pool:
@@ -99,7 +111,7 @@ class _Pool:
         self.together, self.most = together, most
         self._now: dict[Kind, list[float]] = {}
         self._all: dict[Kind, list[Figure]] = {}
-        self._known: dict[Kind, Norm] = {}
+        self._known: dict[Kind, tuple[float, float]] = {}
 
     def add(self, kind: Kind, members: tuple[str, ...], speed: float, *, current: bool) -> None:
         self._all.setdefault(kind, []).append((members, speed))
@@ -112,9 +124,10 @@ class _Pool:
             now = self._now.get(kind, [])
             # A round that mostly repeats suspects has no reference for them.
             many = len(now) >= max(MANY, len(self._all[kind]) / 8) and not self.together
-            self._known[kind] = of_many(now) if many else of_few(self._all[kind], self.most)
-        norm = self._known[kind]
-        return speed / norm.middle, speed < norm.slow_below(self.most) * norm.middle
+            norm = of_many(now) if many else of_few(self._all[kind], self.most)
+            self._known[kind] = norm.middle, norm.slow_below(self.most) * norm.middle
+        middle, below = self._known[kind]
+        return speed / middle, speed < below
 
 
 def shares(speeds: Sequence[float], most: float) -> list[tuple[float, bool]]:
@@ -194,9 +207,9 @@ def _kind(test: Trial) -> Kind:
     return test.like, round(log2(len(test.nodes)) * 2)
 
 
-def _rail_kind(test: Trial, rail: int, *, by_rail: bool) -> Kind:
+def _rail_kind(kind: Kind, rail: int, *, by_rail: bool) -> Kind:
     """Return a rail's comparison class: the same rail elsewhere; for two nodes, all rails."""
-    return (*_kind(test), rail) if by_rail else _kind(test)
+    return (*kind, rail) if by_rail else kind
 
 
 def _work(rank: Compute) -> Iterable[tuple[Literal["matmul", "copy"], float]]:
@@ -208,15 +221,15 @@ def _work(rank: Compute) -> Iterable[tuple[Literal["matmul", "copy"], float]]:
 def _judged(test: Trial, speeds: _Pool, rails: _Pool, work: _Pool, floor: float | None, *, by_rail: bool) -> Trial:
     if test.speed is None and not test.rail_speeds and not test.compute:
         return test
-    outcome, ratio, bad_rails = test.ended, None, test.rails
+    outcome, ratio, bad_rails, kind = test.ended, None, test.rails, _kind(test)
     if test.speed is not None:
-        ratio, slow = speeds.held_against(_kind(test), test.speed)
+        ratio, slow = speeds.held_against(kind, test.speed)
         if floor and len(test.nodes) > 1 and test.speed < floor:
             ratio, slow = min(ratio, test.speed / floor), True
         outcome = "slow" if slow else outcome
     if test.ended == "passed":
         held = [
-            (rail, *rails.held_against(_rail_kind(test, rail, by_rail=by_rail), speed))
+            (rail, *rails.held_against(_rail_kind(kind, rail, by_rail=by_rail), speed))
             for rail, speed in test.rail_speeds
         ]
         found = [(rail, share) for rail, share, slow in held if slow]

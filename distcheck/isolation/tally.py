@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 import msgspec
@@ -9,8 +10,8 @@ import msgspec
 from distcheck.isolation.round import PAIRED, Trial
 from distcheck.isolation.state import State
 
-Edge = tuple[str, str]
-"""The nodes of a pair, in the order of the state's nodes."""
+Edge = tuple[str, ...]
+"""The two nodes of a pair, in the order of the state's nodes."""
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -22,12 +23,18 @@ class Tally(msgspec.Struct, frozen=True):
     met: dict[str, set[str]]
     bad: dict[str, list[Trial]]
     edges: dict[Edge, list[Trial]]
-    failing: tuple[Edge, ...]
-    """The pairs with a bad test."""
+    failing: dict[Edge, int]
+    """The pairs with a bad test, and how many each has."""
+    hard: set[Edge]
+    """Those that failed, hung or were wrong, rather than slow."""
 
     def tests(self, node: str) -> int:
         """Return how often a node was tested with another."""
         return self.passed[node] + len(self.bad.get(node, ()))
+
+    def never_passed(self, edge: Edge) -> bool:
+        """Whether every test of a failing pair was bad."""
+        return self.failing[edge] == len(self.edges[edge])
 
 
 def tally(state: State, without: Iterable[str] = ()) -> Tally:
@@ -36,23 +43,27 @@ def tally(state: State, without: Iterable[str] = ()) -> Tally:
     order = {n: i for i, n in enumerate(n for n in state.nodes if n not in away)}
     passed = dict.fromkeys(order, 0)
     met: dict[str, set[str]] = {n: set() for n in order}
-    bad: dict[str, list[Trial]] = {}
-    edges: dict[Edge, list[Trial]] = {}
-    failing: set[Edge] = set()
+    bad: dict[str, list[Trial]] = defaultdict(list)
+    edges: dict[Edge, list[Trial]] = defaultdict(list)
+    failing: dict[Edge, int] = defaultdict(int)
+    hard: set[Edge] = set()
     for test in state.tests:
         if test.purpose not in PAIRED or test.outcome == "untested":
             continue
-        a, b = test.nodes
+        a, b = edge = test.nodes
         if a not in order or b not in order:
             continue
-        edges.setdefault((a, b), []).append(test)
+        edges[edge].append(test)
         met[a].add(b)
         met[b].add(a)
         if test.outcome == "passed":
             passed[a] += 1
             passed[b] += 1
         else:
-            bad.setdefault(a, []).append(test)
-            bad.setdefault(b, []).append(test)
-            failing.add((a, b))
-    return Tally(order, passed, met, bad, edges, tuple(edge for edge in edges if edge in failing))
+            bad[a].append(test)
+            bad[b].append(test)
+            failing[edge] += 1
+            if test.outcome != "slow":
+                hard.add(edge)
+    in_order = {edge: failing[edge] for edge in edges if edge in failing}
+    return Tally(order, passed, met, dict(bad), dict(edges), in_order, hard)
