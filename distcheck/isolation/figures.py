@@ -151,7 +151,8 @@ def of_few(figures: Sequence[Figure], most: float = SLOW) -> Norm:
     """
     best = _best(figures)
     least = most * median_high(best.values())
-    among = [speed for members, speed in figures if all(best[m] >= least for m in members)]
+    good = {m for m, speed in best.items() if speed >= least}
+    among = [speed for members, speed in figures if good.issuperset(members)]
     shown = among or [speed for _, speed in figures if speed >= least]
     middle = median_high(shown)
     # A small sample underestimates the spread.
@@ -177,7 +178,9 @@ def _best(figures: Iterable[Figure]) -> dict[str, float]:
     """Return the best figure of each member."""
     best: dict[str, float] = {}
     for members, speed in figures:
-        best.update((m, speed) for m in members if best.get(m, 0.0) < speed)
+        for member in members:
+            if best.get(member, 0.0) < speed:
+                best[member] = speed
     return best
 
 
