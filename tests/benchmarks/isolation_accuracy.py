@@ -18,6 +18,7 @@ The other sides see the same clusters, with the same faults:
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tabulate
 
 from distcheck.isolation.round import PAIRED, NodeGroup
+from distcheck.run.garbage import THRESHOLDS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from isolation.simulator import Cluster, link, measured, names, search
@@ -277,9 +279,12 @@ def row(kind: str, n: int, trials: int) -> dict[str, Any]:
 
 
 def measure(trials: int, only: str = "", sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
-    """Return a row for each kind and size, measured by a process on every core; the largest first."""
+    """Return a row for each kind and size, measured by a process on every core; the largest first.
+
+    The processes search for garbage as rarely as distcheck's own.
+    """
     wanted = [(kind, n, max(1, trials // FEWER_TRIALS.get(n, 1))) for kind in KINDS if only in kind for n in sizes]
-    with ProcessPoolExecutor() as pool:
+    with ProcessPoolExecutor(initializer=gc.set_threshold, initargs=THRESHOLDS) as pool:
         rows = {w: pool.submit(row, *w) for w in sorted(wanted, key=lambda its: -its[1])}
         return [rows[w].result() for w in wanted]
 

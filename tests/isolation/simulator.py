@@ -71,7 +71,8 @@ def measured(cluster: Cluster, index: int, group: NodeGroup, random: Random) -> 
     speed = BUSBW * _noise(cluster, random)
     if not alone:
         speed *= min(cluster.slow.get(n, 1.0) for n in group.nodes)
-        ends = [share for pair, share in cluster.slow_links.items() if pair <= set(group.nodes)]
+        members = set(group.nodes)
+        ends = [share for pair, share in cluster.slow_links.items() if pair <= members]
         speed *= min(ends, default=1.0)
     return Result(
         group=index,
@@ -86,8 +87,8 @@ def measured(cluster: Cluster, index: int, group: NodeGroup, random: Random) -> 
 
 
 def _passes(cluster: Cluster, nodes: Iterable[str], *, alone: bool) -> list[float]:
-    ill = cluster.bad_alone if alone else {**cluster.bad_alone, **cluster.bad}
-    return [ill[n] for n in nodes if n in ill]
+    bad = {} if alone else cluster.bad
+    return [(bad if n in bad else cluster.bad_alone)[n] for n in nodes if n in bad or n in cluster.bad_alone]
 
 
 def _path_fails(cluster: Cluster, nodes: tuple[str, ...]) -> bool:
