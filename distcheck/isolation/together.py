@@ -90,7 +90,8 @@ def together(state: State, known: Tally) -> Together:
         if len(test.nodes) > 1 and test.outcome == "passed":
             here = [n for n in test.nodes if n in up]
             for node in here[1:]:
-                up[top(node)] = top(here[0])
+                if up[node] != up[here[0]]:
+                    up[top(node)] = top(here[0])
     failed: dict[str, set[str]] = {}
     for a, b in known.failing:
         failed.setdefault(a, set()).add(b)
