@@ -12,7 +12,7 @@ from distcheck.launch.remote.spec import Outside
 from distcheck.run.outside import _Start
 
 
-@pytest.mark.parametrize(("engine", "hosts", "seconds"), [("ssh", 64, 20), ("ssh", 1024, 27.5), ("slurm", 1024, 20)])
+@pytest.mark.parametrize(("engine", "hosts", "seconds"), [("ssh", 64, 20), ("ssh", 1024, 37.5), ("slurm", 1024, 20)])
 def test_probes_wait_longer_for_each_other_if_their_logins_begin_in_turn(engine, hosts, seconds):
     asked = Asked("env", ("launch", "environment", "meeting"), timeout_seconds=60, join_timeout_seconds=20)
     request = SimpleNamespace(
