@@ -257,7 +257,7 @@ PHRASES = {
     "docs/rules/host_containers.md": [("before {}.{}, or with NCCL_CUMEM", of("host.containers:_CUMEM_SINCE"))],
     "docs/rules/host_clock.md": [("more than {} second off", [of("host.clock:_OFF_SECONDS")])],
     "docs/rules/gpu_fleet.md": [("sizes within {} %", [100 * (of("gpu.fleet:_ALIKE") - 1)])],
-    "docs/rules/gpu_health.md": [
+    "docs/rules/gpu_clocks.md": [
         ("more than {} % of the time", [100 * of("loads:_NOTICEABLE_SHARE")]),
         ("less than {} of it", [of("loads:_USUAL_CLOCK_SHARE")]),
     ],

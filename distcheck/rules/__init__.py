@@ -109,6 +109,7 @@ FAMILIES: dict[str, Family] = {
     "gpu_cuda": Family("gpu.cuda", ("gpu",)),
     "gpu_order": Family("gpu.order", ("gpu", "collectives")),
     "gpu_health": Family("gpu.health", ("gpu",)),
+    "gpu_clocks": Family("gpu.clocks", ("gpu",)),
     "gpu_fabric": Family("gpu.fabric", ("gpu",)),
     "gpu_links": Family("gpu.links", ("gpu",)),
     "gpu_use": Family("gpu.usage", ("gpu",)),

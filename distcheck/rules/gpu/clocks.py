@@ -1,0 +1,166 @@
+"""Rules about GPUs that are slowed down: by heat, by a power limit, or by the clocks that somebody set."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Job
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.gpu.loads import (
+    HARDWARE_SLOWDOWN,
+    HARDWARE_THERMAL,
+    POWER_BRAKE,
+    SOFTWARE_THERMAL,
+    held,
+    held_by_brake,
+    held_clocks,
+    slowed_by_heat,
+    usual_clocks,
+    usual_power_limits,
+)
+from distcheck.rules.gpu.readings import Reading, findings, judged, number, readings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NOTICEABLE = 0.98
+"""A power limit below this share of the default was set on purpose; above it the difference is rounding."""
+
+
+@rule("gpu", severity="warning", scope="gpu")
+def gpu_thermal_throttle(job: Job) -> Iterator[Outcome]:
+    """A GPU is slowed down because it is too hot.
+
+    In a job of many ranks the slowest GPU sets the pace of all. One blocked fan or one dry cold plate slows every
+    all_reduce, and no network test explains it.
+
+    Found in two ways. While the collectives run: by how long NVML reports a thermal slowdown, more than 2 % of the
+    time. Before them, when the GPU has nothing to do yet: by NVML's reasons for the current clocks (hardware slowdown,
+    hardware and software thermal slowdown) and by the temperature against the slowdown threshold. A warning: the GPU
+    may cool down. A few seconds of work do not heat up a cold GPU, so silence says little about the next hour.
+
+    Fix: check fans, coolant and airflow; drain the node if it goes on.
+
+    See: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
+    """
+
+    def say(reading: Reading) -> str:
+        health = reading.health
+        reasons = int(number(health.clocks.event_reasons))
+        celsius, limit = number(health.temperature_celsius), number(health.slowdown_celsius)
+        words = ""
+        if reasons & HARDWARE_THERMAL:
+            words = "hardware thermal slowdown"
+        elif reasons & SOFTWARE_THERMAL:
+            words = "software thermal slowdown"
+        elif reasons & HARDWARE_SLOWDOWN and not reasons & POWER_BRAKE:
+            words = "hardware slowdown"
+        elif limit > 0 and celsius >= limit:
+            words = "at or above its slowdown threshold"
+        heat = f", {celsius} C of {limit} C" if celsius and limit else ""
+        return f"{words}{heat}" if words else slowed_by_heat(reading)
+
+    yield from judged(
+        job,
+        say,
+        Fix(
+            "Check the node's cooling; drain the node if the GPU stays hot.",
+            ("nvidia-smi -q -d TEMPERATURE,PERFORMANCE",),
+        ),
+        among=held(job),
+    )
+
+
+@rule("gpu", severity="warning", scope="gpu")
+def gpu_power_cap(job: Job) -> Iterator[Outcome]:
+    """A GPU's power limit is below its default, or the power brake slows it down.
+
+    It is then slower than its peers, and so is every job that waits for it. A low limit is left behind by ``nvidia-smi
+    -pl`` or set by the site; the node's power supplies trigger the power brake.
+
+    Found by comparing the limit in force with the default and with the limit that most GPUs of the model have on other
+    nodes, and by the power brake among NVML's reasons for the current clocks, before and during the collectives. It is
+    a warning where GPUs of the job differ or there is only one node. Where all GPUs on several nodes have the same cap,
+    it is the site's choice and an info finding.
+
+    Fix: ``sudo nvidia-smi -i 3 -pl 700``; for the power brake check the node's power supplies.
+    """
+    usual = usual_power_limits(job)
+
+    def words(name: str, limit: float, default: float) -> str:
+        if 0 < limit < _NOTICEABLE * default:
+            return f"its power is limited to {limit:g} W; the default is {default:g} W"
+        others = usual.get(name, 0)
+        if 0 < limit < _NOTICEABLE * others:
+            return f"its power is limited to {limit:g} W; most GPUs of its model have {others:g} W"
+        return ""
+
+    def braked(reading: Reading) -> str:
+        reasons = int(number(reading.health.clocks.event_reasons))
+        return "slowed by the system's power brake" if reasons & POWER_BRAKE else held_by_brake(reading)
+
+    caps = {
+        (name, limit, default): words(str(name), number(limit), number(default))
+        for name, limit, default in {_limits(reading) for reading in readings(job)}
+    }
+    low = [r for r in readings(job) if caps[_limits(r)]] if any(caps.values()) else []
+    sites = len(job.nodes) > 1 and len(set(caps.values())) == 1
+    yield from judged(
+        job,
+        lambda r: caps[_limits(r)],
+        Fix(
+            "Restore the GPU's default limit, unless the site set this one on purpose.",
+            ("nvidia-smi -q -d POWER", "sudo nvidia-smi -i {gpu} -pl WATTS"),
+        ),
+        among=low,
+        severity="info" if sites else "warning",
+    )
+    yield from findings(
+        judged(
+            job,
+            braked,
+            Fix("Check the node's power supplies and cables.", ("sudo ipmitool sdr type 'Power Supply'",)),
+            among=held(job),
+        )
+    )
+
+
+def _limits(reading: Reading) -> tuple[str | Missing, float | Missing, float | Missing]:
+    """Return a GPU's model, its power limit and the default limit, in watts."""
+    health = reading.health
+    return reading.gpu.name, health.power_limit_watts, health.power_limit_default_watts
+
+
+@rule("gpu", severity="warning", scope="gpu")
+def gpu_clocks_locked(job: Job) -> Iterator[Outcome]:
+    """A GPU's application clocks are below their default, or it runs slower than the others.
+
+    Low clocks are left behind by a benchmark or a test (``nvidia-smi -ac``, ``nvidia-smi -lgc``) and make the GPU
+    slower than its peers.
+
+    Found by comparing the application clocks with their default, and the highest clock under load with the clock that
+    most GPUs of the model reach (less than 0.9 of it). Where heat or the power brake is the cause, their own rules
+    report it.
+
+    Fix: ``sudo nvidia-smi -i 3 -rac`` and ``sudo nvidia-smi -i 3 -rgc``.
+    """
+
+    def say(reading: Reading) -> str:
+        clocks = reading.health.clocks
+        now, usual = clocks.sm_application_MHz, clocks.sm_application_default_MHz
+        if isinstance(now, Missing) or isinstance(usual, Missing) or not 0 < now < usual:
+            return held_clocks(reading, usual_clocks(job))
+        return f"application clocks of {now} MHz; the default is {usual} MHz"
+
+    yield from judged(
+        job,
+        say,
+        Fix("Reset the clocks.", ("sudo nvidia-smi -i {gpu} -rac", "sudo nvidia-smi -i {gpu} -rgc")),
+        among=[
+            r
+            for r in readings(job)
+            if r.gpu.load is not None or (c := r.health.clocks).sm_application_MHz != c.sm_application_default_MHz
+        ],
+    )
