@@ -1,55 +1,46 @@
-"""Files of ended jobs in /dev/shm, with real processes that use some of them."""
+"""Files of ended jobs in /dev/shm, with a real process that uses some of them."""
 
 from __future__ import annotations
 
-import asyncio
 import mmap
 import os
 import time
-from pathlib import Path
 
 import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.probe import leftovers
 
-NAME = f"nccl-distcheck{os.getpid()}"
 SIZE = 3 * mmap.PAGESIZE
 HOUR = 3600.0
 
 
 @pytest.fixture
-def segment():
-    """Make files of three pages in /dev/shm, an hour old."""
-    made: list[Path] = []
+def segment(tmp_path, monkeypatch):
+    """Make files of three pages, an hour old, in place of /dev/shm: there other tests would report them."""
+    monkeypatch.setattr(leftovers, "SHM", str(tmp_path))
 
     def make(suffix, age=HOUR):
-        path = Path(leftovers.SHM) / f"{NAME}{suffix}"
+        path = tmp_path / f"nccl-{suffix}"
         path.write_bytes(bytes(SIZE))
         os.utime(path, (time.time() - age,) * 2)
-        made.append(path)
         return path
 
-    yield make
-    for path in made:
-        path.unlink(missing_ok=True)
+    return make
 
 
-def ours(found):
-    return [(file.name.removeprefix(NAME), file.bytes, file.uid) for file in found if file.name.startswith(NAME)]
-
-
-@pytest.mark.process
 def test_a_file_that_no_process_uses_is_left_over_and_a_used_one_is_not(segment):
-    segment("gone")
+    gone = segment("gone")
     segment("new", age=5)
     opened, mapped = segment("opened").open(), segment("mapped").open()
     with mmap.mmap(mapped.fileno(), SIZE, prot=mmap.PROT_READ):
         mapped.close()
-        found = asyncio.run(leftovers.leftovers(20))
+        found = leftovers.unused()
         opened.close()
-    assert ours(found) == [("gone", SIZE, os.getuid())]
-    assert [f.age_seconds for f in found if f.name == f"{NAME}gone"] == [pytest.approx(HOUR, abs=60)]
+    assert [(file.name, file.bytes, file.uid) for file in found] == [
+        ("nccl-gone", gone.stat().st_blocks * 512, os.getuid())
+    ]
+    assert found[0].age_seconds == pytest.approx(HOUR, abs=60)
 
 
 def machine(root, *, namespace=4026531836, uid="1000", age=HOUR):
