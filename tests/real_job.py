@@ -26,6 +26,7 @@ from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import RankFacts, RankRun
 from distcheck.facts.storage import Space
 from distcheck.probe import pci
+from distcheck.rollcall.peers import distances
 from distcheck.selection.placement import place
 
 if TYPE_CHECKING:
@@ -256,12 +257,12 @@ def _rank(rank: RankFacts, number: int, nodes: int, per_node: int) -> RankFacts:
 
 
 def _trials(job: Job) -> Iterator[PeerTrial]:
-    """Yield what the nodes' first processes met with at those 1, 2, 4, 8, … nodes further on."""
+    """Yield what the nodes' first processes met with at those further on, as in a job of more than 64 nodes."""
     first = list({p.node: p for p in reversed(job.processes)}.values())[::-1]
     addresses = {node.key: node.network.own_name_binds for node in job.nodes}
     sent = Transfer(bytes=1 << 21, seconds=0.001, stalled=False, segments=1500)
     for n, source in enumerate(first):
-        for step in (1 << i for i in range(len(first).bit_length()) if 1 << i < len(first)):
+        for step in distances(len(first)) if len(first) > 1 else ():
             target = first[(n + step) % len(first)]
             yield PeerTrial(
                 source.uid, target.uid, addresses[target.node], 40000, "met", 0.001,

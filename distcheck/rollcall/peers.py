@@ -17,6 +17,8 @@ from distcheck.rollcall.path import TRANSFER_BYTES, datagrams, tcp_info, transfe
 from distcheck.rollcall.protocol import PeerDoor, Roster
 
 _ALL_PAIRS_UP_TO = 64
+_MOST_TESTED = 10
+"""Others that a node tests in a larger job: what a node sends and the leader judges does not grow with the job."""
 _AT_ONCE = 64
 _LEAST_SECONDS = 0.5
 _ALONE_SECONDS = 0.5
@@ -42,17 +44,25 @@ AGAIN_SECONDS, _AGAIN_ALONE_SECONDS = 0.3, 0.1
 def choose(doors: Mapping[str, Sequence[PeerDoor]]) -> dict[str, tuple[PeerDoor, ...]]:
     """Return which endpoints every process tests, given the endpoints of all.
 
-    Up to 64 processes test all others; beyond that each tests those 1, 2, 4, 8, … places after it, so that as many
+    Up to 64 processes test all others; beyond that each tests those at some `distances` after it, so that as many
     others test a process as it tests itself. Each starts with the next process, so that no process is first for all.
     """
     uids = list(doors)
     count = len(uids)
-    doubling = [1 << n for n in range(count.bit_length()) if 1 << n < count]
-    steps = range(1, count) if count <= _ALL_PAIRS_UP_TO else doubling
+    steps = range(1, count) if count <= _ALL_PAIRS_UP_TO else distances(count)
     return {
         uid: tuple(door for step in steps for door in doors[uids[(place + step) % count]])
         for place, uid in enumerate(uids)
     }
+
+
+def distances(count: int) -> list[int]:
+    """Return how far from a node of so many, at least 2, the others are that it tests, up to half of the way round.
+
+    1, 2, 4, 8, … up to 1,024 nodes. In larger jobs the distances are as many and further apart.
+    """
+    last = min((count - 1).bit_length(), _MOST_TESTED) - 1
+    return sorted({round((count / 2) ** (n / last)) for n in range(last + 1)}) if last else [1]
 
 
 async def try_peers(

@@ -191,7 +191,7 @@ def side_by_side(which: str, *shape: str) -> list[Row]:
             times=told["bursts"],
             noise=Estimate(*told["noise"]),
         )
-        for told in map(json.loads, output_of_script("side_by_side.py", *shape).splitlines())
+        for told in map(json.loads, output_of_script("side_by_side.py", *shape, undisturbed=True).splitlines())
     ]
 
 

@@ -7,13 +7,11 @@ bursts that are longer and for longer, so that few rows are known well.
 
 A burst of distcheck's own code is compared with the bare bursts just before and just after it, and each of the bare
 loop in the same way with its neighbours: that is the noise below which no difference can be seen. Buffers are made anew
-after some bursts, because where they lie in memory makes a difference of some per cent. The ranks have real-time
-priority where the kernel allows it: other programs that interrupt a burst now and then are a tenth of its time.
+after some bursts, because where they lie in memory makes a difference of some per cent.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import statistics
@@ -100,8 +98,6 @@ def bare_loop(op: str, size_bytes: int, group: dist.ProcessGroup | None) -> Call
 def be_rank(task: Task, patience: Patience) -> Iterator[int | Told]:
     """Yield the port of rank 0's store, if this is rank 0, and then what each of its bursts took."""
     torch.set_num_threads(1)
-    with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     store = open_store(DEADLINE_SECONDS) if task.store is None else reach_store(task.store, DEADLINE_SECONDS)
     if task.store is None:
         yield store.port
