@@ -1,9 +1,9 @@
 """Time collectives as distcheck reports them and in a bare torch loop, burst by burst in turn, on the same ranks.
 
 ``python side_by_side.py RANKS`` prints one JSON line per operation and size: the medians of the seconds per call, the
-ratio of the two, that of the bare loop to itself, each with its interval, and the number of bursts. With a second
-number, all_reduce in a group of so many ranks is timed while the other ranks wait, as distcheck does with --mesh; in
-bursts that are longer and for longer, so that few rows are known well.
+ratio of the two, that of the bare loop to itself, each with its interval, and the number of bursts. With ``longer``
+each row is measured for longer. With a second number, all_reduce in a group of so many ranks is timed while the other
+ranks wait, as distcheck does with --mesh; in bursts that are longer and for longer, so that few rows are known well.
 
 A burst of distcheck's own code is compared with the bare bursts just before and just after it, and each of the bare
 loop in the same way with its neighbours: that is the noise below which no difference can be seen. Buffers are made anew
@@ -60,9 +60,10 @@ class Patience(NamedTuple):
     """Whether a row that very likely stays undecided ends before."""
 
 
-OF_MANY_ROWS = Patience(0.02, 32, 6.0, gives_up=True)
+OF_MANY_ROWS = Patience(0.02, 32, 4.0, gives_up=True)
+FOR_LONGER = Patience(0.02, 32, 45.0, gives_up=False)
 OF_FEW_ROWS = Patience(0.3, 8, 480.0, gives_up=False)
-SECONDS_OF_A_SESSION = 1.5
+SECONDS_OF_A_SESSION = 0.6
 """Ten times these end the bursts with the same buffers on a machine that is busy."""
 _MEETINGS = 3
 """What `measure` holds before its first burst, to warm up."""
@@ -198,15 +199,16 @@ def start(plan: Plan, ranks: int, patience: Patience) -> list[Iterator[str]]:
 
 
 def main() -> None:
-    ranks = int(sys.argv[1])
-    several = int(sys.argv[2]) if len(sys.argv) > 2 else ranks
+    ranks, *more = sys.argv[1:]
+    longer = more == ["longer"]
+    ranks, several = int(ranks), int(ranks if longer or not more else more[0])
     operations, sizes = (OPERATIONS, SIZES) if several == ranks else (OPERATIONS[:1], SIZES[:2])
     mesh = Mesh({"dp": ranks // several, "tp": several}) if several < ranks else None
     plan = Plan(
         "gloo", operations, sizes, deadline_seconds=DEADLINE_SECONDS, size_seconds=SECONDS_OF_A_SESSION, mesh=mesh
     )
     rows: dict[tuple[str, int], list[Told]] = {}
-    patience = OF_MANY_ROWS if several == ranks else OF_FEW_ROWS
+    patience = OF_FEW_ROWS if several < ranks else FOR_LONGER if longer else OF_MANY_ROWS
     for same in zip(*start(plan, ranks, patience)[:several], strict=True):
         told = mean_of([Told(*json.loads(line)) for line in same])
         rows.setdefault((told.op, told.size), []).append(told)
