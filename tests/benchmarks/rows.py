@@ -178,7 +178,7 @@ def figures_against_a_bare_loop() -> list[Row]:
     return [*side_by_side("2 ranks", "2"), *side_by_side("4 ranks", "4")]
 
 
-def figures_against_a_bare_loop_for_longer() -> list[Row]:
+def figures_for_longer() -> list[Row]:
     return [*side_by_side("2 ranks", "2", "longer"), *side_by_side("4 ranks", "4", "longer")]
 
 
@@ -274,7 +274,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
         net_on_four_nodes,
         a_master_whose_packets_are_dropped,
         figures_against_a_bare_loop,
-        figures_against_a_bare_loop_for_longer,
+        figures_for_longer,
         figures_of_a_group_against_a_bare_loop,
         judging_and_rendering,
         judging_half_a_million_ranks,
@@ -288,7 +288,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
 }
 TOO_LONG_FOR_A_WHOLE_RUN = frozenset(
     {
-        figures_against_a_bare_loop_for_longer.__name__,
+        figures_for_longer.__name__,
         figures_of_a_group_against_a_bare_loop.__name__,
         judging_half_a_million_ranks.__name__,
     }
@@ -341,7 +341,7 @@ COVERS: dict[str, tuple[str, ...]] = {
     "net_on_four_nodes": ("distcheck/run/peer_round.py", "distcheck/rollcall/*.py"),
     "a_master_whose_packets_are_dropped": ("distcheck/rollcall/*.py",),
     "figures_against_a_bare_loop": _FIGURES,
-    "figures_against_a_bare_loop_for_longer": _FIGURES,
+    "figures_for_longer": _FIGURES,
     "figures_of_a_group_against_a_bare_loop": _FIGURES,
     "judging_and_rendering": _JUDGING,
     "judging_half_a_million_ranks": _JUDGING,
