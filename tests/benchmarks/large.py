@@ -10,30 +10,20 @@ from typing import Any
 from benchmarks.programs import output_of_script
 from benchmarks.ratio import Row, alone, at_least, at_most, counted
 
-HOSTS, FEWER_HOSTS = 1024, 256
-"""Both are so many that gateways start the probes."""
+HOSTS = 1024
 NODES = 4096
-NODES_OF_PROCESSES = 1024
+NODES_OF_PROCESSES = 512
 TIMES = 3
 
 
 def starting_by_ssh() -> list[Row]:
     """What starting probes on many hosts costs the starting machine, one of which hangs."""
-    many, few = (
-        [_started(hosts, "--hangs" if hosts == HOSTS else "--healthy") for _ in range(times)]
-        for hosts, times in ((HOSTS, TIMES), (FEWER_HOSTS, 1))
-    )
-
-    def each(figure: str) -> float:
-        """Return what one more host adds."""
-        large, small = (median(run[figure] for run in runs) for runs in (many, few))
-        return float(large - small) / (HOSTS - FEWER_HOSTS)
-
+    many = [json.loads(output_of_script("outside.py", "--json", "--hangs", str(HOSTS)))[0] for _ in range(TIMES)]
     name = f"env --hosts of {HOSTS} hosts, a login takes 0.3 s, one hangs"
     logins, files = (median(run[figure] for run in many) for figure in ("logins", "files"))
     costs = {
-        "outside_cpu_seconds_per_host": each("cpu_seconds"),
-        "outside_bytes_per_host": each("mib") * (1 << 20),
+        "outside_cpu_seconds_per_host": median(run["cpu_seconds"] for run in many) / HOSTS,
+        "outside_bytes_per_host": median(run["mib"] for run in many) * (1 << 20) / HOSTS,
         "outside_logins_per_root": logins / math.sqrt(HOSTS),
         "outside_files_per_root": files / math.sqrt(HOSTS),
     }
@@ -44,11 +34,6 @@ def starting_by_ssh() -> list[Row]:
         counted(f"{name}: logins from the starting machine", logins, None, logins, at_most(200), "logins"),
         counted(f"{name}: open files of distcheck", files, None, files, at_most(600)),
     ]
-
-
-def _started(hosts: int, which: str) -> dict[str, Any]:
-    (run,) = json.loads(output_of_script("outside.py", "--json", which, str(hosts)))
-    return dict(run)
 
 
 def roll_call_of_many_nodes() -> list[Row]:

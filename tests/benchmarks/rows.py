@@ -97,7 +97,7 @@ def gate_before_a_command() -> list[Row]:
     name = "gate --nproc 8 -- COMMAND, seconds beyond COMMAND and an import of torch"
     job = [PYTHON, str(HERE / "import_and_fork.py")]
     gate = names_from_files([PYTHON, "-m", "distcheck", "gate", "--nproc", "8", "--", *job])
-    once = in_turn(lambda: seconds_of(gate), lambda: seconds_of(job) + seconds_of(job))
+    once = in_turn(lambda: seconds_of(gate), lambda: seconds_of(job) + seconds_of(job), lambda: seconds_of(job))
     return until_decided(once, lambda pairs: [beyond(name, pairs, at_most(1.5))], 3, 7)
 
 
@@ -150,7 +150,7 @@ def gate_on_four_nodes() -> list[Row]:
             sides = ("gate", "torchrun", "import") if number < FEWEST else ("gate", "torchrun")
             return {side: ask(side)[0] for side in (sides if number % 2 else sides[::-1])}
 
-        return until_decided(once, rows, FEWEST, 6)
+        return until_decided(once, rows, FEWEST, 5)
 
 
 def net_on_four_nodes() -> list[Row]:

@@ -27,7 +27,7 @@ from distcheck.collectives.figure import measure
 from distcheck.collectives.operations import Group
 from distcheck.collectives.plan import Plan, Task
 from distcheck.collectives.store import agree, farewell, open_store, part_of, reach_store
-from distcheck.collectives.timing import iterations_for, meet
+from distcheck.collectives.timing import meet
 from distcheck.facts.mesh import Mesh
 
 # isort: split
@@ -60,10 +60,10 @@ class Patience(NamedTuple):
     """Whether a row that very likely stays undecided ends before."""
 
 
-OF_MANY_ROWS = Patience(0.02, 32, 4.0, gives_up=True)
+OF_MANY_ROWS = Patience(0.02, 32, 3.5, gives_up=True)
 FOR_LONGER = Patience(0.02, 32, 45.0, gives_up=False)
 OF_FEW_ROWS = Patience(0.3, 8, 480.0, gives_up=False)
-SECONDS_OF_A_SESSION = 1.0
+SECONDS_OF_A_SESSION = 0.6
 """Ten times these end the bursts with the same buffers on a machine that is busy."""
 _MEETINGS = 3
 """What `measure` holds before its first burst, to warm up."""
@@ -139,7 +139,7 @@ def bursts(task: Task, op: str, size: int, group: Group, store: Store, patience:
     """Run distcheck's own measurement; while it waits for the other ranks before a burst, time the bare loop."""
     loops = [bare_loop(op, size, group.handle) for _ in range(2)]
     seconds = [loop(1) for loop in loops]  # to warm up
-    calls = agree(store, "calls", iterations_for(seconds[1], patience.burst_seconds) if task.rank == 0 else None)
+    calls = agree(store, "calls", max(1, round(patience.burst_seconds / seconds[1])) if task.rank == 0 else None)
     theirs: list[float] = []
     meetings = 0
 
