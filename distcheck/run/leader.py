@@ -45,7 +45,7 @@ async def lead(run: Session) -> RunResult:
         run.record.looked.add("peers")
     if run.asked.measures:
         if server is not None:
-            _take_note_of_followers(run, server)
+            await _take_note_of_followers(run, server)
         stop = _reason_to_stop(run.record.job(look for look in run.asked.looks if look in run.record.looked))
         if stop:
             run.record.skip(("collectives", "training", "isolation"), stop)
@@ -93,8 +93,8 @@ async def _gather(run: Session, server: Server) -> None:
 
 async def _ask_for_nodes(run: Session, server: Server) -> None:
     """Ask followers for the facts that brief reports leave out and nobody else has sent."""
-    uids = run.record.briefly_told
-    if uids:
+    there = frozenset(run.record.followers)
+    if uids := [uid for uid in run.record.briefly_told if uid in there]:
         server.say_to_all(AskNode(), uids)
         patience = max(1.0, min(_NODES_SECONDS, run.remaining(REPORT_RESERVE_SECONDS)))
         heard = await server.hear_all(NodeReport, patience, uids)
@@ -103,12 +103,13 @@ async def _ask_for_nodes(run: Session, server: Server) -> None:
         run.record.note_silent(server, run.record.briefly_told, silent)
 
 
-def _take_note_of_followers(run: Session, server: Server) -> None:
+async def _take_note_of_followers(run: Session, server: Server) -> None:
     """Take the facts of late followers and note which followers are gone.
 
     A late follower may have a rank that is already present.
     """
     run.record.take_late_reports(f.report for f in server.followers.values())
+    await _ask_for_nodes(run, server)
     for uid, follower in server.followers.items():
         if follower.gone:
             run.record.note_lost(uid, "connection closed")
@@ -184,7 +185,7 @@ async def _conclude(run: Session) -> RunResult:
     server = run.server
     if server is not None:
         await server.close_doors()
-        _take_note_of_followers(run, server)
+        await _take_note_of_followers(run, server)
     attempt = None
     if run.memory is not None:
         from distcheck.rules.job.run_attempts import this_attempt  # only where torchrun can restart the ranks
