@@ -14,7 +14,7 @@ from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import ProcessFacts, RankFacts, Stage
 from distcheck.report.critical_path import critical_path
 from distcheck.report.devices import device_rows
-from distcheck.report.gpus import RankGpu, gpus_by_node
+from distcheck.report.gpus import RankGpu, gpus_of
 from distcheck.report.groups import group_rows
 from distcheck.report.harmless import storable
 from distcheck.report.node_names import fold_nodes
@@ -95,27 +95,25 @@ def _world(job: Job) -> World:
 
 
 def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
-    names, gpus_on = job.node_names, gpus_by_node(job.nodes)
-    nodes = {node.key: (names[node.key], node.name, gpus_on[node.key]) for node in job.nodes}
-    known = {p.uid: (p.stage, _master(p), *nodes[p.node]) for p in job.processes}
     places = _places(job)
     marked = _Marks(diagnosis)
     rows = []
-    for rank in job.ranks:
-        stage, master, shown, name, gpus = known[rank.process]
-        number, used = rank.placement.rank, rank.gpu
-        rows.append(
-            RankRow(
-                rank=number,
-                node=shown,
-                local_rank=rank.placement.local_rank,
-                gpu=None if used is None else gpus.get(used) or RankGpu(None, used, None, None),
-                master=master,
-                stage=stage,
-                status=marked.status(rank, stage, name),
-                mesh=places(number),
+    for node, gpus in gpus_of(job.nodes):
+        shown = job.node_names[node.key]
+        for rank in job.ranks_on(node):
+            process, number, used = job.process_of(rank), rank.placement.rank, rank.gpu
+            rows.append(
+                RankRow(
+                    rank=number,
+                    node=shown,
+                    local_rank=rank.placement.local_rank,
+                    gpu=None if used is None else gpus.get(used) or RankGpu(None, used, None, None),
+                    master=_master(process),
+                    stage=process.stage,
+                    status=marked.status(rank, process.stage, node.name),
+                    mesh=places(number),
+                )
             )
-        )
     if job.missing_ranks:
         from distcheck.rules.job.homes import homes  # imported late: costs start-up time, rarely used
 
@@ -192,10 +190,10 @@ def _master(process: ProcessFacts) -> str:
 def _bandwidth(job: Job) -> tuple[Bandwidth, ...]:
     if not isinstance(job.collectives, Collectives):
         return ()
-    checked: set[str] = set()
+    runs = [rank.run for rank in job.ranks if rank.run is not None]
+    checked = set().union(*[run.checked for run in runs], *[run.wrong for run in runs])
     wrong: Counter[str] = Counter()
-    for run in (rank.run for rank in job.ranks if rank.run is not None):
-        checked.update(run.checked, run.wrong)
+    for run in runs:
         if any(run.wrong.values()):
             wrong.update(run.wrong)
     from distcheck.rules.collectives.bandwidth import expected  # only needed for measurements

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -17,7 +17,7 @@ _Nics: TypeAlias = "Mapping[str, tuple[str, Distance]]"
 """The names of the adapters next to GPUs and their distance, by the GPU's address."""
 
 
-class RankGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RankGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """The GPU that a rank will use; unknown fields are None."""
 
     index: int | None
@@ -34,16 +34,14 @@ class RankGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """PIX, PXB, PHB, NODE or SYS, as nvidia-smi topo -m names it."""
 
 
-def gpus_by_node(nodes: Iterable[NodeFacts]) -> dict[str, dict[str, RankGpu]]:
-    """Return the GPUs of each node by UUID, and by the UUIDs of their MIG instances."""
-    rows: dict[str, dict[str, RankGpu]] = {}
+def gpus_of(nodes: Iterable[NodeFacts]) -> Iterator[tuple[NodeFacts, dict[str, RankGpu]]]:
+    """Yield each node with its GPUs by UUID, and by the UUIDs of their MIG instances."""
     tree: object = None
     near: _Nics = {}
     for node in nodes:
         if node.pci != tree:  # in most jobs it is the same on all nodes, and comparing is faster than hashing
             tree, near = node.pci, _nics(node.pci) if isinstance(node.pci, Pci) else {}
-        rows[node.key] = _gpus(node, near)
-    return rows
+        yield node, _gpus(node, near)
 
 
 def _nics(tree: Pci) -> _Nics:
@@ -74,8 +72,8 @@ def _row(gpu: Gpu, name: str, places: Mapping[str, PciPlace], near: _Nics) -> Ra
         name,
         address or None,
         gpu.name if isinstance(gpu.name, str) else None,
-        numa_node=numa,
-        cpus=cpus or None,
-        nic=nic,
-        nic_distance=distance,
+        numa,
+        cpus or None,
+        nic,
+        distance,
     )

@@ -41,8 +41,9 @@ def first_calls(job: Job) -> list[str]:
     joined = [run.joined_seconds for run in runs if run.joined_seconds is not None]
     if not joined:
         return []
-    operations = dict.fromkeys(op for run in runs for op in run.first_call_seconds)
-    slow = {op: max(run.first_call_seconds.get(op, 0.0) for run in runs) for op in operations}
+    calls = [run.first_call_seconds for run in runs]
+    operations = dict.fromkeys(op for first in calls for op in first)
+    slow = {op: max([first.get(op, 0.0) for first in calls]) for op in operations}
     parts = [f"process group {_duration(max(joined))}", *(f"first {op} {_duration(s)}" for op, s in slow.items())]
     return [f"start-up, slowest rank: {', '.join(parts)}"]
 

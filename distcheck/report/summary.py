@@ -23,8 +23,10 @@ def headline(job: Job, report: Document) -> list[str]:
         return [harmless(line) for line in _lone_nodes(job, report)]
     world = report.world
     absent = report.missing_ranks
-    on = fold_nodes({row.node for row in report.ranks if row.status == "missing" and row.node})
-    missing = f" ({len(absent)} missing: {fold(absent, PIECES)}{' on ' + on if on else ''})" if absent else ""
+    missing = ""
+    if absent:
+        on = fold_nodes({row.node for row in report.ranks if row.status == "missing" and row.node})
+        missing = f" ({len(absent)} missing: {fold(absent, PIECES)}{' on ' + on if on else ''})"
     parts = [
         f"{count(world.ranks, 'rank')}{missing} on {count(world.nodes, 'node')}",
         f"launcher {world.launcher}{_restart(job)}",

@@ -58,7 +58,7 @@ class Unlooked(Part, frozen=True):
     reason: str
 
 
-class RankRow(Part, frozen=True):
+class RankRow(Part, frozen=True, gc=False):
     """One rank, present or missing; unknown fields are None."""
 
     rank: int | None

@@ -44,18 +44,14 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable
     """
     split, world = {node.key for node, _ in _split(job)}, job.world_size
-    ranks = {rank.placement.rank: rank for rank in job.ranks}
-    here = {node.key: {rank.placement.rank for rank in job.ranks_on(node)} for node in job.nodes}
+    here = {node.key: {rank.placement.rank: rank for rank in job.ranks_on(node)} for node in job.nodes}
     around: list[tuple[Logged, str]] = []
     for t in logged(job):
         if t.log.ranks != world or t.node.key in split:
             continue
         own = here[t.node.key]
         for how in ("SHM", "NET"):
-            peers = t.log.peers.get(how, ())
-            if own.isdisjoint(peers):
-                continue
-            beside = [ranks[peer] for peer in peers if peer in ranks and job.node_of(ranks[peer]) is t.node]
+            beside = [own[peer] for peer in t.log.peers.get(how, ()) if peer in own]
             if beside and not _linked(t.node).isdisjoint(_pairs(t, beside)):
                 around.append((t, how))
     for how, items in grouped(around, lambda item: item[1]).items():

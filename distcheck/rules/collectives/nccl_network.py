@@ -26,12 +26,14 @@ from distcheck.rules.collectives.nccl_logs import (
 )
 from distcheck.rules.finding import Fix, Scope
 from distcheck.rules.job.kinds import ranks_with
-from distcheck.rules.wording import are, found, grouped, listed, once, unread
+from distcheck.rules.wording import are, found, grouped, listed, unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _DESKTOP_GPU = re.compile(r"GeForce|\bRTX\b|\bTITAN\b|Quadro")
+_CHOICES = frozenset({"NCCL_NET", "NCCL_NET_PLUGIN"})
+"""Variables that select the network."""
 _GOOGLE = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_")
 
 
@@ -57,7 +59,7 @@ def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
     whether = "unknown whether there are InfiniBand adapters"
     yield from unread(job, ((t.rank, whether + reason) for t, reason in zip(unseen, reasons, strict=True)))
     # nccl-net-plugin-missing reports those that need a plugin.
-    slow = [t for t in over_sockets if adapters(t.node) and not _plugin_wanted(job, t)]
+    slow = [t for t in over_sockets if adapters(t.node) and not _plugin_wanted(t)]
     for (chosen, infiniband), group in grouped(slow, lambda t: (_sockets_chosen(t), _has_infiniband(t.node))).items():
         nics = adapters(group[0].node)
         yield found(
@@ -124,7 +126,9 @@ def nccl_net_plugin_missing(job: Job) -> Iterator[Outcome]:
     """
     own = [t for t in crossing(job) if t.log.network in {"IB", "Socket", ""}]
     without = [t for t in own if t.log.network or t.log.plugins_missing or t.log.plugins_failed]
-    failed = [(t, why) for t in without if (why := _plugin_wanted(job, t))]
+    wanting = _wanting_plugins(job)
+    likely = [t for t in without if id(t.rank) in wanting or not _CHOICES.isdisjoint(t.log.settings)]
+    failed = [(t, why) for t in likely if (why := _plugin_wanted(t))]
     for (why, network), items in grouped(failed, lambda item: (item[1], item[0].log.network)).items():
         group = [t for t, _ in items]
         log = group[0].log
@@ -162,27 +166,26 @@ def nccl_net_plugin_missing(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _plugin_wanted(job: Job, t: Logged) -> str:
+def _plugin_wanted(t: Logged) -> str:
     """Return why NCCL needs a network plugin on a rank's node, '' when it needs none."""
     plugin, network = setting(t, "NCCL_NET_PLUGIN"), setting(t, "NCCL_NET")
     if plugin and plugin.lower() != "none":
         return f"NCCL_NET_PLUGIN={plugin} requires a network plugin"
     if network and network.lower() not in {"ib", "socket"}:
         return f"NCCL_NET={network} requires a network plugin"
-    if network or plugin or id(t.rank) not in _on_plugins(job):
+    if network or plugin:
         return ""
     if nics := plugin_adapters(t.node):
         return f"NCCL can use {adapter_names(nics)} only through a network plugin"
-    google = next(name for name in t.rank.environment if name.startswith(_GOOGLE))
-    return f"{google} is set, a variable of Google's network plugin"
+    google = next((name for name in t.rank.environment if name.startswith(_GOOGLE)), "")
+    return google and f"{google} is set, a variable of Google's network plugin"
 
 
-@once
-def _on_plugins(job: Job) -> set[int]:
-    """Return the ids of the ranks with variables of Google's plugins, or on nodes with adapters that need a plugin."""
+def _wanting_plugins(job: Job) -> set[int]:
+    """Return the ids of the ranks whose variables or whose nodes' adapters may need a network plugin."""
     there = [rank for node in job.nodes if plugin_adapters(node) for rank in job.ranks_on(node)]
-    google = ranks_with(job, lambda rank: any(name.startswith(_GOOGLE) for name in rank.environment))
-    return {id(rank) for rank in (*there, *google)}
+    given = ranks_with(job, lambda rank: any(name in _CHOICES or name.startswith(_GOOGLE) for name in rank.environment))
+    return {id(rank) for rank in (*there, *given)}
 
 
 @rule("collectives", "gdr-level-too-strict", severity="warning", scope=("job", "node"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -43,19 +43,10 @@ _P2P = {
 }
 
 
-_Linked = tuple[Reading, NvLinks, int]
-"""A GPU whose NVLinks were read, with the number of active ones."""
-
-
-def _expected_links(alike: Mapping[tuple[str, str], list[_Linked]]) -> dict[str, int]:
+def _expected_links(switched: Mapping[str, Counter[int]]) -> dict[str, int]:
     """Return by model the number of links to switches: the larger of the job's and the known."""
-    counts: dict[str, list[int]] = {}
-    for (_, name), linked in alike.items():
-        switched = [up for _, links, up in linked if "switch" in links.remote]
-        if switched and isinstance(linked[0][0].gpu.name, str):
-            counts.setdefault(name, []).extend(switched)
-    known = {name: next((n for part, n in _LINKS_TO_SWITCHES.items() if part in name), 0) for name in counts}
-    return {name: max(_usual(Counter(found)), known[name]) for name, found in counts.items()}
+    known = {name: next((n for part, n in _LINKS_TO_SWITCHES.items() if part in name), 0) for name in switched}
+    return {name: max(_usual(counts), known[name]) for name, counts in switched.items()}
 
 
 def _usual(counts: Counter[int]) -> int:
@@ -88,14 +79,16 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl/issues/1608
     """
-    alike: dict[tuple[str, str], list[_Linked]] = {}
-    for node, here in by_node(job).items():
-        for reading in here:
-            if isinstance(links := reading.health.nvlinks, NvLinks):
-                linked = reading, links, links.active.count(True)
-                alike.setdefault((node, str(reading.gpu.name)), []).append(linked)
-    expected = _expected_links(alike)
-    most = {place: max([up for _, _, up in gpus]) for place, gpus in alike.items()}
+    active: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    switched: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for reading in readings(job):
+        if (links := nvlinks_of(reading)) is not None:
+            name, up = reading.gpu.name, links.active.count(True)
+            active[reading.node.key, str(name)].append(up)
+            if isinstance(name, str) and "switch" in links.remote:
+                switched[name][up] += 1
+    most = {place: max(ups) for place, ups in active.items()}
+    expected = _expected_links(switched)
     usual = _usual_links(most)
 
     def short(reading: Reading, links: NvLinks, up: int) -> tuple[Severity, str] | None:
@@ -117,11 +110,14 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
         return found, f"{up} of {there} NVLinks{elsewhere} are active{lacking}"
 
     wrong: dict[int, tuple[Severity, str]] = {}
-    for (node, name), gpus in alike.items():
-        full = max(most[node, name], expected.get(name, 0), usual.get(name, 0))
-        for reading, links, up in gpus:
-            if up < full and (fault := short(reading, links, up)) is not None:
-                wrong[id(reading)] = fault
+    below = {
+        node
+        for (node, name), ups in active.items()
+        if min(ups) < max(most[node, name], expected.get(name, 0), usual.get(name, 0))
+    }
+    for reading in (reading for node in below for reading in by_node(job)[node]):
+        if (links := nvlinks_of(reading)) and (fault := short(reading, links, links.active.count(True))) is not None:
+            wrong[id(reading)] = fault
     faulty = [reading for reading in readings(job) if id(reading) in wrong] if wrong else []
 
     def say(reading: Reading, severity: Severity) -> str:

@@ -8,7 +8,6 @@ from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
-from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.gpu.mig_use import undivided
@@ -271,17 +270,17 @@ def gpu_duplicate(job: Job) -> Iterator[Outcome]:
     ``torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))``; start no more ranks than there are GPUs.
     """
     yield from not_seen(job)
-    users: dict[tuple[str, str], list[RankFacts]] = {}
-    for node, _ in without_loss(job):  # a lost GPU explains why there are fewer GPUs than ranks
-        for rank, _, fault, _, _ in values(job, node):
-            if rank.gpu is not None and fault is None:
-                # The substitute for an unreadable UUID is unique on one node only.
-                place = "" if rank.gpu.startswith(("GPU-", "MIG-")) else node.key
-                users.setdefault((place, rank.gpu), []).append(rank)
-    shared = [ranks for ranks in users.values() if len(ranks) > 1]
-    if not shared:
+    users = [  # a lost GPU explains why there are fewer GPUs than ranks
+        # The substitute for an unreadable UUID is unique on one node only.
+        (rank.gpu if rank.gpu.startswith(("GPU-", "MIG-")) else f"{node.key} {rank.gpu}", rank)
+        for node, _ in without_loss(job)
+        for rank, _, fault, _, _ in values(job, node)
+        if rank.gpu is not None and fault is None
+    ]
+    if len({gpu for gpu, _ in users}) == len(users):
         return
     by_another = explained(job)
-    shared = [ranks for ranks in shared if not by_another(ranks)]
+    by_gpu = grouped(users, lambda use: use[0]).values()
+    shared = [ranks for several in by_gpu if len(ranks := [rank for _, rank in several]) > 1 and not by_another(ranks)]
     for cause, gpus in grouped(shared, lambda ranks: cause_of(job, ranks)).items():
         yield shared_gpus(job, cause, gpus)

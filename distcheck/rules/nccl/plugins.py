@@ -11,7 +11,7 @@ from distcheck.rules.environment.nccl_library import loaded, unseen
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.job.versions import version_of
 from distcheck.rules.nccl.settings import alike
-from distcheck.rules.wording import brief, found, grouped, listed, majority, named, nodes_of, numbers_of
+from distcheck.rules.wording import brief, found, grouped, listed, majority, named, nodes_of, numbers_of, once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -161,10 +161,16 @@ def _apart_by_files(job: Job, kind: str) -> Iterator[Finding]:
             yield _apart(job, kind, ranks, {name: named(job, group) for name, group in ranks.items()})
 
 
+@once
+def _in_logs(job: Job) -> set[tuple[str, ...]]:
+    """Return the different lists of plugins in the ranks' logs."""
+    return {t.log.plugins for t in logged(job) if t.log.version}
+
+
 def _apart_by_logs(job: Job, kind: str) -> Iterator[Finding]:
-    read = [t for t in logged(job) if t.log.version]
-    if len({t.log.plugins for t in read}) < 2:
+    if len(_in_logs(job)) < 2:
         return
+    read = [t for t in logged(job) if t.log.version]
     for same in grouped(read, lambda t: setting(t, _VARIABLES[kind])).values():
         groups = grouped(same, lambda t: _kind_in_log(t.log.plugins, kind))
         if len(groups) > 1:

@@ -43,6 +43,8 @@ def _one_way(ways: Ways, shut: Mapping[Way, PeerTrial]) -> set[Way]:
     On large jobs each node tries only some others. Where the other direction was not tried, it counts as working if
     the target is reached by no node but reaches others, or the source reaches no node but is reached.
     """
+    if not shut:
+        return set()
     reached = {target for source, target in ways.tried if (source, target) not in shut}
     reaching = {source for source, target in ways.tried if (source, target) not in shut}
     found = set()

@@ -13,10 +13,10 @@ from distcheck.rules.network.losses import lossy
 from distcheck.rules.wording import once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from distcheck.facts.job import Job
-    from distcheck.facts.network import Transfer
+    from distcheck.facts.network import PeerTrial, Transfer
 
 _SLOW = 0.2
 """Share of the others' median rate; on shared machines rates differ by half of that."""
@@ -57,25 +57,28 @@ class Rates(NamedTuple):
         return any(word in self.slow[side].rates for side, word in ends if side in self.slow)
 
 
-class _Path(NamedTuple):
-    rate: float
-    """Bytes per second, without the time in which the receiver waited for a CPU."""
-    counted: float
-    """Bytes per second at which it counts for the others: the time of waiting excuses it at most twofold."""
-    sent: list[Transfer]
-
-    @property
-    def again(self) -> bool:
-        """Whether it was measured again."""
-        return any(s.repeats for s in self.sent)
-
-    @property
-    def distant(self) -> bool:
-        """Whether the round trip decides how long the transfer takes."""
-        return any(s.latency_bound for s in self.sent)
+_Path = tuple[float, float, Way]
+"""The rate of a path in bytes per second, without the time in which a process waited for a CPU; the rate at which it
+counts for the others; and the path."""
+_rate: Callable[[_Path], float] = itemgetter(0)
 
 
-_rate = itemgetter(0)
+def _path(way: Way, trials: Iterable[PeerTrial]) -> _Path | None:
+    """Return a path with the best of its rates, None if it has none."""
+    best = counted = -1.0
+    for trial in trials:
+        sent = trial.transfer
+        if sent and not sent.stalled and sent.seconds > 0:
+            rate = sent.rate
+            # CPU wait excuses a side, but must not raise the others' rates far above the measured ones.
+            most = 2 * sent.bytes / sent.seconds
+            best, counted = max(best, rate), max(counted, min(most, rate))
+    return None if best < 0 else (best, counted, way)
+
+
+def _sent(ways: Ways, path: _Path) -> list[Transfer]:
+    """Return the transfers on a path."""
+    return [t.transfer for t in ways.tried[path[2]] if t.transfer and not t.transfer.stalled]
 
 
 def _median_without(ordered: Sequence[float], own: Iterable[float]) -> float:
@@ -98,30 +101,30 @@ def of(job: Job) -> Rates:
     if len(job.nodes) < 3:
         return Rates({}, {})
     losing = {way for way, lost in lossy(job).items() if lost.ways > 1}
-    own: defaultdict[tuple[str, Word], list[_Path]] = defaultdict(list)
+    own: dict[Word, defaultdict[str, list[_Path]]] = {word: defaultdict(list) for word in _WORDS}
     ordered = []
-    for (source, target), trials in ways.tried.items():
-        sent = [t.transfer for t in trials if t.transfer and not t.transfer.stalled and t.transfer.seconds > 0]
-        if not sent or (losing and not losing.isdisjoint(((source, target), (target, source)))):
+    for way, trials in ways.tried.items():
+        path = _path(way, trials)
+        if path is None or (losing and not losing.isdisjoint((way, way[::-1]))):
             continue
-        # CPU wait excuses a side, but must not raise the others' rates far above the measured ones.
-        speeds = [(s.rate, 2 * s.bytes / s.seconds) for s in sent]
-        path = _Path(max(speeds)[0], max(map(min, speeds)), sent)
-        own[source, "to"].append(path)
-        own[target, "from"].append(path)
-        ordered.append(path.counted)
-    fastest: dict[str, dict[Word, _Path]] = {side: {} for side in sorted({side for side, _ in own})}
-    for (side, word), several in own.items():
-        if len(several) > 1:
-            fastest[side][word] = max(several, key=_rate)
+        own["to"][way[0]].append(path)
+        own["from"][way[1]].append(path)
+        ordered.append(path[1])
+    fastest: dict[str, dict[Word, _Path]] = {side: {} for side in sorted({*own["to"], *own["from"]})}
+    for word, by_side in own.items():
+        for side, several in by_side.items():
+            if len(several) > 1:
+                fastest[side][word] = max(several, key=_rate)
     found = Rates({}, {})
     slowest_first = sorted(fastest, key=lambda side: min(map(_rate, fastest[side].values()), default=math.inf))
     ordered.sort()
     for side in slowest_first[:_MOST_SLOW]:
-        usual = _median_without(ordered, [p.counted for word in _WORDS for p in own.get((side, word), ())])
-        slow = {word: path for word, path in fastest[side].items() if path.rate < _SLOW * usual}
-        near = {word: path for word, path in slow.items() if not path.distant}
-        sure = {word: path.rate for word, path in near.items() if any(p.again for p in own[side, word])}
+        mine = {word: own[word].get(side, []) for word in _WORDS}
+        usual = _median_without(ordered, [counted for paths in mine.values() for _, counted, _ in paths])
+        slow = {word: path for word, path in fastest[side].items() if _rate(path) < _SLOW * usual}
+        near = {word: path for word, path in slow.items() if not any(s.latency_bound for s in _sent(ways, path))}
+        again = {word for word in near if any(s.repeats for path in mine[word] for s in _sent(ways, path))}
+        sure = {word: _rate(path) for word, path in near.items() if word in again}
         if sure:
             found.slow[side] = Slow(sure, usual)
         elif slow:
