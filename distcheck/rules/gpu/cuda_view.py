@@ -14,6 +14,8 @@ from distcheck.rules.wording import once
 from distcheck.selection.visible_devices import device_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from distcheck.facts.gpu import Gpu
     from distcheck.facts.node import NodeFacts
 
@@ -77,15 +79,13 @@ def deprived(job: Job) -> set[int]:
     return {id(s.rank) for s in shown(job) if s.withheld and not s.reordered and s.rank.gpu != s.taken}
 
 
-@once
-def should_start(job: Job) -> list[tuple[NodeFacts, Gpus, RankFacts]]:
-    """Return the ranks whose node has GPUs that CUDA should be able to use, judging by NVML."""
-    found = []
+def should_start(job: Job) -> Iterator[tuple[NodeFacts, Gpus, RankFacts]]:
+    """Yield the ranks whose node has GPUs that CUDA should be able to use, judging by NVML."""
     for node, _ in without_loss(job):
         gpus = node.gpus
         if isinstance(gpus, Gpus) and not gpus.unread and all_visible(job, node).uuids:
-            found += [(node, gpus, rank) for rank in job.ranks_on(node)]
-    return found
+            for rank in job.ranks_on(node):
+                yield node, gpus, rank
 
 
 @once

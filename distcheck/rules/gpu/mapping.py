@@ -8,6 +8,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.gpu.mig_use import undivided
@@ -252,6 +253,15 @@ def gpu_cvd_uuid_stale(job: Job) -> Iterator[Outcome]:
     yield from wrong_values(job, "stale")
 
 
+def _users(job: Job) -> Iterator[tuple[str, RankFacts]]:
+    """Yield the GPUs that ranks take, each with the rank; a lost GPU explains why a node has fewer GPUs than ranks."""
+    for node, _ in without_loss(job):
+        for rank, _, fault, _, _ in values(job, node):
+            if rank.gpu is not None and fault is None:
+                # The substitute for an unreadable UUID is unique on one node only.
+                yield rank.gpu if rank.gpu.startswith(("GPU-", "MIG-")) else f"{node.key} {rank.gpu}", rank
+
+
 @rule("gpu", "slurm-same-gpu-for-all", scope="rank")
 def gpu_duplicate(job: Job) -> Iterator[Outcome]:
     """Two ranks run on the same GPU.
@@ -270,17 +280,11 @@ def gpu_duplicate(job: Job) -> Iterator[Outcome]:
     ``torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))``; start no more ranks than there are GPUs.
     """
     yield from not_seen(job)
-    users = [  # a lost GPU explains why there are fewer GPUs than ranks
-        # The substitute for an unreadable UUID is unique on one node only.
-        (rank.gpu if rank.gpu.startswith(("GPU-", "MIG-")) else f"{node.key} {rank.gpu}", rank)
-        for node, _ in without_loss(job)
-        for rank, _, fault, _, _ in values(job, node)
-        if rank.gpu is not None and fault is None
-    ]
-    if len({gpu for gpu, _ in users}) == len(users):
+    names = [gpu for gpu, _ in _users(job)]
+    if len(set(names)) == len(names):
         return
     by_another = explained(job)
-    by_gpu = grouped(users, lambda use: use[0]).values()
-    shared = [ranks for several in by_gpu if len(ranks := [rank for _, rank in several]) > 1 and not by_another(ranks)]
+    by_gpu = grouped(_users(job), lambda use: use[0]).values()
+    shared = [ranks for uses in by_gpu if len(ranks := [rank for _, rank in uses]) > 1 and not by_another(ranks)]
     for cause, gpus in grouped(shared, lambda ranks: cause_of(job, ranks)).items():
         yield shared_gpus(job, cause, gpus)

@@ -27,9 +27,14 @@ def hosts(job: Job) -> tuple[tuple[NodeFacts, HostFacts], ...]:
 @once
 def limited(job: Job) -> tuple[tuple[RankFacts, NodeFacts, Limits], ...]:
     """Return the ranks whose limits are known, each with its node and the limits of its process."""
-    nodes = {node.key: node for node in job.nodes}
-    known = {p.uid: (nodes[p.node], p.limits) for p in job.processes if p.limits is not None and p.node in nodes}
-    return tuple([(rank, *known[rank.process]) for rank in job.ranks if rank.process in known])
+    return tuple(
+        [
+            (rank, node, limits)
+            for node in job.nodes
+            for rank in job.ranks_on(node)
+            if (limits := job.process_of(rank).limits) is not None
+        ]
+    )
 
 
 def unread(job: Job) -> Iterator[NotChecked]:

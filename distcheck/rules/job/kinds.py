@@ -50,9 +50,15 @@ def kinds(job: Job) -> tuple[Kind, ...]:
     Of their numbers (RANK, SLURM_PROCID and so on) only whether they are set and numbers counts.
     """
     encode = msgspec.msgpack.Encoder().encode
-    nodes = {node.key: encode(_of_node(node)) for node in job.nodes}
-    processes = {p.uid: encode(_of_process(p)) + nodes[p.node] for p in job.processes}
-    found: dict[tuple[bytes, bytes], Kind] = {}
+    # Numbers, because what is encoded may be long, and is the same for most processes.
+    of_nodes: dict[bytes, int] = {}
+    nodes = {node.key: of_nodes.setdefault(encode(_of_node(node)), len(of_nodes)) for node in job.nodes}
+    of_processes: dict[tuple[int, bytes], int] = {}
+    processes = {
+        p.uid: of_processes.setdefault((nodes[p.node], encode(_of_process(p))), len(of_processes))
+        for p in job.processes
+    }
+    found: dict[tuple[int, bytes], Kind] = {}
     for place, rank in enumerate(job.ranks):
         key = processes[rank.process], encode(_of_rank(rank))
         kind = found.get(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -138,6 +139,8 @@ def _transferred(job: Job) -> dict[Way, list[PeerTrial]]:
 @once
 def stalled(job: Job) -> dict[Way, list[Transfer]]:
     """Return the transfers that stalled, by path."""
+    if not any(t.transfer is not None and t.transfer.stalled for t in job.peers):
+        return {}
     found = {
         way: [t.transfer for t in trials if t.transfer is not None and t.transfer.stalled]
         for way, trials in _transferred(job).items()
@@ -151,19 +154,29 @@ class Ways:
     def __init__(
         self, job: Job, leave_out: Collection[tuple[str, str, str]] = (), *, transferred: bool = False
     ) -> None:
-        """Sort the trials of a job by path.
+        """Take the trials of a job.
 
         `transferred` keeps those with a transfer; `leave_out` drops some by source, target and address.
         """
         self.job = job
-        self._names = {node.key: node.name for node in job.nodes}
-        self.tried = _transferred(job) if transferred else _tried(job)
-        if leave_out:
-            kept = {
-                way: [t for t in trials if (t.source, t.target, t.address) not in leave_out]
-                for way, trials in self.tried.items()
-            }
-            self.tried = {way: trials for way, trials in kept.items() if trials}
+        self._leave_out = leave_out
+        self._transferred = transferred
+
+    @cached_property
+    def tried(self) -> dict[Way, list[PeerTrial]]:
+        """The trials by path; not sorted before someone asks, because healthy jobs have no fault to locate."""
+        tried = _transferred(self.job) if self._transferred else _tried(self.job)
+        if not self._leave_out:
+            return tried
+        kept = {
+            way: [t for t in trials if (t.source, t.target, t.address) not in self._leave_out]
+            for way, trials in tried.items()
+        }
+        return {way: trials for way, trials in kept.items() if trials}
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        return {node.key: node.name for node in self.job.nodes}
 
     @property
     def _ranks(self) -> dict[str, list[RankFacts]]:

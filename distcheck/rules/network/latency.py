@@ -39,11 +39,13 @@ def net_high_latency(job: Job) -> Iterator[Outcome]:
     Fix: find where the path to the node becomes long.
     """
     ways = Ways(job)
-    pairs = _round_trips(ways)
-    if ways.tried and not pairs:
+    trials = (t for several in ways.tried.values() for t in several if t.uses)
+    measured = [t.round_trip_seconds for t in trials if t.round_trip_seconds is not None]
+    if ways.tried and not measured:
         yield NotChecked(reason="the kernel reported no round trips (TCP_INFO)", required=False)
-    if not pairs:
+    if max(measured, default=0.0) <= _NOTICED_SECONDS:
         return
+    pairs = _round_trips(ways)
     shortest = min(pairs.values())
     limit = max(_NOTICED_SECONDS, _TIMES * shortest)
     far = {pair: seconds for pair, seconds in pairs.items() if seconds > limit}

@@ -46,9 +46,9 @@ def lossy(job: Job) -> dict[Way, Lost]:
     segments although a single path sends too few. A group is proven lossy only if it is also lossy without its worst
     path, which may be a lossy pair. Losses that one node explains prove nothing about another node.
     """
-    ways = Ways(job, transferred=True)
-    if not any(t.transfer.repeated for trials in ways.tried.values() for t in trials if t.transfer):
+    if not any(t.transfer is not None and t.transfer.repeated for t in job.peers):
         return {}
+    ways = Ways(job, transferred=True)
     counts = {way: lost for way, trials in ways.tried.items() if (lost := _counted(trials)).segments > 0}
     worn = [way for way, lost in counts.items() if lost.repeated]
     ends = {(end, way[end]) for way in worn for end in (0, 1)}

@@ -29,6 +29,8 @@ Source: Mathis et al., The Macroscopic Behavior of the TCP Congestion Avoidance 
 @once
 def _unreached(job: Job) -> tuple[Ways, dict[Way, PeerTrial]]:
     """Return the paths on which an endpoint was not reached, each with the failed trial."""
+    if all(t.outcome == "met" for t in job.peers):
+        return Ways(job), {}
     ways = Ways(job, explained_trials(job))
     shut = {way: t for way, trials in ways.tried.items() for t in reversed(trials) if t.outcome != "met"}
     out, into = {source for source, _ in lossy(job)}, {target for _, target in lossy(job)}
