@@ -29,7 +29,7 @@ from distcheck.run.garbage import THRESHOLDS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import real_job
-from benchmarks.ratio import Pair, Row, at_most, of_growth, until_decided
+from benchmarks.ratio import Pair, Row, alone, at_most, of_growth, until_decided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 PARTS = 8
 FEWEST, MOST = 3, 8
 """Pairs."""
+OF_HUGE = 5
+"""Pairs of `huge`, each of which takes a minute."""
 GOAL = at_most(1.05)
+SECONDS = at_most(5.0)
 DEAR = 0.1
 """A rule that takes a larger share of the judging is named."""
 HEALTHY = "healthy"
@@ -55,22 +58,22 @@ FAULTS = (
 """Each is on a third of the nodes."""
 
 
-def whole(job: Job) -> tuple[float, Diagnosis]:
-    """Return the seconds of CPU to judge and render a job as users do, and its diagnosis; nothing in it waits."""
+def whole(job: Job) -> float:
+    """Return the seconds of CPU to judge and render a job as users do; nothing in it waits."""
     gc.collect()  # what was found out about a job refers to the job: only this frees it
     fresh = msgspec.structs.replace(job)  # without what the last round cached
     start = time.process_time()
     diagnosis = diagnose(fresh)
     report.render("text", fresh, diagnosis)
-    return time.process_time() - start, diagnosis
+    return time.process_time() - start
 
 
 class Sides:
     """A large job and the small ones, judged and rendered in turn: rule by rule, so that both meet the same machine."""
 
-    def __init__(self, kind: str, large: Job, small: Sequence[Job], of_large: Diagnosis | None = None) -> None:
+    def __init__(self, kind: str, large: Job, small: Sequence[Job]) -> None:
         self.kind, self.jobs = kind, ((large,), tuple(small))
-        self.diagnoses = [[of_large or diagnose(large)], [diagnose(job) for job in small]]
+        self.diagnoses = [[diagnose(job) for job in side] for side in self.jobs]
         codes = {diagnosis.verdict.exit_code for side in self.diagnoses for diagnosis in side}
         if {code == 0 for code in codes} != {kind == HEALTHY}:
             raise SystemExit(f"{kind}: exit codes {codes}")
@@ -100,7 +103,8 @@ class Sides:
         return took[0], took[1]
 
     def pairs(self) -> list[Pair]:
-        """Return pairs until the growth is known."""
+        """Return pairs until the growth is known; the first one, after which memory is used again, does not count."""
+        self.once(0)
         taken: list[Pair] = []
 
         def rows(found: list[Pair]) -> list[Row]:
@@ -128,13 +132,22 @@ def healthy(nodes: int) -> dict[str, object]:
     before = peak()
     large = real_job.healthy(nodes)
     built = peak()
-    each = [whole(large) for _ in range(FEWEST)]
+    gc.freeze()  # the facts: the searches for garbage between the runs need not look at them again
+    seconds: list[float] = []
+
+    def rows(taken: list[float]) -> list[Row]:
+        seconds[:] = taken
+        return [alone(HEALTHY, taken, SECONDS)]
+
+    until_decided(lambda _: whole(large), rows, FEWEST, MOST)
     most = peak()
-    sides = Sides(HEALTHY, large, [real_job.healthy(nodes // PARTS) for _ in range(PARTS)], each[-1][1])
+    small = [real_job.healthy(nodes // PARTS) for _ in range(PARTS)]
+    gc.freeze()
+    sides = Sides(HEALTHY, large, small)
     taken, of_rules = sides.pairs(), sides.shares()
     return {
         "pairs": {HEALTHY: taken},
-        "seconds": [seconds for seconds, _ in each],
+        "seconds": seconds,
         "job_GiB": built - before,
         "GiB": most - built,
         "dear": {name: share for name, share in of_rules.items() if share > DEAR},
@@ -144,6 +157,7 @@ def healthy(nodes: int) -> dict[str, object]:
 
 def faulty(nodes: int) -> dict[str, object]:
     large, *small = real_job.healthy(nodes), *(real_job.healthy(nodes // PARTS) for _ in range(PARTS))
+    gc.freeze()
     found = {}
     for fault in FAULTS:
         ill, *smaller = (real_job.faulty(job, fault, 3) for job in (large, *small))
@@ -154,10 +168,11 @@ def faulty(nodes: int) -> dict[str, object]:
 def huge(nodes: int) -> dict[str, object]:
     """Of jobs that do not fit into the memory beside each other; their facts are far larger than any cache."""
     small = real_job.healthy(nodes // PARTS)
-    theirs = [PARTS * whole(small)[0] for _ in range(FEWEST)]
+    theirs = [PARTS * whole(small) for _ in range(OF_HUGE)]
     del small
     large = real_job.healthy(nodes)
-    return {"pairs": {HEALTHY: [(whole(large)[0], its) for its in theirs]}, "GiB": peak()}
+    gc.freeze()
+    return {"pairs": {HEALTHY: [(whole(large), its) for its in theirs]}, "GiB": peak()}
 
 
 def main() -> None:
