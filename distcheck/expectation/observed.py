@@ -80,8 +80,9 @@ def _used(job: Job) -> dict[str, Sequence[Gpu]] | Missing:
             return Missing(reason="NCCL_HOSTID changes which ranks NCCL places on one node")
         names = [rank.run.gpu if rank.run and rank.run.gpu else rank.gpu for rank in ranks]
         devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
-        known = {_bare(gpu.uuid): gpu for gpu in devices if isinstance(gpu.uuid, str)}
-        used = [gpu for name in names if name and (gpu := known.get(_bare(name)))]
+        # NVML writes a prefix that torch does not.
+        known = {gpu.uuid.removeprefix("GPU-"): gpu for gpu in devices if isinstance(gpu.uuid, str)}
+        used = [gpu for name in names if name and (gpu := known.get(name.removeprefix("GPU-")))]
         if len(used) < len(names):
             return Missing(reason=f"{node.name}: it is unknown which GPUs the ranks used")
         if len({gpu.index for gpu in used}) < len(used):
@@ -90,11 +91,6 @@ def _used(job: Job) -> dict[str, Sequence[Gpu]] | Missing:
             return Missing(reason=f"{node.name}: GPUs are partitioned (MIG)")
         found[node.key] = used
     return found
-
-
-def _bare(uuid: str) -> str:
-    """Return a UUID without the prefix that NVML writes and torch does not."""
-    return uuid.lower().removeprefix("gpu-")
 
 
 def _inside(job: Job, gpus: dict[str, Sequence[Gpu]], *, alone: bool) -> Inside | Missing | None:

@@ -150,7 +150,7 @@ def gate_on_four_nodes() -> list[Row]:
             sides = ("gate", "torchrun", "import") if number < FEWEST else ("gate", "torchrun")
             return {side: ask(side)[0] for side in (sides if number % 2 else sides[::-1])}
 
-        return until_decided(once, rows, FEWEST, 6)
+        return until_decided(once, rows, FEWEST, 5)
 
 
 def net_on_four_nodes() -> list[Row]:

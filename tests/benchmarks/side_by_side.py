@@ -60,7 +60,7 @@ class Patience(NamedTuple):
     """Whether a row that very likely stays undecided ends before."""
 
 
-OF_MANY_ROWS = Patience(0.02, 32, 2.5, gives_up=True)
+OF_MANY_ROWS = Patience(0.02, 32, 1.0, gives_up=True)
 FOR_LONGER = Patience(0.02, 32, 150.0, gives_up=False)
 OF_FEW_ROWS = Patience(0.3, 8, 480.0, gives_up=False)
 SECONDS_OF_A_SESSION = 0.6
