@@ -41,9 +41,10 @@ def first_calls(job: Job) -> list[str]:
     joined = [run.joined_seconds for run in runs if run.joined_seconds is not None]
     if not joined:
         return []
-    calls = [run.first_call_seconds for run in runs]
-    operations = dict.fromkeys(op for first in calls for op in first)
-    slow = {op: max([first.get(op, 0.0) for first in calls]) for op in operations}
+    slow: dict[str, float] = {}
+    for run in runs:
+        for op, seconds in run.first_call_seconds.items():
+            slow[op] = max(slow.get(op, 0.0), seconds)
     parts = [f"process group {_duration(max(joined))}", *(f"first {op} {_duration(s)}" for op, s in slow.items())]
     return [f"start-up, slowest rank: {', '.join(parts)}"]
 
