@@ -61,7 +61,7 @@ class Patience(NamedTuple):
 
 
 OF_MANY_ROWS = Patience(0.02, 32, 1.0, gives_up=True)
-FOR_LONGER = Patience(0.02, 32, 150.0, gives_up=False)
+FOR_LONGER = Patience(0.02, 32, 45.0, gives_up=False)
 OF_FEW_ROWS = Patience(0.3, 8, 480.0, gives_up=False)
 SECONDS_OF_A_SESSION = 0.6
 """Ten times these end the bursts with the same buffers on a machine that is busy."""
