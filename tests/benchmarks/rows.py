@@ -222,9 +222,10 @@ def judging_and_rendering() -> list[Row]:
     rows.append(counted(what, healthy["dearest"], None, healthy["dearest"], at_most(0.1), ""))
     costs = {"judge_seconds_per_rank": statistics.median(seconds) / many}
     rows.append(alone(f"{name}, healthy: seconds of CPU", seconds, at_most(5.0), costs=costs))
-    of_memory = {"judge_bytes_per_rank": healthy["GiB"] * (1 << 30) / many}
-    what = f"{name}, peak memory beyond the job's own"
-    rows.append(counted(what, healthy["GiB"], None, healthy["GiB"], at_most(0.5), "GiB", of_memory))
+    memory = float(output_of_script("judging_memory.py", str(few)))
+    of_memory = {"judge_bytes_per_rank": memory * (1 << 30) / few}
+    what = f"judge and render {few} ranks, peak memory beyond the job's own: at most 0.5 GiB for {many}"
+    rows.append(counted(what, memory, None, memory, at_most(0.5 * few / many), "GiB", of_memory))
     of_facts = {"job_bytes_per_rank": healthy["job_GiB"] * (1 << 30) / many}
     what = f"memory of the facts of {many} ranks"
     return [*rows, counted(what, healthy["job_GiB"], None, healthy["job_GiB"], at_most(2.0), "GiB", of_facts)]
@@ -343,7 +344,7 @@ COVERS: dict[str, tuple[str, ...]] = {
     "figures_against_a_bare_loop": _FIGURES,
     "figures_for_longer": _FIGURES,
     "figures_of_a_group_against_a_bare_loop": _FIGURES,
-    "judging_and_rendering": _JUDGING,
+    "judging_and_rendering": (*_JUDGING, "tests/benchmarks/judging_memory.py"),
     "judging_half_a_million_ranks": _JUDGING,
     "roll_call_against_a_tcp_store": ("distcheck/rollcall/*.py", "tests/benchmarks/roll_call.py"),
     "roll_call_of_many_nodes": (
