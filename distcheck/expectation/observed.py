@@ -79,10 +79,7 @@ def _used(job: Job) -> dict[str, Sequence[Gpu]] | Missing:
         if any(rank.environment.get("NCCL_HOSTID") for rank in ranks):
             return Missing(reason="NCCL_HOSTID changes which ranks NCCL places on one node")
         names = [rank.run.gpu if rank.run and rank.run.gpu else rank.gpu for rank in ranks]
-        devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
-        # NVML writes a prefix that torch does not.
-        known = {gpu.uuid.removeprefix("GPU-"): gpu for gpu in devices if isinstance(gpu.uuid, str)}
-        used = [gpu for name in names if name and (gpu := known.get(name.removeprefix("GPU-")))]
+        used = _named(names, node.gpus.devices if isinstance(node.gpus, Gpus) else ())
         if len(used) < len(names):
             return Missing(reason=f"{node.name}: it is unknown which GPUs the ranks used")
         if len({gpu.index for gpu in used}) < len(used):
@@ -91,6 +88,17 @@ def _used(job: Job) -> dict[str, Sequence[Gpu]] | Missing:
             return Missing(reason=f"{node.name}: GPUs are partitioned (MIG)")
         found[node.key] = used
     return found
+
+
+def _named(names: Sequence[str | None], devices: Sequence[Gpu]) -> list[Gpu]:
+    """Return the GPUs with these UUIDs, without those that are not there."""
+    known = {gpu.uuid: gpu for gpu in devices}
+    used = [gpu for name in names if name and (gpu := known.get(name))]
+    if len(used) == len(names):
+        return used
+    # NVML writes a prefix that torch does not.
+    bare = {uuid.removeprefix("GPU-"): gpu for uuid, gpu in known.items() if isinstance(uuid, str)}
+    return [gpu for name in names if name and (gpu := bare.get(name.removeprefix("GPU-")))]
 
 
 def _inside(job: Job, gpus: dict[str, Sequence[Gpu]], *, alone: bool) -> Inside | Missing | None:

@@ -101,18 +101,12 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
     for node, gpus in gpus_of(job.nodes):
         shown = job.node_names[node.key]
         for rank in job.ranks_on(node):
-            process, number, used = job.process_of(rank), rank.placement.rank, rank.gpu
+            process, where, used = job.process_of(rank), rank.placement, rank.gpu
+            gpu = None if used is None else gpus.get(used) or RankGpu(None, used, None, None)
+            status = marked.status(rank, process.stage, node.name)
+            mesh = None if places is None else places(where.rank)
             rows.append(
-                RankRow(
-                    rank=number,
-                    node=shown,
-                    local_rank=rank.placement.local_rank,
-                    gpu=None if used is None else gpus.get(used) or RankGpu(None, used, None, None),
-                    master=_master(process),
-                    stage=process.stage,
-                    status=marked.status(rank, process.stage, node.name),
-                    mesh=places(number),
-                )
+                RankRow(where.rank, shown, where.local_rank, gpu, _master(process), process.stage, status, mesh)
             )
     if job.missing_ranks:
         from distcheck.rules.job.homes import homes  # imported late: costs start-up time, rarely used
@@ -122,8 +116,8 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
     return tuple(sorted(rows, key=lambda row: math.inf if row.rank is None else row.rank))
 
 
-def _places(job: Job) -> Callable[[int | None], dict[str, GroupPlace] | None]:
-    """Return a function that returns a rank's groups in the mesh."""
+def _places(job: Job) -> Callable[[int | None], dict[str, GroupPlace] | None] | None:
+    """Return a function that returns a rank's groups in the mesh, None without a mesh."""
     if job.asked.mesh is not None:
         from distcheck.report.mesh import group_places  # only needed with --mesh
         from distcheck.rules.job.mesh import mesh_of
@@ -131,7 +125,7 @@ def _places(job: Job) -> Callable[[int | None], dict[str, GroupPlace] | None]:
         mesh = mesh_of(job)
         if mesh is not None:
             return partial(group_places, mesh)
-    return lambda _: None
+    return None
 
 
 class _Marks:

@@ -60,12 +60,13 @@ def _gpus(node: NodeFacts, near: _Nics) -> dict[str, RankGpu]:
 
 def _row(gpu: Gpu, name: str, places: Mapping[str, PciPlace], near: _Nics) -> RankGpu:
     address = gpu.pci if isinstance(gpu.pci, str) else ""
-    place = places.get(address)
     numa, cpus = (gpu.health.numa_node, gpu.health.cpus) if gpu.health is not None else (None, None)
-    if isinstance(numa, Missing) or numa is None:  # NVML does not report it in containers with few privileges
-        numa = place.numa_node if place is not None else None
-    if isinstance(cpus, Missing) or not cpus:
-        cpus = place.cpus if place is not None else ""
+    if numa is None or not cpus or isinstance(numa, Missing) or isinstance(cpus, Missing):
+        place = places.get(address)  # NVML does not report it in containers with few privileges
+        if isinstance(numa, Missing) or numa is None:
+            numa = place.numa_node if place is not None else None
+        if isinstance(cpus, Missing) or not cpus:
+            cpus = place.cpus if place is not None else ""
     nic, distance = near.get(address, (None, None))
     return RankGpu(
         gpu.index,

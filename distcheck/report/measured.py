@@ -44,7 +44,8 @@ def first_calls(job: Job) -> list[str]:
     slow: dict[str, float] = {}
     for run in runs:
         for op, seconds in run.first_call_seconds.items():
-            slow[op] = max(slow.get(op, 0.0), seconds)
+            if seconds > slow.setdefault(op, seconds):
+                slow[op] = seconds
     parts = [f"process group {_duration(max(joined))}", *(f"first {op} {_duration(s)}" for op, s in slow.items())]
     return [f"start-up, slowest rank: {', '.join(parts)}"]
 

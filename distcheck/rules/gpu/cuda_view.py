@@ -63,13 +63,15 @@ def shown(job: Job) -> tuple[Shown, ...]:
     """
     found = []
     for node, _ in without_loss(job):
-        for rank, _, fault, own, expected in values(job, node):
-            view = rank.cuda
-            if fault is not None or not isinstance(view, CudaView) or view.error:
-                continue
-            uuids = tuple([device.uuid for device in view.devices])
-            if uuids != expected.uuids and all(uuids):
-                found.append(Shown(node, own, rank, uuids, expected.uuids))
+        for ranks, _, fault, own, visible in values(job, node):
+            expected = visible.uuids
+            for rank in ranks if fault is None else ():
+                view = rank.cuda
+                if not isinstance(view, CudaView) or view.error:
+                    continue
+                uuids = tuple([device.uuid for device in view.devices])
+                if uuids != expected and all(uuids):
+                    found.append(Shown(node, own, rank, uuids, expected))
     return tuple(found)
 
 

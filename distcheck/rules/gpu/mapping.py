@@ -21,6 +21,7 @@ from distcheck.rules.gpu.nodes import (
     lacks_gpus,
     not_seen,
     nvidia_nodes,
+    ranks_without_fault,
     seen,
     values,
     without_loss,
@@ -156,7 +157,7 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
             continue
         blind = [v for v in values(job, node) if not v.fault and not v.shown.uuids]
         for (value, shown), alike in grouped(blind, lambda v: (v.value, v.shown)).items():
-            ranks = [v.rank for v in alike]
+            ranks = [rank for v in alike for rank in v.ranks]
             message = f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 60)} shows no GPU: {brief(shown.stop, 120)}"
             fix = Fix("Select another GPU.", (f"unset {VARIABLE}", "nvidia-smi -L"))
             yield found(job, ranks, message, fix, evidence={VARIABLE: value, "stopped_by": shown.stop})
@@ -256,8 +257,8 @@ def gpu_cvd_uuid_stale(job: Job) -> Iterator[Outcome]:
 def _users(job: Job) -> Iterator[tuple[str, RankFacts]]:
     """Yield the GPUs that ranks take, each with the rank; a lost GPU explains why a node has fewer GPUs than ranks."""
     for node, _ in without_loss(job):
-        for rank, _, fault, _, _ in values(job, node):
-            if rank.gpu is not None and fault is None:
+        for rank in ranks_without_fault(job, node):
+            if rank.gpu is not None:
                 # The substitute for an unreadable UUID is unique on one node only.
                 yield rank.gpu if rank.gpu.startswith(("GPU-", "MIG-")) else f"{node.key} {rank.gpu}", rank
 

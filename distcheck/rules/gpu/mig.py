@@ -83,12 +83,12 @@ def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
     yield from not_seen(job)
     hidden: dict[tuple[str, int], list[RankFacts]] = {}
     for node, _ in seen(job):
-        for rank, value, fault, _, shown in values(job, node):
+        for ranks, value, fault, _, shown in values(job, node):
             if value is None or fault is not None or not shown.stop:
                 continue
             items = [item for item in value.split(",") if item.strip()]
             if len(items) > 1 and len(shown.uuids) == 1 and shown.uuids[0].startswith("MIG-"):
-                hidden.setdefault((value, len(items)), []).append(rank)
+                hidden.setdefault((value, len(items)), []).extend(ranks)
     users = grouped(taken(job) if hidden else (), lambda t: (t.node.key, t.rank.gpu))
     alone = {id(group[0].rank) for group in users.values() if len(group) == 1}
     for (value, count), several in hidden.items():

@@ -83,16 +83,18 @@ def undivided(job: Job) -> tuple[Undivided, ...]:
         usable, total = (len(visible(None, gpus).uuids) for gpus in (devices, _whole(devices)))
         without: dict[int, RankFacts] = {}
         needed: set[int] = set()
-        for rank, value, fault, own, expected in values(job, node):
+        for ranks, value, fault, own, expected in values(job, node):
             if fault or not any(_is_empty(gpu) for gpu in own):
                 continue
-            shown = rank.visible_gpus if isinstance(rank.visible_gpus, tuple) else expected.uuids
-            meant, local = visible(value, _whole(own)).uuids, rank.placement.local_rank
-            beyond = local is not None and len(shown) <= local < len(meant)  # the one GPU is another rank's
-            if not beyond and (shown or device_of(local, meant) is None):
-                continue
-            without[id(rank)] = rank
-            needed |= {gpu.index for gpu in own if _is_empty(gpu) and usable_name(gpu) in meant}
+            meant = visible(value, _whole(own)).uuids
+            for rank in ranks:
+                shown = rank.visible_gpus if isinstance(rank.visible_gpus, tuple) else expected.uuids
+                local = rank.placement.local_rank
+                beyond = local is not None and len(shown) <= local < len(meant)  # the one GPU is another rank's
+                if not beyond and (shown or device_of(local, meant) is None):
+                    continue
+                without[id(rank)] = rank
+                needed |= {gpu.index for gpu in own if _is_empty(gpu) and usable_name(gpu) in meant}
         if "node" in job.asked.looks:
             without, needed = {}, {gpu.index for gpu in empty if usable < (job.asked.gpus or 1) <= total}
         if needed:

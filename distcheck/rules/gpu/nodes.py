@@ -11,6 +11,7 @@ from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import NotChecked
 from distcheck.rules.gpu.nvml_errors import NO_DRIVER, error_code
+from distcheck.rules.job.kinds import kinds
 from distcheck.rules.wording import grouped, numbers_of, once
 from distcheck.selection.visible_devices import Fault, Visible, fault_in, visible
 
@@ -21,15 +22,15 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Value(NamedTuple):
-    """A rank's CUDA_VISIBLE_DEVICES and how CUDA reads it."""
+    """A CUDA_VISIBLE_DEVICES of ranks of one node, and how CUDA reads it."""
 
-    rank: RankFacts
+    ranks: Sequence[RankFacts]
     value: str | None
     """None: unset."""
     fault: Fault | None
     """What is wrong with it."""
     own: tuple[Gpu, ...]
-    """Those of its node's GPUs that the rank's process may open."""
+    """Those of the node's GPUs that the processes of these ranks may open."""
     shown: Visible
 
 
@@ -106,29 +107,40 @@ def all_visible(job: Job, node: NodeFacts) -> Visible:
 
 
 def values(job: Job, node: NodeFacts) -> tuple[Value, ...]:
-    """Return a node's ranks with their CUDA_VISIBLE_DEVICES; empty where NVML did not answer."""
+    """Return a node's ranks by their CUDA_VISIBLE_DEVICES; empty where NVML did not answer."""
     return _values(job).get(node.key, ())
+
+
+def ranks_without_fault(job: Job, node: NodeFacts) -> Iterator[RankFacts]:
+    """Yield a node's ranks whose CUDA_VISIBLE_DEVICES CUDA reads as intended, and those without one."""
+    for ranks, _, fault, _, _ in values(job, node):
+        if fault is None:
+            yield from ranks
 
 
 @once
 def _values(job: Job) -> dict[str, tuple[Value, ...]]:
     partial = {process.uid: process.gpus.devices for process in job.processes if process.gpus is not None}
-    return {node.key: tuple(_of_node(job, node, devices, partial)) for node, devices in seen(job)}
+    chosen = any(VARIABLE in kind.first.environment for kind in kinds(job))
+    if chosen or partial:
+        return {node.key: tuple(_of_node(job, node, devices, partial)) for node, devices in seen(job)}
+    return {
+        node.key: (Value(job.ranks_on(node), None, None, devices, all_visible(job, node)),)
+        for node, devices in seen(job)
+    }
 
 
 def _of_node(
     job: Job, node: NodeFacts, devices: tuple[Gpu, ...], partial: dict[str, tuple[Gpu, ...]]
 ) -> Iterator[Value]:
-    """Yield a node's ranks; `partial`: the GPUs of each process that may open only some of its node's."""
-    known: dict[tuple[str | None, int], tuple[Fault | None, tuple[Gpu, ...], Visible]]
-    known = {(None, id(devices)): (None, devices, all_visible(job, node))}
+    """Yield a node's values; `partial`: the GPUs of each process that may open only some of its node's."""
+    alike: dict[tuple[str | None, int], tuple[tuple[Gpu, ...], list[RankFacts]]] = {}
     for rank in job.ranks_on(node):
         value, own = rank.environment.get(VARIABLE), partial.get(rank.process, devices)
-        key = value, id(own)
-        if key not in known:
-            known[key] = None if value is None else fault_in(value, own), own, visible(value, own)
-        fault, own, shown = known[key]
-        yield Value(rank, value, fault, own, shown)
+        alike.setdefault((value, id(own)), (own, []))[1].append(rank)
+    for (value, _), (own, ranks) in alike.items():
+        fault = None if value is None else fault_in(value, own)
+        yield Value(ranks, value, fault, own, visible(value, own))
 
 
 def card_of(job: Job, rank: RankFacts) -> dict[str, Any]:

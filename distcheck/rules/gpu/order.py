@@ -12,7 +12,7 @@ from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, Severity
 from distcheck.rules.gpu.cuda_view import LIBRARY, ORDER, Shown, order_matters, shown, title
-from distcheck.rules.gpu.nodes import VARIABLE, not_seen, seen, values
+from distcheck.rules.gpu.nodes import VARIABLE, not_seen, ranks_without_fault, seen
 from distcheck.rules.wording import are, brief, by_name, found, grouped, listed, named, rank_name
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def gpu_order_mismatch(job: Job) -> Iterator[Outcome]:
     unsure = [
         rank
         for node, devices in seen(job)
-        for rank, _, fault, _, _ in values(job, node)
-        if fault is None and not isinstance(rank.cuda, CudaView) and _not_asked(rank) and order_matters(rank, devices)
+        for rank in ranks_without_fault(job, node)
+        if not isinstance(rank.cuda, CudaView) and _not_asked(rank) and order_matters(rank, devices)
     ]
     if unsure:
         yield found(

@@ -10,7 +10,7 @@ from distcheck.facts.ranges import fold
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import undivided
-from distcheck.rules.gpu.nodes import VARIABLE, values, without_loss
+from distcheck.rules.gpu.nodes import VARIABLE, ranks_without_fault, without_loss
 from distcheck.rules.gpu.sharing import sharing_allowed
 from distcheck.rules.gpu.shortfall import shortfalls
 from distcheck.rules.job.agents import restarted
@@ -35,8 +35,8 @@ def beyond_visible(job: Job) -> list[list[RankFacts]]:
     without = [
         rank
         for node, _ in without_loss(job)
-        for rank, _, fault, _, _ in values(job, node)
-        if fault is None and rank.gpu is None and rank.placement.local_rank is not None and _shown(rank)
+        for rank in ranks_without_fault(job, node)
+        if rank.gpu is None and rank.placement.local_rank is not None and _shown(rank)
         if id(rank) not in reported
     ]
     own = {node.key: _own_lists(job, node) for node in job.nodes} if without else {}

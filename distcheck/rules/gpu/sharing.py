@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import by_mixture, undivided
-from distcheck.rules.gpu.nodes import VARIABLE, card_of, values, without_loss
+from distcheck.rules.gpu.nodes import VARIABLE, card_of, ranks_without_fault, without_loss
 from distcheck.rules.job.agents import restarted
 from distcheck.rules.job.world import lonely
 from distcheck.rules.wording import brief, by_name, found, named, rank_name
@@ -40,8 +40,8 @@ def shown_one(job: Job) -> set[int]:
     return {
         id(rank)
         for node, _ in without_loss(job)
-        for rank, _, fault, _, _ in values(job, node)
-        if fault is None and isinstance(rank.visible_gpus, tuple) and len(rank.visible_gpus) == 1
+        for rank in ranks_without_fault(job, node)
+        if isinstance(rank.visible_gpus, tuple) and len(rank.visible_gpus) == 1
     }
 
 

@@ -25,11 +25,11 @@ def wrong_values(job: Job, kind: str) -> Iterator[Outcome]:
     yield from not_seen(job)
     groups: dict[tuple[str, Fault], list[tuple[RankFacts, tuple[Gpu, ...]]]] = {}
     harmful = set()
-    for rank, value, fault, own, shown in _wrong(job):
+    for alike, value, fault, own, shown in _wrong(job):
         if value is None or fault is None or fault.kind != kind:
             continue
-        groups.setdefault((value, fault), []).append((rank, own))
-        if rank.placement.local_rank is None or rank.placement.local_rank >= len(shown.uuids):
+        groups.setdefault((value, fault), []).extend((rank, own) for rank in alike)
+        if any(r.placement.local_rank is None or r.placement.local_rank >= len(shown.uuids) for r in alike):
             harmful.add((value, fault))
     for (value, fault), holders in groups.items():
         ranks, devices = [rank for rank, _ in holders], holders[0][1]

@@ -228,7 +228,9 @@ def duplicates(job: Job, chosen: list[Choice], reached: Reach) -> dict[str, list
     device. Addresses of bridges and tunnels, which are the same on every host, and those inside a machine do not count.
     """
     there = [(node, node.interfaces) for node in job.nodes if not isinstance(node.interfaces, Missing)]
-    seen = Counter(i.address for _, interfaces in there for i in interfaces)
+    seen = Counter[str]()
+    for _, interfaces in there:
+        seen.update([i.address for i in interfaces])
     repeated = {a for a, times in seen.items() if times > 1 and not is_here(a) and not link_local(a)}
     holders: dict[str, dict[str, tuple[NodeFacts, str]]] = {}
     matter: set[str] = set()

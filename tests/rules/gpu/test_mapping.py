@@ -338,6 +338,12 @@ def test_a_wrong_list_that_leaves_each_rank_its_gpu_is_a_warning(of, with_value,
     assert result.verdict.exit_code == 0
 
 
+def test_ranks_of_a_node_with_other_values_between_them_are_told_apart(of, with_value, judge):
+    job = with_value(with_value(of(2, 4, 4), "0,0", [1, 3, 6]), "", [2])
+    found = judge(job, "gpu").findings
+    assert [(f.rule, f.ranks) for f in found] == [("gpu-cvd-empty", (2,)), ("gpu-cvd-duplicate", (1, 3, 6))]
+
+
 def test_the_same_value_on_all_nodes_is_one_finding(of, with_value, only):
     finding = only(with_value(of(4, 2, 4), "[0,1]"))
     assert finding.nodes == ("node1", "node2", "node3", "node4")
