@@ -1,0 +1,77 @@
+import json
+
+import pytest
+from benchmarks import nccl_tests
+from benchmarks.nccl_tests import PROGRAMS, SIZES, figures_against_nccl_tests, in_place, possible
+from benchmarks.programs import NotMeasuredError
+from benchmarks.run import chosen
+
+HEAD = """\
+# nThread 1 nGpus 8 minBytes 1048576 maxBytes 268435456 step: 4(factor) warmup iters: 5 iters: 20 validation: 1 graph: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid   5092 on  node1 device  0 [0x1b] NVIDIA H100 80GB HBM3
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+"""
+TAIL = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 201.4\n"
+
+
+def line(size, microseconds, *, redop="sum", root="-1"):
+    out_of_place, in_place = "99.99   17.80   31.15      0", f"{microseconds:>7}   17.99   31.48      0"
+    return f"{size:12d} {size // 4:12d}     float  {redop:>6}  {root:>6}  {out_of_place}  {in_place}\n"
+
+
+def output(microseconds=50.0, sizes=SIZES, **words):
+    return HEAD + "".join(line(size, microseconds, **words) for size in sizes) + TAIL
+
+
+@pytest.fixture
+def eight_gpus(monkeypatch):
+    """Give this machine eight GPUs and the programs; return a function that says what both sides take."""
+    monkeypatch.setattr(nccl_tests, "gpus", lambda: 8)
+    monkeypatch.setattr(nccl_tests.shutil, "which", lambda name: f"/usr/bin/{name}")
+
+    def take(ours, theirs):
+        def output_of(command):
+            if command[0] in PROGRAMS.values():
+                return output(theirs)
+            rows = [
+                {"op": op, "bytes": size, "seconds": {"mean": ours / 1e6}}
+                for op in command[command.index("--ops") + 1].split(",")
+                for size in map(int, command[command.index("--sizes") + 1].split(","))
+            ]
+            return json.dumps({"bandwidth": rows})
+
+        monkeypatch.setattr(nccl_tests, "output_of", output_of)
+
+    return take
+
+
+def test_the_times_in_place_are_read_for_operations_with_and_without_a_reduction():
+    assert in_place(output(58.29))[1 << 20] == pytest.approx(58.29e-6)
+    assert in_place(output("1445.2", redop="none", root="0")) == dict.fromkeys(SIZES, pytest.approx(1445.2e-6))
+
+
+def test_a_size_without_a_line_is_an_error_that_shows_the_end_of_the_output():
+    with pytest.raises(NotMeasuredError, match=r"(?s)no line for 268435456 bytes: .*201\.4"):
+        in_place(output(sizes=SIZES[:-1]))
+
+
+@pytest.mark.parametrize(("ours", "met"), [(50.0, "yes"), (50.9, "yes"), (52.0, "NO"), (48.0, "NO")])
+def test_figures_within_two_per_cent_of_nccl_tests_are_met(eight_gpus, ours, met):
+    eight_gpus(ours, 50.0)
+    rows = figures_against_nccl_tests()
+    assert {row.met for row in rows} == {met}
+    assert [row.name for row in rows][:2] == [f"all_reduce, {size} MiB, 8 GPUs / all_reduce_perf" for size in (1, 4)]
+    assert len(rows) == 2 * len(SIZES)
+
+
+def test_a_whole_run_has_these_rows_only_where_there_is_something_to_compare_with(eight_gpus, monkeypatch):
+    assert "figures_against_nccl_tests" in chosen(None)
+    monkeypatch.setattr(nccl_tests, "gpus", lambda: 1)
+    assert not possible()
+    assert "figures_against_nccl_tests" not in chosen(None)
+    with pytest.raises(NotMeasuredError, match="two GPUs; there are 1"):
+        figures_against_nccl_tests()
