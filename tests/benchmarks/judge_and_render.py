@@ -3,9 +3,9 @@
 Prints as JSON by kind of job the seconds of CPU that one job of RANKS ranks took and that `PARTS` jobs of as many ranks
 in all took, pair by pair. Each rule judges the large job and all parts before the next rule does: both sides then read
 as many facts again and again, a slow moment of the machine meets both, and only the growth of the work is left. For
-``healthy`` also: the seconds of the whole, as for users; what the job itself takes and what judging and rendering it
-takes beyond that at its peak, in GiB; the share of each rule that takes more than a tenth of judging it, and the
-largest share.
+healthy jobs also: the seconds of the whole, as for users; what the job itself takes, and with it what judging and
+rendering it takes at its peak, in GiB; the share of each rule that takes more than a tenth of judging it, and the
+largest share. ``huge`` is a healthy job of which every run takes a minute.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PARTS = 8
 FEWEST, MOST = 3, 8
 """Pairs."""
 OF_HUGE = 5
-"""Pairs of `huge`, each of which takes a minute."""
+"""The most pairs of a huge job."""
 GOAL = at_most(1.05)
 SECONDS = at_most(5.0)
 DEAR = 0.1
@@ -63,8 +63,7 @@ def whole(job: Job) -> float:
     gc.collect()  # what was found out about a job refers to the job: only this frees it
     fresh = msgspec.structs.replace(job)  # without what the last round cached
     start = time.process_time()
-    diagnosis = diagnose(fresh)
-    report.render("text", fresh, diagnosis)
+    report.render("text", fresh, diagnose(fresh))
     return time.process_time() - start
 
 
@@ -102,7 +101,7 @@ class Sides:
         time_both(partial(report.render, "text"), number % 2)
         return took[0], took[1]
 
-    def pairs(self) -> list[Pair]:
+    def pairs(self, most: int = MOST) -> list[Pair]:
         """Return pairs until the growth is known."""
         taken: list[Pair] = []
 
@@ -110,7 +109,7 @@ class Sides:
             taken[:] = found
             return [of_growth(self.kind, found, PARTS, GOAL)]
 
-        until_decided(self.once, rows, FEWEST, MOST)
+        until_decided(self.once, rows, FEWEST, most)
         return taken
 
     def shares(self) -> dict[str, float]:
@@ -127,7 +126,8 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
 
 
-def healthy(nodes: int) -> dict[str, object]:
+def healthy(nodes: int, times: int = MOST, pairs: int = MOST) -> dict[str, object]:
+    """Measure the whole so many times at most, and so many pairs."""
     before = peak()
     large = real_job.healthy(nodes)
     built = peak()
@@ -138,18 +138,18 @@ def healthy(nodes: int) -> dict[str, object]:
         seconds[:] = taken
         return [alone(HEALTHY, taken, SECONDS)]
 
-    until_decided(lambda _: whole(large), rows, FEWEST, MOST)
+    until_decided(lambda _: whole(large), rows, FEWEST, times)
     most = peak()
     small = [real_job.healthy(nodes // PARTS) for _ in range(PARTS)]
     gc.freeze()
     sides = Sides(HEALTHY, large, small)
     sides.once(0)  # the memory that the first one takes is used again by the others
-    taken, of_rules = sides.pairs(), sides.shares()
+    taken, of_rules = sides.pairs(pairs), sides.shares()
     return {
         "pairs": {HEALTHY: taken},
         "seconds": seconds,
         "job_GiB": built - before,
-        "GiB": most - built,
+        "GiB": most,
         "dear": {name: share for name, share in of_rules.items() if share > DEAR},
         "dearest": max(of_rules.values()),
     }
@@ -165,20 +165,11 @@ def faulty(nodes: int) -> dict[str, object]:
     return {"pairs": found}
 
 
-def huge(nodes: int) -> dict[str, object]:
-    """Of jobs that do not fit into the memory beside each other; their facts are far larger than any cache."""
-    small = real_job.healthy(nodes // PARTS)
-    theirs = [PARTS * whole(small) for _ in range(OF_HUGE)]
-    del small
-    large = real_job.healthy(nodes)
-    gc.freeze()
-    return {"pairs": {HEALTHY: [(whole(large), its) for its in theirs]}, "GiB": peak()}
-
-
 def main() -> None:
     gc.set_threshold(*THRESHOLDS)
     whole(real_job.healthy(2))  # imports the rules, once for all that follows
     nodes = int(sys.argv[2]) // real_job.GPUS
+    huge = partial(healthy, times=FEWEST, pairs=OF_HUGE)
     print(json.dumps({HEALTHY: healthy, "faulty": faulty, "huge": huge}[sys.argv[1]](nodes)))
 
 

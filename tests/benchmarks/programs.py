@@ -48,7 +48,7 @@ def output_of(command: Sequence[str], **variables: str) -> str:
     launcher = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     environ = {name: value for name, value in os.environ.items() if name not in launcher}
     run = subprocess.run(
-        command, env={**environ, **variables}, capture_output=True, text=True, timeout=1800, check=False
+        command, env={**environ, **variables}, capture_output=True, text=True, timeout=3600, check=False
     )
     if run.returncode != 0:
         raise NotMeasuredError(

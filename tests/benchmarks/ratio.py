@@ -127,11 +127,6 @@ def estimate_of_ratios(ratios: Iterable[float]) -> Estimate:
     return Estimate(*(math.exp(value) for value in estimate([math.log(ratio) for ratio in ratios])))
 
 
-def beside(bursts: Sequence[float], before: Sequence[float], after: Sequence[float]) -> list[float]:
-    """Return bursts over the mean of their neighbours, so that a machine that slows down evenly changes nothing."""
-    return [burst / math.sqrt(a * b) for burst, a, b in zip(bursts, before, after, strict=False)]
-
-
 def compared(name: str, pairs: Sequence[Pair], goal: Interval, costs: Mapping[str, float] | None = None) -> Row:
     """Return the row of ours / theirs."""
     ours, theirs = map(statistics.median, zip(*pairs, strict=True))

@@ -20,6 +20,7 @@ from benchmarks.large import (
     roll_call_of_many_nodes,
     starting_by_ssh,
 )
+from benchmarks.nccl_tests import figures_against_nccl_tests
 from benchmarks.programs import (
     HERE,
     NotMeasuredError,
@@ -47,7 +48,6 @@ from benchmarks.ratio import (
 from benchmarks.unit_costs import unit_costs
 
 PYTHON = sys.executable
-FEWEST = 3
 BARE = "import os, torch, torch.distributed\npid = os.fork()\nos._exit(0) if pid == 0 else os.waitpid(pid, 0)"
 """An import of torch and one fork."""
 
@@ -134,10 +134,10 @@ def gate_on_four_nodes() -> list[Row]:
     """A gate costs a job what it takes beyond an import of torch on every node, after which the job's own is quick."""
     name = "whole gate on 4 nodes x 2 ranks"
 
+    sides = ("gate", "torchrun", "import")
+
     def rows(runs: list[dict[str, float]]) -> list[Row]:
-        torchrun, imports = (
-            [(run["gate"], run[other]) for run in runs if other in run] for other in ("torchrun", "import")
-        )
+        torchrun, imports = ([(run["gate"], run[other]) for run in runs] for other in sides[1:])
         return [
             compared(f"{name} / torchrun of a bare all_reduce", torchrun, at_most(0.42)),
             beyond(f"{name}, seconds beyond an import of torch on each node", imports, at_most(1.5)),
@@ -147,10 +147,9 @@ def gate_on_four_nodes() -> list[Row]:
         ask("start")
 
         def once(number: int) -> dict[str, float]:
-            sides = ("gate", "torchrun", "import") if number < FEWEST else ("gate", "torchrun")
             return {side: ask(side)[0] for side in (sides if number % 2 else sides[::-1])}
 
-        return until_decided(once, rows, FEWEST, 5)
+        return until_decided(once, rows, 4, 8)
 
 
 def net_on_four_nodes() -> list[Row]:
@@ -237,7 +236,7 @@ def judging_half_a_million_ranks() -> list[Row]:
     name, pairs = f"judge and render {ranks} ranks, healthy", found["pairs"]["healthy"]
     return [
         growth(f"{name}: exponent of the growth from {ranks // 8}", pairs),
-        alone(f"{name}: seconds of CPU", [large for large, _ in pairs], at_most(60.0)),
+        alone(f"{name}: seconds of CPU", found["seconds"], at_most(60.0)),
         counted(f"{name}: memory, the job's own included", found["GiB"], None, found["GiB"], at_most(16.0), "GiB"),
     ]
 
@@ -277,6 +276,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
         figures_against_a_bare_loop,
         figures_for_longer,
         figures_of_a_group_against_a_bare_loop,
+        figures_against_nccl_tests,
         judging_and_rendering,
         judging_half_a_million_ranks,
         roll_call_against_a_tcp_store,
@@ -344,6 +344,7 @@ COVERS: dict[str, tuple[str, ...]] = {
     "figures_against_a_bare_loop": _FIGURES,
     "figures_for_longer": _FIGURES,
     "figures_of_a_group_against_a_bare_loop": _FIGURES,
+    "figures_against_nccl_tests": (*_FIGURES, "tests/benchmarks/nccl_tests.py"),
     "judging_and_rendering": (*_JUDGING, "tests/benchmarks/judging_memory.py"),
     "judging_half_a_million_ranks": _JUDGING,
     "roll_call_against_a_tcp_store": ("distcheck/rollcall/*.py", "tests/benchmarks/roll_call.py"),

@@ -2,12 +2,16 @@
 
 ``python side_by_side.py RANKS`` prints one JSON line per operation and size: the medians of the seconds per call, the
 ratio of the two, that of the bare loop to itself, each with its interval, and the number of bursts. With ``longer``
-each row is measured for longer. With a second number, all_reduce in a group of so many ranks is timed while the other
-ranks wait, as distcheck does with --mesh; in bursts that are longer and for longer, so that few rows are known well.
+each row is measured until it is decided, if some minutes suffice. With a second number, all_reduce in a group of so
+many ranks is timed while the other ranks wait, as distcheck does with --mesh; in bursts that are longer and for longer,
+so that few rows are known well.
 
-A burst of distcheck's own code is compared with the bare bursts just before and just after it, and each of the bare
-loop in the same way with its neighbours: that is the noise below which no difference can be seen. Buffers are made anew
-after some bursts, because where they lie in memory makes a difference of some per cent.
+Each burst of distcheck's own code has one of the bare loop beside it, by turns before and after: a machine that becomes
+slower changes nothing, and neither does a slow moment, which meets either side as often. (A burst over the mean of two
+bare ones would be too small: slow moments, which are rare and long, raise a mean more often than a single burst.) The
+bare loop is compared with itself in the same way: that is the noise below which no difference can be seen. Where
+buffers lie in memory makes a difference of some per cent, to the advantage of those that are made last. So they are
+made anew after some bursts, by turns before and after those of the other side.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ import torch.distributed as dist
 from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.ratio import LOOKS, beside, estimate_of_ratios, hopeless, judged
+from benchmarks.ratio import LOOKS, estimate_of_ratios, hopeless, judged
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -45,7 +49,7 @@ OPERATIONS = ("all_reduce", "broadcast")
 SIZES = (1 << 20, 1 << 24, 1 << 26, 1 << 28)
 CPU = torch.device("cpu")
 GOAL = (0.97, 1.03)
-DEADLINE_SECONDS = 1800
+DEADLINE_SECONDS = 3600
 
 
 class Patience(NamedTuple):
@@ -53,16 +57,16 @@ class Patience(NamedTuple):
 
     burst_seconds: float
     bursts: int
-    """With the same buffers."""
+    """With the same buffers; an even number."""
     seconds_of_a_row: float
     """No new buffers after these."""
-    gives_up: bool
+    gives_up: bool = False
     """Whether a row that very likely stays undecided ends before."""
 
 
-OF_MANY_ROWS = Patience(0.02, 32, 1.0, gives_up=True)
-FOR_LONGER = Patience(0.02, 32, 45.0, gives_up=False)
-OF_FEW_ROWS = Patience(0.3, 8, 480.0, gives_up=False)
+OF_MANY_ROWS = Patience(0.02, 8, 1.0, gives_up=True)
+FOR_LONGER = Patience(0.02, 8, 400.0)
+OF_FEW_ROWS = Patience(0.3, 8, 480.0)
 SECONDS_OF_A_SESSION = 0.6
 """Ten times these end the bursts with the same buffers on a machine that is busy."""
 _MEETINGS = 3
@@ -70,13 +74,13 @@ _MEETINGS = 3
 
 
 class Told(NamedTuple):
-    """What a rank says of the bursts with the same buffers: seconds per call."""
+    """The bursts with the same buffers: seconds per call, the mean over the ranks."""
 
     op: str
     size: int
     ours: list[float]
     theirs: list[float]
-    """One more, so that each of ours has one before and one after."""
+    """Each beside the one of ours with its index: before it if that is even, else after it."""
 
 
 def bare_loop(op: str, size_bytes: int, group: dist.ProcessGroup | None) -> Callable[[int], float]:
@@ -97,7 +101,7 @@ def bare_loop(op: str, size_bytes: int, group: dist.ProcessGroup | None) -> Call
 
 
 def be_rank(task: Task, patience: Patience) -> Iterator[int | Told]:
-    """Yield the port of rank 0's store, if this is rank 0, and then what each of its bursts took."""
+    """Yield the port of rank 0's store, if this is rank 0, and then what the bursts took."""
     torch.set_num_threads(1)
     store = open_store(DEADLINE_SECONDS) if task.store is None else reach_store(task.store, DEADLINE_SECONDS)
     if task.store is None:
@@ -118,83 +122,114 @@ def row(task: Task, op: str, size: int, group: Group, store: Store, patience: Pa
     """Yield the bursts of each set of buffers until rank 0 knows whether the ratio is as it should be."""
     begin = time.monotonic()
     told: list[Told] = []
-    looked = 0.0
+    loop = bare_loop(op, size, group.handle)
+    seconds = min(loop(1) for _ in range(2))
+    calls = agree(store, "calls", max(1, round(patience.burst_seconds / seconds)) if task.rank == 0 else None)
+    del loop
+    ahead = [patience.seconds_of_a_row / 100 ** (look / (LOOKS - 1)) for look in range(LOOKS)]
     while True:
-        told.append(bursts(task, op, size, group, part_of(store, f"buffers {len(told)}"), patience))
+        plan, part = replace(task.plan, iterations=calls), part_of(store, f"buffers {len(told)}")
+        told.append(bursts(plan, op, size, group, part, patience.bursts, len(told)))
         yield told[-1]
         enough = None
         if task.rank == 0:
-            share = (time.monotonic() - begin) / patience.seconds_of_a_row
-            enough = int(share > 1)
-            if share - looked >= 1 / LOOKS:
-                looked = share
+            seconds = time.monotonic() - begin
+            enough = int(seconds > patience.seconds_of_a_row)
+            if not enough and seconds > ahead[-1]:
+                ahead = [moment for moment in ahead if moment > seconds]
                 ratio, times = estimate_of_ratios(ratios(told)), len(ratios(told))
-                vain = patience.gives_up and hopeless(ratio, GOAL, times, int(times / min(share, 1)))
-                enough |= vain or judged(ratio, GOAL) != "undecided"
+                most = int(times * patience.seconds_of_a_row / seconds)
+                vain = patience.gives_up and hopeless(ratio, GOAL, times, most)
+                enough = int(vain or judged(ratio, GOAL) != "undecided")
         if agree(store, f"enough after {len(told)}", enough):
             return
 
 
-def bursts(task: Task, op: str, size: int, group: Group, store: Store, patience: Patience) -> Told:
-    """Run distcheck's own measurement; while it waits for the other ranks before a burst, time the bare loop."""
-    loops = [bare_loop(op, size, group.handle) for _ in range(2)]
-    seconds = [loop(1) for loop in loops]  # to warm up
-    calls = agree(store, "calls", max(1, round(patience.burst_seconds / seconds[1])) if task.rank == 0 else None)
+def bursts(plan: Plan, op: str, size: int, group: Group, store: Store, number: int, turn: int) -> Told:
+    """Run distcheck's own measurement; while it waits for the other ranks before a burst, time the bare loop.
+
+    Args:
+        plan: with the number of calls of a burst.
+        number: how many bursts of either side to make.
+        turn: decides whose buffers are made first.
+    """
+    loops: list[Callable[[int], float]] = []
     theirs: list[float] = []
     meetings = 0
 
+    def make_loops() -> None:
+        made = [bare_loop(op, size, group.handle) for _ in range(2)]
+        loops.extend(made if turn % 4 < 2 else reversed(made))
+        for loop in made:
+            loop(1)  # to warm up
+
+    def wait(what: str) -> None:
+        agree(store, what, 0 if group.rank == 0 else None)
+
+    def bare_until(count: int) -> None:
+        while len(theirs) < count:
+            # Every burst of distcheck's begins after such a wait, so every one of the bare loop does, too.
+            wait(f"bare {len(theirs)}")
+            theirs.append(loops[_buffer(len(theirs))](plan.iterations))
+
     def gather() -> None:
         nonlocal meetings
+        burst = meetings - _MEETINGS
         meetings += 1
-        if meetings > _MEETINGS:
-            theirs.append(loops[len(theirs) % 2](calls))
-            # Every burst of the bare loop begins after such a wait, so every one of distcheck's does, too.
-            agree(store, f"turn {meetings}", 0 if task.rank == 0 else None)
+        if burst == 0 and not loops:
+            make_loops()
+        if burst >= 0 and burst % 2 == 0:
+            bare_until(burst + 1)
+            wait(f"ours {burst}")
         meet(CPU, group.handle)
 
-    timing = measure(replace(task.plan, iterations=calls), op, "float32", size, group, store, gather, patience.bursts)
-    theirs.append(loops[len(theirs) % 2](calls))
-    assert len(theirs) == len(timing.bursts) + 1, "measure() warms up in another way"
-    return Told(op, size, list(timing.bursts), theirs)
+    if turn % 2 == 0:
+        make_loops()
+    timing = measure(plan, op, "float32", size, group, store, gather, number)
+    bare_until(len(timing.bursts))
+    assert len(theirs) == len(timing.bursts), "measure() warms up in another way"
+    both = torch.tensor([timing.bursts, theirs], dtype=torch.float64)
+    dist.all_reduce(both, group=group.handle)
+    return Told(op, size, *(both / group.ranks).tolist())
+
+
+def _buffer(number: int) -> int:
+    """Return which of two buffers a bare burst uses: of two beside each other, each comes first as often."""
+    return 1 - number // 2 % 2
 
 
 def ratios(told: list[Told]) -> list[float]:
     """Return distcheck's bursts over the bare ones beside them."""
-    return [ratio for t in told for ratio in beside(t.ours, t.theirs, t.theirs[1:])]
+    return [ours / its for t in told for ours, its in zip(t.ours, t.theirs, strict=True)]
 
 
 def noise(told: list[Told]) -> list[float]:
-    """Return the bare bursts over the bare ones beside them, which have the other buffer."""
-    return [ratio for t in told for ratio in beside(t.theirs[1:], t.theirs, t.theirs[2:])]
+    """Return the bare bursts with one buffer over those beside them with the other one."""
+    return [
+        (t.theirs[n] / t.theirs[n + 1]) ** (1 if _buffer(n) else -1)
+        for t in told
+        for n in range(1, len(t.theirs) - 1, 2)
+    ]
 
 
-def mean_of(ranks: list[Told]) -> Told:
-    """Return the mean over the ranks, burst by burst."""
-
-    def mean(sides: Iterator[list[float]]) -> list[float]:
-        return [statistics.fmean(burst) for burst in zip(*sides, strict=True)]
-
-    return Told(ranks[0].op, ranks[0].size, mean(t.ours for t in ranks), mean(t.theirs for t in ranks))
-
-
-def start(plan: Plan, ranks: int, patience: Patience) -> list[Iterator[str]]:
-    """Fork the ranks and return the lines that each prints."""
-    lines: list[Iterator[str]] = []
+def start(plan: Plan, ranks: int, patience: Patience) -> Iterator[str]:
+    """Fork the ranks and return the lines that rank 0 prints."""
+    read, write = os.pipe()
+    lines = os.fdopen(read)
     store = None
     for rank in range(ranks):
-        read, write = os.pipe()
         if os.fork() == 0:
             try:
                 for told in be_rank(Task(plan, rank, ranks, rank, store), patience):
-                    os.write(write, json.dumps(told).encode() + b"\n")
+                    if rank == 0:
+                        os.write(write, json.dumps(told).encode() + b"\n")
             except BaseException:  # noqa: BLE001 a fork must not go on as its parent
                 traceback.print_exc()
             finally:
                 os._exit(0)
-        os.close(write)
-        lines.append(os.fdopen(read))
         if store is None:
-            store = ("127.0.0.1", json.loads(next(lines[0])))
+            store = ("127.0.0.1", json.loads(next(lines)))
+    os.close(write)
     return lines
 
 
@@ -209,8 +244,8 @@ def main() -> None:
     )
     rows: dict[tuple[str, int], list[Told]] = {}
     patience = OF_FEW_ROWS if several < ranks else FOR_LONGER if longer else OF_MANY_ROWS
-    for same in zip(*start(plan, ranks, patience)[:several], strict=True):
-        told = mean_of([Told(*json.loads(line)) for line in same])
+    for printed in start(plan, ranks, patience):
+        told = Told(*json.loads(printed))
         rows.setdefault((told.op, told.size), []).append(told)
     if len(rows) < len(operations) * len(sizes):
         sys.exit("a rank ended before its last size")

@@ -9,7 +9,6 @@ from benchmarks.ratio import (
     alone,
     at_least,
     at_most,
-    beside,
     beyond,
     compared,
     counted,
@@ -97,7 +96,6 @@ def test_a_machine_that_becomes_slow_meanwhile_changes_no_ratio():
     pairs = [(0.5 * slow, 1.0 * slow) for slow in (1, 1, 1, 8, 8, 8)]
     row = compared("a", pairs, at_most(0.6))
     assert row.ratio == pytest.approx((0.5, 0.5, 0.5))
-    assert beside([2, 4, 8], [1.4, 2.8, 5.6], [2.8, 5.6, 11.2]) == pytest.approx([2 / 1.4 / math.sqrt(2)] * 3)
 
 
 def test_few_repetitions_decide_nothing_and_counts_need_none():
