@@ -65,7 +65,7 @@ class Patience(NamedTuple):
 
 
 OF_MANY_ROWS = Patience(0.02, 8, 1.0, gives_up=True)
-FOR_LONGER = Patience(0.02, 8, 400.0)
+FOR_LONGER = Patience(0.02, 8, 200.0)
 OF_FEW_ROWS = Patience(0.3, 8, 480.0)
 SECONDS_OF_A_SESSION = 0.6
 """Ten times these end the bursts with the same buffers on a machine that is busy."""
