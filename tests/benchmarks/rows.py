@@ -178,10 +178,6 @@ def figures_against_a_bare_loop() -> list[Row]:
     return [*side_by_side("2 ranks", "2"), *side_by_side("4 ranks", "4")]
 
 
-def figures_for_longer() -> list[Row]:
-    return [*side_by_side("2 ranks", "2", "longer"), *side_by_side("4 ranks", "4", "longer")]
-
-
 def figures_of_a_group_against_a_bare_loop() -> list[Row]:
     return side_by_side("4 of 8 ranks, the others wait", "8", "4")
 
@@ -275,7 +271,6 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
         net_on_four_nodes,
         a_master_whose_packets_are_dropped,
         figures_against_a_bare_loop,
-        figures_for_longer,
         figures_of_a_group_against_a_bare_loop,
         figures_against_nccl_tests,
         judging_and_rendering,
@@ -290,12 +285,12 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
 }
 TOO_LONG_FOR_A_WHOLE_RUN = frozenset(
     {
-        figures_for_longer.__name__,
+        figures_against_a_bare_loop.__name__,
         figures_of_a_group_against_a_bare_loop.__name__,
         judging_half_a_million_ranks.__name__,
     }
 )
-"""Measured with --only: rows that few bursts cannot decide, and a job of which every run takes minutes."""
+"""Measured with --only: rows that seconds cannot decide, and a job of which every run takes a minute."""
 _START = (
     "distcheck/__main__.py",
     "distcheck/cli/main.py",
@@ -343,7 +338,6 @@ COVERS: dict[str, tuple[str, ...]] = {
     "net_on_four_nodes": ("distcheck/run/peer_round.py", "distcheck/rollcall/*.py"),
     "a_master_whose_packets_are_dropped": ("distcheck/rollcall/*.py",),
     "figures_against_a_bare_loop": _FIGURES,
-    "figures_for_longer": _FIGURES,
     "figures_of_a_group_against_a_bare_loop": _FIGURES,
     "figures_against_nccl_tests": (*_FIGURES, "tests/benchmarks/nccl_tests.py"),
     "judging_and_rendering": (*_JUDGING, "tests/benchmarks/judging_memory.py"),

@@ -1,10 +1,10 @@
 """Time collectives as distcheck reports them and in a bare torch loop, burst by burst in turn, on the same ranks.
 
 ``python side_by_side.py RANKS`` prints one JSON line per operation and size: the medians of the seconds per call, the
-ratio of the two, that of the bare loop to itself, each with its interval, and the number of bursts. With ``longer``
-each row is measured until it is decided, if some minutes suffice. With a second number, all_reduce in a group of so
-many ranks is timed while the other ranks wait, as distcheck does with --mesh; in bursts that are longer and for longer,
-so that few rows are known well.
+ratio of the two, that of the bare loop to itself, each with its interval, and the number of bursts. Each row is measured
+until it is decided, for some minutes at most. With a second number, all_reduce in a group of so many ranks is timed
+while the other ranks wait, as distcheck does with --mesh; in bursts that are longer and for longer, so that few rows
+are known well.
 
 Each burst of distcheck's own code has one of the bare loop beside it, by turns before and after: a machine that becomes
 slower changes nothing, and neither does a slow moment, which meets either side as often. (A burst over the mean of two
@@ -40,7 +40,7 @@ import torch.distributed as dist
 from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.ratio import LOOKS, estimate_of_ratios, hopeless, judged
+from benchmarks.ratio import LOOKS, estimate_of_ratios, judged
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -60,12 +60,9 @@ class Patience(NamedTuple):
     """With the same buffers; an even number."""
     seconds_of_a_row: float
     """No new buffers after these."""
-    gives_up: bool = False
-    """Whether a row that very likely stays undecided ends before."""
 
 
-OF_MANY_ROWS = Patience(0.02, 8, 1.0, gives_up=True)
-FOR_LONGER = Patience(0.02, 8, 200.0)
+OF_MANY_ROWS = Patience(0.02, 8, 90.0)
 OF_FEW_ROWS = Patience(0.3, 8, 480.0)
 SECONDS_OF_A_SESSION = 0.6
 """Ten times these end the bursts with the same buffers on a machine that is busy."""
@@ -137,10 +134,7 @@ def row(task: Task, op: str, size: int, group: Group, store: Store, patience: Pa
             enough = int(seconds > patience.seconds_of_a_row)
             if not enough and seconds > ahead[-1]:
                 ahead = [moment for moment in ahead if moment > seconds]
-                ratio, times = estimate_of_ratios(ratios(told)), len(ratios(told))
-                most = int(times * patience.seconds_of_a_row / seconds)
-                vain = patience.gives_up and hopeless(ratio, GOAL, times, most)
-                enough = int(vain or judged(ratio, GOAL) != "undecided")
+                enough = int(judged(estimate_of_ratios(ratios(told)), GOAL) != "undecided")
         if agree(store, f"enough after {len(told)}", enough):
             return
 
@@ -235,15 +229,14 @@ def start(plan: Plan, ranks: int, patience: Patience) -> Iterator[str]:
 
 def main() -> None:
     ranks, *more = sys.argv[1:]
-    longer = more == ["longer"]
-    ranks, several = int(ranks), int(ranks if longer or not more else more[0])
+    ranks, several = int(ranks), int(more[0] if more else ranks)
     operations, sizes = (OPERATIONS, SIZES) if several == ranks else (OPERATIONS[:1], SIZES[:2])
     mesh = Mesh({"dp": ranks // several, "tp": several}) if several < ranks else None
     plan = Plan(
         "gloo", operations, sizes, deadline_seconds=DEADLINE_SECONDS, size_seconds=SECONDS_OF_A_SESSION, mesh=mesh
     )
     rows: dict[tuple[str, int], list[Told]] = {}
-    patience = OF_FEW_ROWS if several < ranks else FOR_LONGER if longer else OF_MANY_ROWS
+    patience = OF_FEW_ROWS if several < ranks else OF_MANY_ROWS
     for printed in start(plan, ranks, patience):
         told = Told(*json.loads(printed))
         rows.setdefault((told.op, told.size), []).append(told)
