@@ -1,10 +1,10 @@
 """Time collectives as distcheck reports them and in a bare torch loop, burst by burst in turn, on the same ranks.
 
 ``python side_by_side.py RANKS`` prints one JSON line per operation and size: the medians of the seconds per call, the
-ratio of the two, that of the bare loop to itself, each with its interval, and the number of bursts. Each row is measured
-until it is decided, for some minutes at most. With a second number, all_reduce in a group of so many ranks is timed
-while the other ranks wait, as distcheck does with --mesh; in bursts that are longer and for longer, so that few rows
-are known well.
+ratio of the two, that of the bare loop to itself, each with its interval, and the number of bursts. Each row is
+measured until it is decided, for some minutes at most. With a second number, all_reduce in a group of so many ranks is
+timed while the other ranks wait, as distcheck does with --mesh; in bursts that are longer and for longer, so that few
+rows are known well.
 
 Each burst of distcheck's own code has one of the bare loop beside it, by turns before and after: a machine that becomes
 slower changes nothing, and neither does a slow moment, which meets either side as often. (A burst over the mean of two
