@@ -57,9 +57,9 @@ def figures_against_nccl_tests() -> list[Row]:
     return until_decided(once, rows, 3, 12)
 
 
-def of_distcheck(ranks: int) -> Seconds:
-    sizes, operations = ",".join(map(str, SIZES)), ",".join(PROGRAMS)
-    command = ["bandwidth", "--nproc", str(ranks), "--backend", "nccl", "--ops", operations, "--sizes", sizes]
+def of_distcheck(ranks: int, backend: str = "nccl") -> Seconds:
+    sizes, operations = f"{SIZES[0]}:{SIZES[-1]}:x4", ",".join(PROGRAMS)
+    command = ["bandwidth", "--nproc", str(ranks), "--backend", backend, "--op", operations, "--sizes", sizes]
     report = json.loads(output_of([sys.executable, "-m", "distcheck", *command, "--format", "json"]))
     return {(row["op"], row["bytes"]): row["seconds"]["mean"] for row in report["bandwidth"]}
 

@@ -37,10 +37,11 @@ def eight_gpus(monkeypatch):
         def output_of(command):
             if command[0] in PROGRAMS.values():
                 return output(theirs)
+            assert command[command.index("--sizes") + 1] == f"{SIZES[0]}:{SIZES[-1]}:x4"
             rows = [
                 {"op": op, "bytes": size, "seconds": {"mean": ours / 1e6}}
-                for op in command[command.index("--ops") + 1].split(",")
-                for size in map(int, command[command.index("--sizes") + 1].split(","))
+                for op in command[command.index("--op") + 1].split(",")
+                for size in SIZES
             ]
             return json.dumps({"bandwidth": rows})
 
@@ -52,6 +53,13 @@ def eight_gpus(monkeypatch):
 def test_the_times_in_place_are_read_for_operations_with_and_without_a_reduction():
     assert in_place(output(58.29))[1 << 20] == pytest.approx(58.29e-6)
     assert in_place(output("1445.2", redop="none", root="0")) == dict.fromkeys(SIZES, pytest.approx(1445.2e-6))
+
+
+def test_the_times_of_distcheck_are_read_from_a_real_run_as_they_would_be_on_gpus(monkeypatch):
+    monkeypatch.setattr(nccl_tests, "SIZES", (1 << 10, 1 << 12))
+    found = nccl_tests.of_distcheck(2, "gloo")
+    assert found.keys() == {(op, size) for op in PROGRAMS for size in (1 << 10, 1 << 12)}
+    assert all(0 < seconds < 10 for seconds in found.values())
 
 
 def test_a_size_without_a_line_is_an_error_that_shows_the_end_of_the_output():
