@@ -17,7 +17,8 @@ def test_the_interface_over_which_gloo_works_is_named(cluster, broken):
     rules += f"tcp dport 32768-60999 meta length > 600 quota over {broken}; }}; }}"
     assert cluster.netns("node2", "nft", "-f", "-", text=rules).code == 0
     words = ("--hosts", "node[1-2]", "--nproc", "1", "--backend", "gloo", "--sizes", "1K:4M:x16", "--iters", "5")
-    ended = cluster.run("head", "distcheck", "bandwidth", *words, "--timeout", "90", "--format", "json", timeout=120)
+    # Rarely the exact check before the first figure hangs, which is waited for a minute, and then it is repeated.
+    ended = cluster.run("head", "distcheck", "bandwidth", *words, "--timeout", "120", "--format", "json", timeout=150)
     (report,) = reports(ended)
     *failed, transport = findings(report)
     assert (ended.code, transport) == (20, "collective-transport-fails"), ended
