@@ -232,6 +232,8 @@ class Gpus(Facts, frozen=True):
     driver: str | Missing
     cuda_driver: str | Missing
     devices: tuple[Gpu, ...]
+    denied: tuple[str, ...] = ()
+    """Device files whose permissions keep this user from their GPU, which NVML then does not count: /dev/nvidia0."""
     unread: str = ""
     """Why the GPUs' health could not be read, if NVML did not finish."""
     unwatched: str = ""

@@ -47,6 +47,8 @@ class Limits(Facts, frozen=True):
     """The limit of its user's processes and threads (RLIMIT_NPROC), and how many there are; None without a limit."""
     stack_bytes: Whole = 0
     """Its soft limit of stack size; -1 is unlimited."""
+    address_space_bytes: Whole = -1
+    """Its soft limit of virtual memory; -1 is unlimited."""
     namespaces: dict[str, str] = {}
     """Its IPC and PID namespaces (ipc, pid), as the kernel names them."""
     memory_policy: str = ""

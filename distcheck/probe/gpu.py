@@ -119,7 +119,14 @@ def collect() -> Gpus | Missing:
         driver=ask(nvml, lambda: _text(nvml.nvmlSystemGetDriverVersion())),
         cuda_driver=cuda if isinstance(cuda, Missing) else f"{cuda // 1000}.{cuda % 1000 // 10}",
         devices=tuple(_gpu(nvml, index) for index in range(count)),
+        denied=denied(),
     )
+
+
+def denied(root: Path = Path("/")) -> tuple[str, ...]:
+    """Return the device files of GPUs that this process's user may not open."""
+    files = sorted((root / "dev").glob("nvidia[0-9]*"))
+    return tuple(f"/dev/{file.name}" for file in files if not os.access(file, os.R_OK | os.W_OK))
 
 
 def examine(found: Gpus) -> Gpus:

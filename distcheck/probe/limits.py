@@ -31,16 +31,22 @@ def limits(root: Path = Path("/")) -> Limits:
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/admin-guide/cgroup-v1/
     """
-    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
     return Limits(
         memory=_tightest("memory", _memory, root),
         cpu=_cpu(root),
         tasks=_tightest("pids", _tasks, root),
         user_tasks=_user_tasks(root),
-        stack_bytes=-1 if stack == resource.RLIM_INFINITY else stack,
+        stack_bytes=_soft(resource.RLIMIT_STACK),
+        address_space_bytes=_soft(resource.RLIMIT_AS),
         namespaces=_namespaces(root),
         memory_policy=memory_policy(),
     )
+
+
+def _soft(limit: int) -> int:
+    """Return a soft limit of this process, -1 for none."""
+    value = resource.getrlimit(limit)[0]
+    return -1 if value == resource.RLIM_INFINITY else value
 
 
 def _tightest(controller: str, read: Callable[[Path, int], CgroupLimit | None], root: Path) -> CgroupLimit | None:

@@ -204,14 +204,14 @@ def _bandwidth(job: Job) -> tuple[Bandwidth, ...]:
 
 
 def _models(measured: tuple[Bandwidth, ...]) -> Iterator[Model]:
-    """Yield a model of every operation over the whole world with enough sizes."""
+    """Yield a model of every operation over the whole world with enough sizes; a single rank moves nothing."""
     if not measured:
         return
     from distcheck.collectives.curve import fit
 
     sweeps: defaultdict[tuple[str, str, int], list[Bandwidth]] = defaultdict(list)
     for row in measured:
-        if row.group == "world":
+        if row.group == "world" and row.ranks > 1:
             sweeps[row.op, row.dtype, row.ranks].append(row)
     for (op, dtype, ranks), rows in sweeps.items():
         line = fit((row.bytes, row.seconds.mean) for row in rows if row.seconds.mean is not None)

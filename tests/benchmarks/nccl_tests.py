@@ -1,13 +1,21 @@
-"""distcheck's figures beside those of nccl-tests, on a machine with several GPUs and these programs in its PATH."""
+"""distcheck's figures beside those of nccl-tests, on a machine with GPUs and these programs in its PATH.
+
+On a machine with one GPU, two processes share it, which NCCL takes for two hosts (NCCL_HOSTID) with sockets between
+them. This needs nccl-tests built with MPI, and mpiexec of MPICH. The figures are those of the loopback interface: they
+show whether both programs time the same thing, not what a GPU reaches. Without NVIDIA's Multi-Process Service the
+processes take turns on the GPU, milliseconds each.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 
-from benchmarks.programs import NotMeasuredError, output_of
+from benchmarks.programs import NotMeasuredError, free_port, output_of, outputs_of
 from benchmarks.ratio import Row, compared, until_decided
 
 PROGRAMS = {"all_reduce": "all_reduce_perf", "broadcast": "broadcast_perf"}
@@ -15,6 +23,8 @@ PROGRAMS = {"all_reduce": "all_reduce_perf", "broadcast": "broadcast_perf"}
 SIZES = tuple(1 << bits for bits in range(20, 29, 2))
 """In bytes."""
 GOAL = (0.98, 1.02)
+_HOSTS = tuple({"NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo"} for rank in range(2))
+"""What makes NCCL take two processes of one machine for two hosts."""
 Seconds = dict[tuple[str, int], float]
 """The seconds of a call, by operation and size in bytes."""
 
@@ -28,25 +38,35 @@ def gpus() -> int:
 
 
 def possible() -> bool:
-    """Return whether there is something to compare with: a collective on one GPU moves nothing."""
-    return all(map(shutil.which, PROGRAMS.values())) and gpus() > 1
+    """Return whether there is something to compare with: a collective of one rank moves nothing."""
+    return all(map(shutil.which, PROGRAMS.values())) and (gpus() > 1 or _on_one_gpu())
+
+
+def _on_one_gpu() -> bool:
+    return gpus() == 1 and shutil.which("mpiexec") is not None
 
 
 def figures_against_nccl_tests() -> list[Row]:
     ranks = gpus()
     if not possible():
-        raise NotMeasuredError(f"needs {' and '.join(PROGRAMS.values())} in PATH and two GPUs; there are {ranks}")
+        raise NotMeasuredError(
+            f"needs {' and '.join(PROGRAMS.values())} in PATH and two GPUs, or one and mpiexec; there are {ranks}"
+        )
+    where = "2 ranks on one GPU" if _on_one_gpu() else f"{ranks} GPUs"
+
+    def ours() -> Seconds:
+        return of_distcheck_on_one_gpu() if _on_one_gpu() else of_distcheck(ranks)
 
     def once(number: int) -> tuple[Seconds, Seconds]:
         if number % 2:
             theirs = of_nccl_tests(ranks)
-            return of_distcheck(ranks), theirs
-        return of_distcheck(ranks), of_nccl_tests(ranks)
+            return ours(), theirs
+        return ours(), of_nccl_tests(ranks)
 
     def rows(runs: list[tuple[Seconds, Seconds]]) -> list[Row]:
         return [
             compared(
-                f"{op}, {size >> 20} MiB, {ranks} GPUs / {program}",
+                f"{op}, {size >> 20} MiB, {where} / {program}",
                 [(ours[op, size], theirs[op, size]) for ours, theirs in runs],
                 GOAL,
             )
@@ -58,10 +78,28 @@ def figures_against_nccl_tests() -> list[Row]:
 
 
 def of_distcheck(ranks: int, backend: str = "nccl") -> Seconds:
-    sizes, operations = f"{SIZES[0]}:{SIZES[-1]}:x4", ",".join(PROGRAMS)
-    command = ["bandwidth", "--nproc", str(ranks), "--backend", backend, "--op", operations, "--sizes", sizes]
-    report = json.loads(output_of([sys.executable, "-m", "distcheck", *command, "--format", "json"]))
-    return {(row["op"], row["bytes"]): row["seconds"]["mean"] for row in report["bandwidth"]}
+    return _figures(output_of([*_bandwidth(backend), "--nproc", str(ranks)]))
+
+
+def of_distcheck_on_one_gpu(backend: str = "nccl") -> Seconds:
+    """Return the seconds of two ranks, started by hand."""
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    # The local rank is the number of the GPU.
+    ranks = [
+        job | host | {"RANK": str(rank), "LOCAL_RANK": "0" if backend == "nccl" else str(rank)}
+        for rank, host in enumerate(_HOSTS)
+    ]
+    return _figures(outputs_of(_bandwidth(backend), ranks)[0])
+
+
+def _bandwidth(backend: str) -> list[str]:
+    sizes = f"{SIZES[0]}:{SIZES[-1]}:x4"
+    words = ["bandwidth", "--backend", backend, "--op", ",".join(PROGRAMS), "--sizes", sizes, "--format", "json"]
+    return [sys.executable, "-m", "distcheck", *words]
+
+
+def _figures(report: str) -> Seconds:
+    return {(row["op"], row["bytes"]): row["seconds"]["mean"] for row in json.loads(report)["bandwidth"]}
 
 
 def of_nccl_tests(ranks: int) -> Seconds:
@@ -69,8 +107,19 @@ def of_nccl_tests(ranks: int) -> Seconds:
     return {
         (op, size): seconds
         for op, program in PROGRAMS.items()
-        for size, seconds in in_place(output_of([program, "-g", str(ranks), *sizes])).items()
+        for size, seconds in in_place(output_of(_started([program, "-g", str(ranks), *sizes]))).items()
     }
+
+
+def _started(program: Sequence[str]) -> list[str]:
+    """Return the command of one process with all GPUs, or of two that share one."""
+    if not _on_one_gpu():
+        return [*program]
+    command = ["mpiexec", "-genv", "NCCL_TESTS_DEVICE", "0", "-genv", "PATH", os.environ["PATH"]]
+    for rank, host in enumerate(_HOSTS):
+        options = [word for name, value in host.items() for word in ("-env", name, value)]
+        command += [*([":"] if rank else []), "-n", "1", *options, *program]
+    return command
 
 
 def in_place(output: str) -> dict[int, float]:

@@ -1,8 +1,16 @@
 import json
 
 import pytest
-from benchmarks import nccl_tests
-from benchmarks.nccl_tests import PROGRAMS, SIZES, figures_against_nccl_tests, in_place, possible
+from benchmarks import nccl_tests, programs
+from benchmarks.nccl_tests import (
+    PROGRAMS,
+    SIZES,
+    figures_against_nccl_tests,
+    in_place,
+    of_distcheck,
+    of_distcheck_on_one_gpu,
+    possible,
+)
 from benchmarks.programs import NotMeasuredError
 from benchmarks.run import chosen
 
@@ -28,14 +36,17 @@ def output(microseconds=50.0, sizes=SIZES, **words):
 
 
 @pytest.fixture
-def eight_gpus(monkeypatch):
-    """Give this machine eight GPUs and the programs; return a function that says what both sides take."""
-    monkeypatch.setattr(nccl_tests, "gpus", lambda: 8)
-    monkeypatch.setattr(nccl_tests.shutil, "which", lambda name: f"/usr/bin/{name}")
+def machine(monkeypatch):
+    """Give this machine GPUs and the programs; return a function that says how many, and what both sides take."""
+    commands = []
 
-    def take(ours, theirs):
-        def output_of(command):
-            if command[0] in PROGRAMS.values():
+    def take(gpus, ours, theirs):
+        monkeypatch.setattr(nccl_tests, "gpus", lambda: gpus)
+        monkeypatch.setattr(nccl_tests.shutil, "which", lambda name: f"/usr/bin/{name}")
+
+        def output_of(command, **variables):
+            commands.append((command, variables))
+            if not {*PROGRAMS.values()}.isdisjoint(command):
                 return output(theirs)
             assert command[command.index("--sizes") + 1] == f"{SIZES[0]}:{SIZES[-1]}:x4"
             rows = [
@@ -46,6 +57,8 @@ def eight_gpus(monkeypatch):
             return json.dumps({"bandwidth": rows})
 
         monkeypatch.setattr(nccl_tests, "output_of", output_of)
+        monkeypatch.setattr(programs, "output_of", output_of)
+        return commands
 
     return take
 
@@ -55,9 +68,10 @@ def test_the_times_in_place_are_read_for_operations_with_and_without_a_reduction
     assert in_place(output("1445.2", redop="none", root="0")) == dict.fromkeys(SIZES, pytest.approx(1445.2e-6))
 
 
-def test_the_times_of_distcheck_are_read_from_a_real_run_as_they_would_be_on_gpus(monkeypatch):
+@pytest.mark.parametrize("started", [lambda: of_distcheck(2, "gloo"), lambda: of_distcheck_on_one_gpu("gloo")])
+def test_the_times_of_distcheck_are_read_from_a_real_run_as_they_would_be_on_gpus(started, monkeypatch):
     monkeypatch.setattr(nccl_tests, "SIZES", (1 << 10, 1 << 12))
-    found = nccl_tests.of_distcheck(2, "gloo")
+    found = started()
     assert found.keys() == {(op, size) for op in PROGRAMS for size in (1 << 10, 1 << 12)}
     assert all(0 < seconds < 10 for seconds in found.values())
 
@@ -68,18 +82,35 @@ def test_a_size_without_a_line_is_an_error_that_shows_the_end_of_the_output():
 
 
 @pytest.mark.parametrize(("ours", "met"), [(50.0, "yes"), (50.9, "yes"), (52.0, "NO"), (48.0, "NO")])
-def test_figures_within_two_per_cent_of_nccl_tests_are_met(eight_gpus, ours, met):
-    eight_gpus(ours, 50.0)
+def test_figures_within_two_per_cent_of_nccl_tests_are_met(machine, ours, met):
+    machine(8, ours, 50.0)
     rows = figures_against_nccl_tests()
     assert {row.met for row in rows} == {met}
     assert [row.name for row in rows][:2] == [f"all_reduce, {size} MiB, 8 GPUs / all_reduce_perf" for size in (1, 4)]
     assert len(rows) == 2 * len(SIZES)
 
 
-def test_a_whole_run_has_these_rows_only_where_there_is_something_to_compare_with(eight_gpus, monkeypatch):
+def test_two_processes_share_the_only_gpu_as_two_hosts(machine):
+    commands = machine(1, 50.0, 50.0)
+    rows = figures_against_nccl_tests()
+    assert rows[0].name == "all_reduce, 1 MiB, 2 ranks on one GPU / all_reduce_perf"
+    assert {row.met for row in rows} == {"yes"}
+    ours = [variables for command, variables in commands if "bandwidth" in command]
+    assert {(v["RANK"], v["LOCAL_RANK"], v["NCCL_HOSTID"]) for v in ours} == {("0", "0", "host0"), ("1", "0", "host1")}
+    theirs = [command for command, _ in commands if command[0] == "mpiexec"]
+    for command in theirs:
+        first, second = " ".join(command).split(" : ")
+        assert "-env NCCL_HOSTID host0" in first
+        assert "-env NCCL_HOSTID host1" in second
+        assert first.split("_perf")[1] == second.split("_perf")[1] == " -g 1 -b 1048576 -e 268435456 -f 4"
+
+
+def test_a_whole_run_has_these_rows_only_where_there_is_something_to_compare_with(machine, monkeypatch):
+    machine(8, 50.0, 50.0)
     assert "figures_against_nccl_tests" in chosen(None)
+    monkeypatch.setattr(nccl_tests.shutil, "which", lambda name: None if name == "mpiexec" else f"/usr/bin/{name}")
     monkeypatch.setattr(nccl_tests, "gpus", lambda: 1)
     assert not possible()
     assert "figures_against_nccl_tests" not in chosen(None)
-    with pytest.raises(NotMeasuredError, match="two GPUs; there are 1"):
+    with pytest.raises(NotMeasuredError, match="there are 1"):
         figures_against_nccl_tests()

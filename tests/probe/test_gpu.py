@@ -290,6 +290,13 @@ def pci(root, vendor, kind):
     put(root, "sys/bus/pci/devices/0000:9b:00.0/class", kind + "\n")
 
 
+def test_device_files_that_this_user_may_not_open_are_found(tmp_path, monkeypatch):
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        put(tmp_path, f"dev/{name}")
+    monkeypatch.setattr(gpu.os, "access", lambda path, mode: path.name == "nvidia0" and mode == os.R_OK | os.W_OK)
+    assert gpu.denied(tmp_path) == ("/dev/nvidia1",)
+
+
 def test_a_node_without_gpus_has_no_accelerator(tmp_path):
     assert gpu.accelerator(tmp_path, {}) == "none"
 

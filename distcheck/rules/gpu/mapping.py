@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
+from distcheck.facts.cuda import CudaView
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
@@ -26,7 +27,7 @@ from distcheck.rules.gpu.nodes import (
     values,
     without_loss,
 )
-from distcheck.rules.gpu.nvml_errors import LOST, error_code, remedy
+from distcheck.rules.gpu.nvml_errors import DRIVER_NOT_LOADED, LOST, STUB, error_code, remedy
 from distcheck.rules.gpu.sharing import cause_of, explained, shared_gpus
 from distcheck.rules.gpu.visibility import no_gpu, wrong_values
 from distcheck.rules.wording import brief, found, grouped, listed, named, numbers_of
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@rule("gpu", scope="node")
+@rule("gpu", scope=("rank", "node"))
 def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
     """NVML, the library under nvidia-smi, fails or hangs on a node with NVIDIA GPUs.
 
@@ -45,24 +46,27 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
 
     Found by starting NVML in a child process with a deadline, and again while the collectives run; a failure only
     during the collectives is a warning. A version mismatch, an unloaded kernel module and a lost GPU are confirmed and
-    put the node on the exclude list. A hang and other errors may pass: retry elsewhere.
+    put the node on the exclude list. A hang and other errors may pass: retry elsewhere. If CUDA shows GPUs, the kernel
+    module is loaded: then a ``libnvidia-ml.so.1`` that denies it is not the driver's, and the node is not blamed.
 
     Fix: the finding names the fix for the error: ``sudo reboot`` after a driver upgrade, ``sudo modprobe nvidia``,
-    ``docker run --gpus all`` for a container that was started without GPUs or has lost them.
+    ``docker run --gpus all`` for a container that was started without GPUs or has lost them; CUDA's ``stubs`` folder
+    out of LD_LIBRARY_PATH.
 
     See: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
     """
     failed = [n for n in nvidia_nodes(job) if _refusal(n).startswith("NVML")]
     yield from not_seen(job, but=failed)
-    for reason, nodes in grouped(failed, _refusal).items():
-        advice = remedy(reason)
+    for (reason, stub), nodes in grouped(failed, lambda n: (_refusal(n), _has_stub(job, n))).items():
+        advice = STUB if stub else remedy(reason)
         yield Finding(
-            scope="node",
+            scope="rank" if stub else "node",
             owner=advice.owner,
             confirmed=advice.confirmed,
             ranks=numbers_of(rank for node in nodes for rank in job.ranks_on(node)),
             nodes=tuple(node.name for node in nodes),
-            message=f"{listed([node.name for node in nodes])}: {reason}",
+            message=f"{listed([node.name for node in nodes])}: {reason}"
+            + ("; but CUDA shows GPUs, so libnvidia-ml.so.1 is not the driver's" if stub else ""),
             evidence={"nvml": reason},
             fix=advice.fix,
         )
@@ -82,6 +86,13 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
                 evidence={"nvml": reason},
                 fix=remedy(reason).fix,
             )
+
+
+def _has_stub(job: Job, node: NodeFacts) -> bool:
+    """Return whether NVML says that no kernel module is loaded where CUDA shows GPUs."""
+    if error_code(_refusal(node)) != DRIVER_NOT_LOADED:
+        return False
+    return any(isinstance(rank.cuda, CudaView) and rank.cuda.devices for rank in job.ranks_on(node))
 
 
 def _refusal(node: NodeFacts) -> str:
@@ -135,11 +146,12 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
     available`` or ``Found no NVIDIA driver on your system``.
 
     Found where ``--backend nccl`` meets a node without NVIDIA GPUs, and where NVML counts none (a container or a job
-    step without GPUs). When other nodes of the job have GPUs, the finding suspects the node, not the job. AMD nodes are
-    not reported: NCCL there is RCCL. GPUs in MIG mode are gpu-mig-without-device.
+    step without GPUs, or device files that the user may not open). When other nodes of the job have GPUs, the finding
+    suspects the node, not the job. AMD nodes are not reported: NCCL there is RCCL. GPUs in MIG mode are
+    gpu-mig-without-device.
 
-    Fix: request GPUs: ``#SBATCH --gpus-per-node=8``, ``docker run --gpus all``; or run on CPUs with
-    ``init_process_group("gloo")`` and ``--backend gloo``.
+    Fix: request GPUs: ``#SBATCH --gpus-per-node=8``, ``docker run --gpus all``; give the user access to
+    ``/dev/nvidia0``; or run on CPUs with ``init_process_group("gloo")`` and ``--backend gloo``.
     """
     yield from not_seen(job)
     if "node" in job.asked.looks:
@@ -153,6 +165,8 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
             continue  # gpu-mig-without-device reports it
         if not all_visible(job, node).uuids:
             why = "NVML works but counts no GPU" if not devices else "the job has no access to any of the GPUs"
+            if not devices and isinstance(node.gpus, Gpus) and node.gpus.denied:
+                why += f", because its user may not open {listed(node.gpus.denied)}"
             without.setdefault(why, []).append(node)
             continue
         blind = [v for v in values(job, node) if not v.fault and not v.shown.uuids]

@@ -11,7 +11,8 @@ _CODE = re.compile(r"NVML error ([0-9]+):")
 
 LOST = frozenset({8, 11, 15, 16})
 """No power, no interrupt, lost, needs a reset: NVML itself reports a hardware failure."""
-NO_DRIVER = frozenset({9, 12})
+DRIVER_NOT_LOADED = 9
+NO_DRIVER = frozenset({DRIVER_NOT_LOADED, 12})
 """The kernel module is not loaded, the library was not found."""
 
 
@@ -85,6 +86,19 @@ _BY_CODE = {
         ),
     ),
 }  # fmt: skip
+STUB = NvmlRemedy(
+    confirmed=True,
+    owner="user",
+    fix=Fix(
+        "Remove CUDA's stubs folder from LD_LIBRARY_PATH, or from the image, so that the driver's own library is"
+        " loaded.",
+        (
+            "export LD_LIBRARY_PATH=$(printf %s \"$LD_LIBRARY_PATH\" | tr : '\\n' | grep -v stubs | paste -sd :)",
+            "ldconfig -p | grep libnvidia-ml.so.1",
+        ),
+    ),
+)
+"""For a libnvidia-ml.so.1 that only serves to link programs: every call returns that no kernel module is loaded."""
 _OTHER = NvmlRemedy(
     confirmed=False,
     owner="admin",

@@ -10,6 +10,7 @@ from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import by_mixture, undivided
 from distcheck.rules.gpu.nodes import VARIABLE, card_of, ranks_without_fault, without_loss
 from distcheck.rules.job.agents import restarted
+from distcheck.rules.job.versions import nccl_of, version_of
 from distcheck.rules.job.world import lonely
 from distcheck.rules.wording import brief, by_name, found, named, rank_name
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _SET_DEVICE = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before any other CUDA call'
 _MOST = 8
 """Ranks that a finding's evidence shows."""
+_SHARING_SINCE = (2, 30)
+"""The first NCCL that allows ranks to share a GPU; older ones report a duplicate GPU whatever the variable says."""
 
 
 class Cause(NamedTuple):
@@ -83,7 +86,8 @@ def _same_local_rank(job: Job, ranks: Sequence[RankFacts]) -> bool:
 def cause_of(job: Job, ranks: Sequence[RankFacts]) -> Cause:
     """Return why these ranks share a GPU; GPUs shared for one cause make one finding."""
     values = tuple(sorted({rank.environment.get(VARIABLE) for rank in ranks}, key=lambda v: (v is None, v)))
-    allowed = all(sharing_allowed(rank) for rank in ranks) or _on_hosts_of_their_own(ranks)
+    allowed = all(sharing_allowed(rank) and _knows_sharing(job, rank) for rank in ranks)
+    allowed = allowed or _on_hosts_of_their_own(ranks)
     if len({job.node_of(rank).key for rank in ranks}) > 1:
         return Cause("handed out twice", (), allowed)
     if all((rank.gpu or "").startswith("MIG-") for rank in ranks):
@@ -99,6 +103,11 @@ def sharing_allowed(rank: RankFacts) -> bool:
     """Return whether NCCL_MULTI_RANK_GPU_ENABLE allows sharing; NCCL reads it as strtoll does."""
     match = re.match(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)", rank.environment.get("NCCL_MULTI_RANK_GPU_ENABLE", ""))
     return match is not None and int(match[1], 16 if match[1][:2].lower() == "0x" else 10) != 0
+
+
+def _knows_sharing(job: Job, rank: RankFacts) -> bool:
+    """Return whether the rank's NCCL reads that variable, as far as is known."""
+    return (version_of(nccl_of(job, rank)) or _SHARING_SINCE) >= _SHARING_SINCE
 
 
 def _on_hosts_of_their_own(ranks: Sequence[RankFacts]) -> bool:

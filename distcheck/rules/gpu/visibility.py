@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from distcheck.facts.gpu import Gpu, usable_name
+from distcheck.facts.gpu import Gpu, Gpus, usable_name
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import RankFacts
@@ -85,22 +85,36 @@ def _fix(rank: RankFacts, better: str, ranks: int) -> Fix:
     return Fix("Correct the variable where it is set, or unset it so that every GPU is visible.", commands)
 
 
+_MOST_FILES = 8
+
+
 def no_gpu(job: Job, nodes: list[NodeFacts], why: str, *, suspect: bool) -> Finding:
     """Return the finding about nodes without GPUs; `suspect`: other nodes have some."""
     ranks = [rank for node in nodes for rank in job.ranks_on(node)]
     others = "other nodes of the job have GPUs" if suspect else "the job uses NCCL, which needs GPUs"
     most = max((len(job.ranks_on(node)) for node in nodes), default=1)
-    fix = Fix(
-        "Request GPUs from the scheduler or the container runtime; on CPUs use init_process_group('gloo').",
-        (f"#SBATCH --gpus-per-node={most}", "# add to docker run: --gpus all", "distcheck gate --backend gloo"),
-    )
+    closed = sorted({file for node in nodes if isinstance(node.gpus, Gpus) for file in node.gpus.denied})
+    if closed:
+        fix = Fix(
+            "Give the user access to the GPUs' device files, usually through a group.",
+            (
+                f"ls -l {' '.join(closed[:_MOST_FILES])}; id",
+                'sudo usermod -aG video "$USER"  # or the group of the files',
+            ),
+        )
+    else:
+        fix = Fix(
+            "Request GPUs from the scheduler or the container runtime; on CPUs use init_process_group('gloo').",
+            (f"#SBATCH --gpus-per-node={most}", "# add to docker run: --gpus all", "distcheck gate --backend gloo"),
+        )
     return Finding(
         scope="node" if suspect else "rank",
-        owner="unknown" if suspect else "user",
+        owner="admin" if closed else "unknown" if suspect else "user",
         confirmed=not suspect,
         ranks=numbers_of(ranks),
         nodes=tuple(node.name for node in nodes),
         message=f"{listed([node.name for node in nodes])}: {why}; {others}",
-        evidence={"accelerator": listed(sorted({node.accelerator for node in nodes}))},
+        evidence={"accelerator": listed(sorted({node.accelerator for node in nodes}))}
+        | ({"no access": listed(closed, most=_MOST_FILES)} if closed else {}),
         fix=fix,
     )

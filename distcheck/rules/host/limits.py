@@ -158,6 +158,45 @@ def host_stack_unlimited(job: Job) -> Iterator[Outcome]:
         )
 
 
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="rank")
+def host_address_space(job: Job) -> Iterator[Outcome]:
+    """The ranks may use less virtual memory than CUDA and NCCL reserve.
+
+    CUDA reserves addresses for the memory of all GPUs, which takes no memory and still counts. CUDA or NCCL then fail
+    with ``out of memory`` on an empty GPU, often only in the first collective: ``Cuda failure 'out of memory'``.
+
+    Found by the soft limit of the ranks' processes (``ulimit -v``), which Grid Engine's ``h_vmem``, Slurm's
+    ``VSizeFactor`` and PBS's ``vmem`` set: a warning below the memory of the node's GPUs.
+
+    Fix: ``ulimit -v unlimited`` in the job's script; request memory by a limit that counts pages in use.
+
+    See: https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (unified virtual address space),
+    https://man7.org/linux/man-pages/man2/getrlimit.2.html (RLIMIT_AS)
+    """
+    if not uses_nccl(job):
+        return
+    few = [(r, n, limits.address_space_bytes) for r, n, limits in limited(job) if limits.address_space_bytes >= 0]
+    for (limit, needed), group in grouped(few, lambda item: (item[2], _memory_of_gpus(item[1]))).items():
+        ranks = [rank for rank, _, _ in group]
+        if limit >= needed:
+            continue
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: virtual memory is limited to {limit / 1e9:.0f} GB; expected no limit, or more than "
+            f"the {needed / 1e9:.0f} GB of the GPUs",
+            Fix("Lift the limit in the job's script, or ask for memory in another way.", ("ulimit -v unlimited",)),
+            severity="warning",
+            evidence={"RLIMIT_AS": limit, "GPU memory": needed},
+        )
+
+
+def _memory_of_gpus(node: NodeFacts) -> int:
+    if not isinstance(node.gpus, Gpus):
+        return 0
+    return sum(gpu.memory_bytes for gpu in node.gpus.devices if isinstance(gpu.memory_bytes, int))
+
+
 def _in_domain(node: NodeFacts) -> bool:
     """Return whether a GPU of the node is in an NVLink domain of several nodes."""
     if not isinstance(node.gpus, Gpus):

@@ -93,9 +93,11 @@ def restarted(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:
     """Return the agent's command line, shell-quoted, with these options replaced.
 
     If the command line is unknown or cut, returns the PET_* variables for the same options
-    (https://docs.pytorch.org/docs/stable/elastic/run.html).
+    (https://docs.pytorch.org/docs/stable/elastic/run.html); for ranks that distcheck started itself, its own command.
     """
     agent = job.process_of(rank).agent
+    if rank.placement.launcher == "distcheck" and options.keys() == {"nproc-per-node"}:
+        return f"distcheck {job.asked.command} --nproc {options['nproc-per-node'].replace('gpu', 'auto')}"
     if agent is None or len(agent.arguments) >= _CUT_WORDS:
         return "export " + " ".join(f"PET_{name.replace('-', '_').upper()}={value}" for name, value in options.items())
     words, given = agent.arguments, dict(options)

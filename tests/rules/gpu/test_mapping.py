@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
+from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.node import TorchBuild
+from distcheck.facts.rank import Installed
 from distcheck.rules.gpu.nvml_errors import error_code, remedy
 from distcheck.selection.visible_devices import device_of, visible
 
@@ -187,6 +190,21 @@ def test_gpu_nvml_init_failed(of, judge, change, reason, confirmed, owner, exit_
     assert {"gpu-fell-off-bus", "gpu-none-visible", "gpu-duplicate", "gpu-cvd-empty"} <= unseen
 
 
+def test_a_stub_of_nvml_is_the_jobs_fault_and_not_the_nodes(of, judge, change):
+    # CUDA's stubs folder in LD_LIBRARY_PATH: seen on a virtual machine with one H200, driver 580.159.04.
+    job = change.node(of(2), 1, gpus=Missing(reason="NVML error 9: the NVIDIA kernel module is not loaded"))
+    job = change.rank(job, 2, cuda=CudaView(devices=(CudaDevice("GPU-1-0"),)))
+    result = judge(job, "gpu")
+    (finding,) = result.findings
+    assert (finding.rule, finding.scope, finding.owner) == ("gpu-nvml-init-failed", "rank", "user")
+    assert finding.ranks == (2, 3)
+    assert finding.message.endswith("; but CUDA shows GPUs, so libnvidia-ml.so.1 is not the driver's")
+    assert "grep -v stubs" in finding.fix.commands[0]
+    assert result.verdict.exit_code == 30
+    alone = judge(change.rank(job, 2, cuda=CudaView(devices=(), error=100)), "gpu")
+    assert alone.verdict.exit_code == 40, "CUDA shows nothing either"
+
+
 def test_nodes_with_the_same_failure_make_one_finding(of, only, change):
     finding = only(change.node(of(4), (1, 3), gpus=NO_ANSWER))
     assert finding.nodes == ("node2", "node4")
@@ -281,6 +299,19 @@ def test_nvml_counts_no_gpu(of, judge, change, with_value):
     assert "# add to docker run: --gpus all" in result.findings[0].fix.commands
     result = judge(with_value(with_gpus(change, of(2), node=1), ""), "gpu")
     assert ("gpu-none-visible", "node", ("node2",)) in [(f.rule, f.scope, f.nodes) for f in result.findings]
+
+
+def test_device_files_that_the_user_may_not_open_are_named(of, judge, change):
+    job = with_gpus(change, of())
+    gpus = msgspec.structs.replace(job.nodes[0].gpus, denied=("/dev/nvidia0", "/dev/nvidia1"))
+    result = judge(change.node(job, 0, gpus=gpus), "gpu")
+    (finding,) = result.findings
+    assert finding.message == (
+        "node1: NVML works but counts no GPU, because its user may not open /dev/nvidia0 and /dev/nvidia1; "
+        "the job uses NCCL, which needs GPUs"
+    )
+    assert finding.fix.commands[0] == "ls -l /dev/nvidia0 /dev/nvidia1; id"
+    assert (finding.owner, result.verdict.exit_code) == ("admin", 30)
 
 
 # -- CUDA_VISIBLE_DEVICES
@@ -438,12 +469,27 @@ def test_ranks_share_a_mig_device(of, with_value, only, change):
     assert "nvidia-smi -L" in finding.fix.commands
 
 
+def test_ranks_that_distcheck_started_are_started_again_by_distcheck(of, with_value, only, change):
+    job = with_value(of(1, 2, 1), None)
+    placements = [msgspec.structs.replace(rank.placement, launcher="distcheck") for rank in job.ranks]
+    for i, placement in enumerate(placements):
+        job = change.rank(job, i, placement=placement, gpu="GPU-1-0")
+    assert only(job).fix.commands[0] == f"distcheck {job.asked.command} --nproc auto"
+
+
 @pytest.mark.parametrize(
     ("value", "severity"), [("1", "info"), ("0x1", "info"), ("0", "error"), ("true", "error"), ("", "error")]
 )
 def test_sharing_that_nccl_is_configured_to_allow(of, with_value, only, value, severity):
     finding = only(with_value(of(1, 2, 2), "0", NCCL_MULTI_RANK_GPU_ENABLE=value))
     assert (finding.rule, finding.severity) == ("gpu-duplicate", severity)
+
+
+@pytest.mark.parametrize(("nccl", "severity"), [("2.28.9", "error"), ("2.30.3", "info"), ("", "info")])
+def test_an_nccl_that_does_not_know_the_variable_refuses_to_share(of, with_value, only, change, nccl, severity):
+    job = with_value(of(1, 2, 2), "0", NCCL_MULTI_RANK_GPU_ENABLE="1")
+    installed = Installed(python="3.11.7", prefix="/opt", torch=job.nodes[0].torch, nccl=nccl)
+    assert only(change.process(job, None, installed=installed)).severity == severity
 
 
 @pytest.mark.parametrize(("hosts", "severity"), [(("a", "b"), "info"), (("a", "a"), "error"), (("a", ""), "error")])

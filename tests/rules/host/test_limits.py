@@ -67,5 +67,15 @@ def test_host_stack_unlimited_by_the_version_of_nccl(on_hosts, change, said, ncc
     assert said(job, FAMILY) == expected
 
 
+@pytest.mark.parametrize(("limit", "found"), [(30 << 30, True), (1 << 50, False), (-1, False)])
+def test_host_address_space_below_the_memory_of_the_gpus(on_hosts, change, said, limit, found):
+    job = change.process(on_hosts(2, 2, gpus=2), (2, 3), limits=Limits(address_space_bytes=limit))
+    assert said(job, FAMILY) == ([("host-address-space", "warning", (2, 3), ("node2",))] if found else [])
+
+
+def test_a_limit_of_the_address_space_does_not_matter_to_gloo(on_hosts, change, said):
+    assert said(change.process(on_hosts(2, 2), None, limits=Limits(address_space_bytes=1 << 30)), FAMILY) == []
+
+
 def test_an_unlimited_stack_does_not_matter_to_gloo(on_hosts, change, said):
     assert said(change.process(on_hosts(2, 2), None, limits=Limits(stack_bytes=-1)), FAMILY) == []
