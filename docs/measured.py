@@ -20,9 +20,11 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import timeit
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import metadata
@@ -190,14 +192,24 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def machine() -> str:
-    """Return what a measurement depends on: cores and how fast they are now, memory, versions.
+    """Return what a measurement depends on: cores and how fast they are now, memory, GPUs, versions.
 
     The cores of a virtual machine are at some hours half as fast as at others.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     cores = len(os.sched_getaffinity(0))
     python, torch = platform.python_version(), metadata.version("torch")
-    return f"{cores} cores ({_steps():.0f} million loop steps/s), {memory:.0f} GiB, Python {python}, torch {torch}"
+    parts = [f"{cores} cores ({_steps():.0f} million loop steps/s)", f"{memory:.0f} GiB", *_gpus()]
+    return ", ".join([*parts, f"Python {python}", f"torch {torch}"])
+
+
+def _gpus() -> list[str]:
+    """Return the GPUs that nvidia-smi lists, by model: 8 x NVIDIA H200."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    listed = subprocess.run(query, check=False, capture_output=True, text=True, timeout=60).stdout.splitlines()
+    return [f"{number} x {name}" for name, number in Counter(listed).items()]
 
 
 def _steps() -> float:

@@ -52,7 +52,7 @@ def figures_against_nccl_tests() -> list[Row]:
         raise NotMeasuredError(
             f"needs {' and '.join(PROGRAMS.values())} in PATH and two GPUs, or one and mpiexec; there are {ranks}"
         )
-    where = "2 ranks on one GPU" if _on_one_gpu() else f"{ranks} GPUs"
+    where, most = ("2 ranks on one GPU", 4) if _on_one_gpu() else (f"{ranks} GPUs", 12)
 
     def ours() -> Seconds:
         return of_distcheck_on_one_gpu() if _on_one_gpu() else of_distcheck(ranks)
@@ -74,7 +74,7 @@ def figures_against_nccl_tests() -> list[Row]:
             for size in SIZES
         ]
 
-    return until_decided(once, rows, 3, 12)
+    return until_decided(once, rows, 3, most)
 
 
 def of_distcheck(ranks: int, backend: str = "nccl") -> Seconds:
