@@ -92,7 +92,7 @@ class NcclLog(Facts, frozen=True, omit_defaults=True):
 
 
 class RasBehind(Facts, frozen=True):
-    """Ranks that launched fewer operations of one kind than another rank."""
+    """Ranks that launched fewer operations of one kind in a communicator than another rank."""
 
     operation: str
     """NCCL's name of the kind: AllReduce; "collective" for all kinds together, before 2.26."""
@@ -106,7 +106,7 @@ class RasBehind(Facts, frozen=True):
 
 
 class Ras(Facts, frozen=True):
-    """What NCCL's RAS said about the communicator of all ranks while a collective stalled.
+    """What NCCL's RAS said about the communicators of all ranks while a collective stalled.
 
     A rank that it does not list is not shown to be healthy.
     """
@@ -122,7 +122,7 @@ class Ras(Facts, frozen=True):
     dead: tuple[Rank, ...] = ()
     """The missing ranks whose processes RAS gave up."""
     behind: tuple[RasBehind, ...] = ()
-    """By operation, the fewest operations first."""
+    """By communicator and operation, the fewest operations first."""
     words: tuple[str, ...] = ()
     """Its first lines about errors and warnings."""
 

@@ -1,7 +1,8 @@
 """Parses what NCCL's RAS answers to VERBOSE STATUS: text since NCCL 2.24, JSON since 2.28.7.
 
 RAS reports by communicator; only those with as many ranks as the job are read, so that their rank numbers are the
-job's. The text names only groups of less than half of the ranks; JSON has every rank.
+job's. Each counts its own operations, so ranks are compared within one. The text names only groups of less than half of
+the ranks; JSON has every rank.
 
 Source: the RAS page of NCCL's user guide (troubleshooting/ras), and NVIDIA/nccl, src/ras/client_support.cc, from 2.24.3
 to 2.30.7: rasClientRunComms writes the text, rasDumpCommsToJSON the JSON.
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from itertools import islice
-from typing import TYPE_CHECKING
+from itertools import chain, islice
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -22,12 +23,15 @@ from distcheck.facts.nccl import Ras, RasBehind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+T = TypeVar("T")
+
 _MOST_WORDS, _LONGEST = 16, 160
 _MOST_GROUPS, _DIGITS = 16, 9
 _VERSION = re.compile(r"^NCCL version (\S{1,40})", re.MULTILINE)
 _GROUP = re.compile(r"\s*(\d{1,9})\s+\d+\s+\d+\s+\d+(?:-\d+)?\s+(\d{1,9})\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*")
 """A row of the table of communicators: its number, and the ranks of each communicator."""
-_SECTION = re.compile(r"#(\d{1,9})-\d+ \([0-9a-f]+\) ([A-Z]+)")
+_SECTION = re.compile(r"#(?P<group>\d{1,9})-(?P<place>\d{1,9}) \([0-9a-f]+\) (?P<error>[A-Z]+)")
+"""The heading of what is wrong with one communicator: its group in the table, and its place there."""
 _MISSING_NUMBER = re.compile(r"  Missing communicator data from (\d{1,9}) ranks?")
 _MISSING_RANKS = re.compile(r"  The missing ranks?: ([\d,]+)")
 _COUNTS_DIFFER = re.compile(r"  Communicator ranks have different (\w{1,40}) operation counts")
@@ -72,7 +76,7 @@ _DECODER = msgspec.json.Decoder(_Answer)
 
 
 def parse(answer: bytes, asked: int, world_size: int) -> Ras | Missing:
-    """Return what RAS says about the communicator of all ranks; `asked` is the rank that answered.
+    """Return what RAS says about the communicators of all ranks; `asked` is the rank that answered.
 
     A text or document that is incomplete, or of another format, is Missing.
     """
@@ -102,17 +106,18 @@ def _of_json(said: _Answer, asked: int, world_size: int) -> Ras | Missing:
     whole = [c for c in said.communicators if c.size == world_size]
     if not whole:
         return _no_communicator(world_size)
-    missing = {r.rank: r for c in whole for r in c.missing_ranks if 0 <= r.rank < world_size}
-    counts: dict[str, dict[int, int]] = defaultdict(dict)
-    errors = []
-    for rank in (r for c in whole for r in c.ranks if 0 <= r.rank < world_size):
-        for operation, count in rank.collective_counts.items():
-            counts[_clean(operation)][rank.rank] = count
-        for name, code in (("init_state", rank.status.init_state), ("async_error", rank.status.async_error)):
-            if code not in {_CODE_OK, _CODE_IN_PROGRESS}:
-                errors.append(f"rank {rank.rank}: {name} {code}")
-    silent = {n for n, rank in missing.items() if rank.status.unresponsive or rank.status.considered_dead}
-    errors += [f"rank {n} answers but is not in the communicator" for n in sorted(missing.keys() - silent)]
+    theirs = [[rank for rank in c.ranks if 0 <= rank.rank < world_size] for c in whole]
+    gone = [rank for c in whole for rank in c.missing_ranks if 0 <= rank.rank < world_size]
+    dead = {rank.rank for rank in gone if rank.status.considered_dead}
+    silent = dead | {rank.rank for rank in gone if rank.status.unresponsive}
+    errors = [
+        f"rank {rank.rank}: {name} {code}"
+        for rank in chain(*theirs)
+        for name, code in (("init_state", rank.status.init_state), ("async_error", rank.status.async_error))
+        if code not in {_CODE_OK, _CODE_IN_PROGRESS}
+    ]
+    outside = {rank.rank for rank in gone} - silent
+    errors += [f"rank {n} answers but is not in the communicator" for n in sorted(outside)]
     if said.ras.timeouts_count:
         errors.append(f"{said.ras.timeouts_count} timeouts while RAS collected data")
     return Ras(
@@ -120,10 +125,20 @@ def _of_json(said: _Answer, asked: int, world_size: int) -> Ras | Missing:
         version=_clean(said.nccl_version),
         missing=tuple(sorted(silent)),
         missing_number=len(silent),
-        dead=tuple(sorted(n for n in silent if missing[n].status.considered_dead)),
-        behind=tuple(b for operation, of in counts.items() for b in _behind(operation, of))[:_MOST_GROUPS],
-        words=tuple(errors[:_MOST_WORDS]),
+        dead=tuple(sorted(dead)),
+        behind=_first(_MOST_GROUPS, chain(*map(_behind_in_json, theirs))),
+        words=_first(_MOST_WORDS, errors),
     )
+
+
+def _behind_in_json(ranks: Iterable[_Rank]) -> Iterable[RasBehind]:
+    """Yield the ranks of one communicator that launched fewer operations than another one there."""
+    counts: dict[str, dict[int, int]] = defaultdict(dict)
+    for rank in ranks:
+        for operation, count in rank.collective_counts.items():
+            counts[_clean(operation)][rank.rank] = count
+    for operation, of in counts.items():
+        yield from _behind(operation, of)
 
 
 def _behind(operation: str, counts: Mapping[int, int]) -> Iterable[RasBehind]:
@@ -156,11 +171,12 @@ def _of_text(text: str, asked: int, world_size: int) -> Ras | Missing:
         return _no_communicator(world_size)
     missing: set[int] = set()
     number = 0
-    counts: dict[str, list[_Counted]] = defaultdict(list)
-    here, operation = "", ""
+    counts: dict[tuple[str, str, str], list[_Counted]] = defaultdict(list)
+    here, operation, communicator = "", "", ("", "")
     for line in lines:
         if section := _SECTION.match(line):
-            here, operation = section[2] if section[1] in whole else "", ""
+            here, operation = section["error"] if section["group"] in whole else "", ""
+            communicator = section["group"], section["place"]
         elif not line.startswith(" "):
             here = ""
         elif here == "INCOMPLETE":
@@ -175,7 +191,7 @@ def _of_text(text: str, asked: int, world_size: int) -> Ras | Missing:
                 found = _COUNTS_DIFFER.match(line)
                 operation = found[1] if found else ""
             elif operation:
-                _count(counts[operation], line)
+                _count(counts[(*communicator, operation)], line)
     known = {n for n in missing if n < world_size}
     words = (line.strip() for line in lines if line.strip(" =") not in {"", "Warnings"})
     return Ras(
@@ -183,9 +199,10 @@ def _of_text(text: str, asked: int, world_size: int) -> Ras | Missing:
         version=version[1] if version else "",
         missing=tuple(sorted(known)),
         missing_number=max(number, len(known)),
-        behind=tuple(b for name, groups in counts.items() for b in _behind_in_text(name, groups, world_size))[
-            :_MOST_GROUPS
-        ],
+        behind=_first(
+            _MOST_GROUPS,
+            (b for (*_, name), groups in counts.items() for b in _behind_in_text(name, groups, world_size)),
+        ),
         words=tuple(islice(map(_clean, words), _MOST_WORDS)),
     )
 
@@ -206,6 +223,11 @@ def _behind_in_text(operation: str, groups: list[_Counted], world_size: int) -> 
         if group.launched < most:
             ranks = tuple(sorted({n for n in group.ranks if n < world_size}))
             yield RasBehind(operation=operation, launched=group.launched, most=most, number=group.number, ranks=ranks)
+
+
+def _first(most: int, found: Iterable[T]) -> tuple[T, ...]:
+    """Return the first of what was found, each once: two communicators may have the same to say."""
+    return tuple(islice(dict.fromkeys(found), most))
 
 
 def _no_communicator(world_size: int) -> Missing:

@@ -1,4 +1,4 @@
-"""NCCL's log as recorded with eight versions, as its source writes it, and as anything else may garble it."""
+"""NCCL's log as recorded with nine versions, as its source writes it, and as anything else may garble it."""
 
 from __future__ import annotations
 
@@ -71,6 +71,48 @@ UNDERSTOOD = {
                 "(Send) localGid ::ffff:10.0.0.59 remoteGids::ffff:10.0.0.63 hca mlx5_1"
             ),
         ),
+    },
+    "2.28.9_h200_vm_socket": {
+        "version": "2.28.9",
+        "rank": 0,
+        "ranks": 2,
+        "nodes": 2,
+        "local_ranks": 1,
+        "init_seconds": 0.46,
+        "network": "Socket",
+        "devices": ("lo",),
+        "no_ib_device": True,
+        "gdr": False,
+        "gdr_devices": {"lo": False},
+        "channels": 2,
+        "nvls_channels": 0,
+        "transports": {"NET/Socket/0": 4},
+        "peers": {"NET": (1,)},
+        "graphs": (
+            NcclGraph("ring", 1, 1.2, 1.2, "LOC", "PHB"),
+            NcclGraph("tree", 1, 2.4, 1.2, "LOC", "PHB"),
+        ),
+        "algorithms": {
+            "all_reduce 4194304": "RING/SIMPLE",
+            "broadcast 4194304": "RING/SIMPLE",
+            "all_gather 4194304": "RING/SIMPLE",
+            "all_reduce 4": "RING/LL",
+        },
+        "tuning": {
+            "all_reduce TREE/LL": (16.8, 0.2),
+            "all_reduce TREE/SIMPLE": (36.4, 0.9),
+            "all_reduce RING/LL": (16.6, 0.6),
+            "all_reduce RING/SIMPLE": (36.4, 1.2),
+            "all_gather RING/LL": (11.6, 1.2),
+            "all_gather RING/SIMPLE": (22.4, 2.4),
+            "all_gather PAT/SIMPLE": (17.6, 1.8),
+        },
+        "plugins_missing": ("NET libnccl-net.so", "TUNER libnccl-tuner.so"),
+        "settings": {
+            "NCCL_SOCKET_IFNAME": "lo",
+            "NCCL_HOSTID": "host0",
+            "NCCL_GRAPH_DUMP_FILE": "/tmp/graph.xml",
+        },
     },
 }
 

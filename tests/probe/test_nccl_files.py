@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.probe import nccl_files
+
+DUMPED = Path(__file__).parents[1] / "recorded" / "nccl" / "2.28.9_h200_vm_topology.xml"
 
 
 @pytest.fixture
@@ -86,6 +89,14 @@ def test_the_files_that_variables_name_are_looked_at(tmp_path, write):
     assert list(found) == ["NCCL_TOPO_FILE", "NCCL_DEBUG_FILE"]
     assert (found["NCCL_TOPO_FILE"].state, found["NCCL_TOPO_FILE"].absent_devices) == ("readable", ("0000:47:00.0",))
     assert (found["NCCL_DEBUG_FILE"].state, found["NCCL_DEBUG_FILE"].folder) == ("missing", "missing")
+
+
+@pytest.mark.parametrize(("here", "absent"), [("0000:00:06.0", ()), ("0000:00:07.0", ("0000:00:06.0",))])
+def test_a_topology_that_nccl_itself_wrote_fits_the_machine_with_its_gpu_only(tmp_path, write, here, absent):
+    write("topo.xml", DUMPED.read_text())
+    write(f"sys/bus/pci/devices/{here}", "")
+    found = nccl_files.named_paths({"NCCL_TOPO_FILE": "/topo.xml"}, (), tmp_path)["NCCL_TOPO_FILE"]
+    assert (found.state, found.absent_devices) == ("readable", absent)
 
 
 def test_the_topology_file_that_nccl_reads_unasked_is_looked_at(tmp_path, write):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+import socket
 import time
+from pathlib import Path
 
 import pytest
-from fake_ras import document, text
+from fake_ras import HEALTHY, FakeRas, document, text
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +55,24 @@ TIMEOUT
 """
 
 
+RECORDED = Path(__file__).parents[1] / "recorded" / "ras"
+NOTHING = dict.fromkeys(HEALTHY, 0)
+HANGS = {
+    "counts": {0: {**NOTHING, "Broadcast": 1, "AllReduce": 11}, 1: {**NOTHING, "Broadcast": 1, "AllReduce": 10}},
+    "later": [{rank: {**NOTHING, "AllGather": 1} for rank in range(2)}],
+}
+"""What the recorded job had launched."""
+
+
+def recorded(form):
+    """Return the lines with which a real RAS answered the commands, and its status."""
+    replies, status = [], (RECORDED / f"2.28.9_h200_vm_{form}.txt").read_bytes().partition(b"\n")[2]
+    while status.startswith((b"SERVER ", b"OK\n")):
+        reply, _, status = status.partition(b"\n")
+        replies.append(reply)
+    return replies, status
+
+
 def both(size, **told):
     """Return what the two forms of the same state are parsed to."""
     return [parse(form(size, **told), 0, size) for form in (text, document)]
@@ -89,6 +111,63 @@ def test_ranks_that_the_text_only_counts_are_counted():
     as_text, as_json = both(8, counts={3: ahead})
     assert [(b.launched, b.most, b.number, b.ranks) for b in as_text.behind] == [(42, 43, 7, ())]
     assert [b.ranks for b in as_json.behind] == [(0, 1, 2, 4, 5, 6, 7)]
+
+
+def test_a_real_job_names_the_rank_that_is_behind_in_one_of_two_communicators():
+    behind = RasBehind(operation="AllReduce", launched=10, most=11, number=1, ranks=(1,))
+    as_text, as_json = (parse(recorded(form)[1], 0, 2) for form in ("text", "json"))
+    assert as_json == Ras(rank=0, version="2.28.9", behind=(behind,))
+    assert (as_text.version, as_text.missing, as_text.behind) == ("2.28.9", (), (behind,))
+    assert as_text.words[0] == "#0-0 (61e368d9c8d72bdc) MISMATCH"
+
+
+def test_operations_are_compared_within_a_communicator():
+    """The first made has launched much more than the later ones, and another rank is behind in each."""
+    first, second = {3: {"AllReduce": 41}}, {rank: {"AllReduce": 6 if rank == 1 else 7} for rank in range(8)}
+    for said in both(8, counts=first, later=[{}, second]):
+        assert said.behind == (
+            RasBehind(operation="AllReduce", launched=41, most=42, number=1, ranks=(3,)),
+            RasBehind(operation="AllReduce", launched=6, most=7, number=1, ranks=(1,)),
+        )
+    for said in both(8, later=[{}, {rank: {"AllReduce": 7} for rank in range(8)}]):
+        assert said.behind == ()
+
+
+def test_what_two_communicators_both_show_is_told_once():
+    behind = {3: {"AllReduce": 41}}
+    for said in both(8, counts=behind, later=[behind]):
+        assert [(group.launched, group.ranks) for group in said.behind] == [(41, (3,))]
+
+
+def test_a_rank_is_missing_in_whichever_communicator_lacks_it():
+    for said in both(8, missing=(2,), later=[{}]):
+        assert (said.missing, said.missing_number, said.behind) == ((2,), 1, ())
+
+
+def shape(value):
+    """Return the keys and types of a document, in order."""
+    if isinstance(value, dict):
+        return [(key, shape(inner)) for key, inner in value.items()]
+    return [shape(inner) for inner in value] if isinstance(value, list) else type(value)
+
+
+def test_the_fakes_answers_have_the_form_of_the_real_ones():
+    def without_values(status):
+        return re.sub(r"\b(?:[0-9a-f]{16}|\d+(?:\.\d+){3}|\d{4})\b|GPU \d", "#", status.decode())
+
+    assert without_values(text(2, **HANGS)) == without_values(recorded("text")[1])
+    assert shape(json.loads(document(2, **HANGS))) == shape(json.loads(recorded("json")[1]))
+
+
+@pytest.mark.parametrize(("form", "more"), [("text", b""), ("json", b"SET FORMAT json\n")])
+def test_the_fake_replies_to_commands_as_the_real_one(form, more):
+    with FakeRas({"text": text(2), "json": document(2)}) as server, socket.socket() as client:
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(b"CLIENT PROTOCOL 2\nTIMEOUT 1\n" + more + b"VERBOSE STATUS\n")
+        lines = client.makefile("rb").read().split(b"\n")
+    replies = recorded(form)[0]
+    assert lines[: len(replies)] == replies
+    assert lines[len(replies)] in {b"{", text(2).split(b"\n")[0]}
 
 
 def test_json_has_the_dead_and_the_errors():

@@ -26,6 +26,8 @@ from distcheck.rules.wording import brief
 
 DEFAULT = "default_pg"
 """The description of the group that init_process_group makes."""
+_UNDESCRIBED = "undefined"
+"""What torch (distributed_c10d.py) writes for a group without a description; its own log leaves it out, too."""
 _MAJOR = "2."
 _LARGEST_BYTES = 1 << 30
 _MOST_FILES = 100_000
@@ -87,6 +89,7 @@ class FlightCall(NamedTuple):
     backend: str
     group: str
     description: str
+    """The group_desc that the script or torch gave the group; empty if none."""
     seq: int
     """The number of the collective in its group; of a send or receive, that of the last collective."""
     name: str
@@ -240,7 +243,7 @@ def _call(entry: _Entry) -> FlightCall:
         entry.record_id,
         _clean(backend),
         _clean(entry.process_group[0]),
-        _clean(entry.process_group[1]),
+        "" if entry.process_group[1] == _UNDESCRIBED else _clean(entry.process_group[1]),
         entry.collective_seq_id,
         _clean(name),
         sent,

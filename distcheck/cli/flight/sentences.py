@@ -41,7 +41,8 @@ def sentence(cause: FlightCause, flight: Flight, nodes: Mapping[int, str]) -> st
     if cause.kind == "not-started":
         gpu = "its GPU has" if len(cause.ranks) == 1 else "their GPUs have"
         return f"{who} called {where} ({name}), but {gpu} not started it; {_who(others, nodes)} {wait}"
-    elsewhere = sorted({flight.current[rank].description or flight.current[rank].group for rank in cause.ranks})
+    current = [flight.current[rank] for rank in cause.ranks]
+    elsewhere = sorted({call.description or f"group {call.group}" for call in current})
     theirs = "waits" if len(cause.ranks) == 1 else "wait"
     return f"{_who(others, nodes)} {wait} in {where} for {who}, which {theirs} in {listed(elsewhere)}"
 

@@ -53,6 +53,10 @@ _AFTER_A_HANG = (
     "distcheck explain --flight nccl_trace_rank_*  # after the next hang: names the rank that holds up the others",
 )
 """What to run when a collective timed out."""
+_WITH_DUMPS = (
+    "distcheck explain --flight DUMPS  # DUMPS: what the ranks wrote, by default ~/.cache/torch/*_trace_rank_*",
+)
+"""What to run when a collective timed out and the log shows that there are dumps."""
 
 
 class NamedCause(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +159,7 @@ def answer(seen: Sequence[Sighting], watch: Waits | None = None) -> Answer:
         telling=_telling(first, root),
         hang=hang(watch) if watch and not causes and _is_time_out(first.spelling) else None,
         later=tuple(_telling(s, None) for s in [*reversed(later.values())][:2]),
-        next=tuple(proofs) or _next(first.spelling),
+        next=tuple(proofs) or _next(first.spelling, dumped=watch is not None and watch.dumped),
     )
 
 
@@ -163,10 +167,10 @@ def _is_time_out(spelling: Spelling) -> bool:
     return spelling.weight == CONSEQUENCE and "collective" in spelling.says
 
 
-def _next(spelling: Spelling) -> tuple[str, ...]:
+def _next(spelling: Spelling, *, dumped: bool) -> tuple[str, ...]:
     """Return what to run if no rule names the cause of an error."""
     if "collective" in spelling.says:
-        return _AFTER_A_HANG
+        return _WITH_DUMPS if dumped else _AFTER_A_HANG
     return (PARTITIONS,) if spelling.says.startswith("Slurm refused") else _NEXT[spelling.about]
 
 

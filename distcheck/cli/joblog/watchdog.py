@@ -32,6 +32,8 @@ from distcheck.cli.joblog.reading import Piece
 T = TypeVar("T")
 
 _NEEDLES = (b"collective operation timeout: Work", b"enqueued NCCL work: ", b"enqueued work: ")
+_RECORDED, _DUMPS = b"Stack trace of the failed collective:", b"preparing to dump debug info"
+"""Only both together show a dump: a rank whose Flight Recorder is off prints the second line, too, but no stack."""
 _BEFORE_BYTES, _AFTER_BYTES = 600, 400
 """How much of a huge line is read around a needle."""
 _MOST_PER_RANK = 16
@@ -102,6 +104,8 @@ class Waits(NamedTuple):
     """Ranks that have any line in the logs."""
     world: int | None
     """Number of ranks, if the logs tell one."""
+    dumped: bool = False
+    """Whether the ranks wrote dumps of the Flight Recorder."""
 
 
 class WatchdogLines:
@@ -113,6 +117,7 @@ class WatchdogLines:
         self._wrote: set[int] = set()
         self._worlds: set[int] = set()
         self._largest_comm = 0
+        self._recorded = self._dumps = False
 
     def watched(self, pieces: Iterable[Piece], of_file: Place = NOWHERE) -> Iterator[Piece]:
         """Yield pieces of a log as they are, after a look at each."""
@@ -137,7 +142,8 @@ class WatchdogLines:
         world = next(iter(worlds)) if len(worlds) == 1 else None
         if not worlds and self._largest_comm > largest:
             world = self._largest_comm
-        return Waits(tuple(time_outs.values()), tuple(statuses), frozenset(self._wrote), world)
+        dumped = self._recorded and self._dumps
+        return Waits(tuple(time_outs.values()), tuple(statuses), frozenset(self._wrote), world, dumped)
 
     def _read(self, data: bytes, of_file: Place) -> None:
         if of_file.rank is not None:
@@ -149,6 +155,8 @@ class WatchdogLines:
                 self._worlds.update(map(int, pattern.findall(data)))
         if b" nranks " in data:
             self._largest_comm = max(self._largest_comm, *map(int, _COMM.findall(data)), 0)
+        self._recorded = self._recorded or _RECORDED in data
+        self._dumps = self._dumps or _DUMPS in data
         for needle in _NEEDLES:
             at = data.find(needle)
             while at >= 0:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Collectives
 from distcheck.facts.nccl import Ras
-from distcheck.rules.wording import brief, numbered
+from distcheck.rules.wording import brief, grouped, numbered
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
@@ -47,8 +47,8 @@ def ras_evidence(job: Job) -> dict[str, str]:
     shown = {"did not answer": _missing(said)} if said.missing_number else {}
     if said.dead:
         shown["given up"] = brief(numbered(list(said.dead)), _LONGEST_LIST)
-    for group in _named(said)[:_MOST_BEHIND]:
-        shown[f"behind in {group.operation}"] = _behind(group)
+    for operation, groups in grouped(_named(said)[:_MOST_BEHIND], lambda group: group.operation).items():
+        shown[f"behind in {operation}"] = "; ".join(map(_behind, groups))
     if said.words:
         shown["errors and warnings"] = brief("; ".join(said.words[:_MOST_WORDS]), 400)
     if not shown:

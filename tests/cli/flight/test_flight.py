@@ -1,6 +1,6 @@
 """What `explain --flight` tells from dumps that are built as torch 2.5 to 2.13 writes those of NCCL's groups.
 
-NCCL's dumps need GPUs; those of Gloo in test_gloo_dumps.py come from real ranks.
+Those of test_recorded_dumps.py are of real NCCL ranks, those of test_gloo_dumps.py of real Gloo ranks.
 """
 
 from __future__ import annotations
@@ -165,6 +165,17 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_a_deadlock(tmp_path):
         ("deadlock", "rank 0 waits in collective 1 of group a for rank 1, which waits in b"),
         ("deadlock", "rank 1 waits in collective 1 of group b for rank 0, which waits in a"),
     }
+
+
+def test_a_group_without_a_description_is_called_by_its_name(tmp_path):
+    """Torch writes "undefined" for what new_group got no description for."""
+    groups = {"7": "[0, 1]", "8": "[0, 1]"}
+    one, other = waiting(1, group=("7", "undefined")), waiting(1, group=("8", "undefined"))
+    found = told(tmp_path, {0: dump(one, ranks="[0, 1]", **groups), 1: dump(other, ranks="[0, 1]", **groups)})
+    assert [cause.text for cause in found.causes] == [
+        "rank 0 waits in collective 1 of group 7 for rank 1, which waits in group 8",
+        "rank 1 waits in collective 1 of group 8 for rank 0, which waits in group 7",
+    ]
 
 
 def test_a_rank_that_waits_in_a_receive_is_not_blamed_and_is_no_deadlock(tmp_path):

@@ -393,6 +393,14 @@ def test_an_answer_that_names_no_rank_and_a_missing_one_are_evidence(ran, change
     assert found.evidence["NCCL's RAS"] == "not asked: NCCL 2.21.5 has no RAS"
 
 
+def test_each_group_of_ranks_that_ras_names_is_in_the_evidence(ran, change, only):
+    other = RasBehind(operation="AllReduce", launched=6, most=7, number=1, ranks=(1,))
+    found, _ = only(stalled(ran, change, Ras(rank=0, behind=(BEHIND, other))), "collective-stalled")
+    assert found.evidence["NCCL's RAS (rank 0 answered): behind in AllReduce"] == (
+        "rank 3 launched 41 of 42 AllReduce operations; rank 1 launched 6 of 7 AllReduce operations"
+    )
+
+
 def test_ranks_that_ras_only_counts_have_no_numbers(ran, change, only):
     many = RasBehind(operation="Broadcast", launched=1, most=2, number=3)
     found, _ = only(stalled(ran, change, Ras(rank=0, missing_number=3, behind=(many,))), "collective-stalled")
