@@ -18,8 +18,11 @@
  *     field.161.7 2             value of the field 161 in scope 7 (a link); "field.230 type 1 4" is of type 1
  *     2.p2p.read.5 4            of GPU 2 to GPU 5
  *     processes 4711:1024 77:-  process ids with the bytes that they use; "none" is an empty list
+ *     memory.used 581828608     what version 1 of the call returns: with the driver's reserve, memory.reserved
  *     cpus 0-55,112-167
  *     3.pcie.replays 7 grows 40 a counter: 7, and 40 more each second after the file was written
+ *
+ * tests/probe/test_gpu_recorded.py compares it with what a real library answered: tests/recorded/gpu/h200_vm/calls.json.
  * Build: cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o libnvidia-ml.so.1 fake_nvml.c
  */
 #include <signal.h>
@@ -32,9 +35,14 @@ typedef int nvmlReturn_t;
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999, ABSENT = -1, SLOTS = 64 };
 
+/* The value that NVML expects in a structure's first member. */
+#define VERSIONED(structure, version) ((unsigned)sizeof(structure) | (version) << 24)
+
 /* A handle points into this table: row 0 of a GPU is the GPU, rows 1 and up are its MIG devices. */
 static struct place { int gpu, mig; } places[SLOTS][SLOTS];
 typedef struct place *device_t;
+static struct place node;
+#define NODE (&node) /* instead of a GPU, for facts of the node; NULL is an invalid argument */
 
 /* Return what the last line with this key makes the call return, ABSENT when there is none. */
 static nvmlReturn_t look_up(const char *key, char *value) {
@@ -54,6 +62,7 @@ static nvmlReturn_t ask(device_t device, const char *key, char *value) {
     char name[LONGEST], *mark;
     nvmlReturn_t found;
     if (!device) return INVALID_ARGUMENT;
+    if (device == NODE) return read_value(key, value);
     snprintf(name, sizeof name, "%d.lost", device->gpu);
     if (look_up(name, value) != ABSENT) return GPU_IS_LOST;
     if (device->mig >= 0) {
@@ -86,14 +95,14 @@ static unsigned long long grown(const char *value) {
 
 static nvmlReturn_t number(device_t device, const char *key, unsigned long long *out) {
     char value[LONGEST];
-    nvmlReturn_t found = device ? ask(device, key, value) : read_value(key, value);
+    nvmlReturn_t found = ask(device, key, value);
     if (found == SUCCESS) *out = grown(value);
     return found;
 }
 
 static nvmlReturn_t text_of(device_t device, const char *key, char *out, unsigned size) {
     char value[LONGEST];
-    nvmlReturn_t found = device ? ask(device, key, value) : read_value(key, value);
+    nvmlReturn_t found = ask(device, key, value);
     if (found != SUCCESS) return found;
     if (strlen(value) >= size) return INSUFFICIENT_SIZE;
     strcpy(out, value);
@@ -117,18 +126,18 @@ const char *nvmlErrorString(nvmlReturn_t code) {
 }
 
 /* The node */
-nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned size) { return text_of(NULL, "driver", out, size); }
-nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned size) { return text_of(NULL, "nvml", out, size); }
+nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned size) { return text_of(NODE, "driver", out, size); }
+nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned size) { return text_of(NODE, "nvml", out, size); }
 nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *out) {
     unsigned long long value;
-    nvmlReturn_t found = number(NULL, "cuda", &value);
+    nvmlReturn_t found = number(NODE, "cuda", &value);
     if (found == SUCCESS) *out = (int)value;
     return found;
 }
 nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *out) { return nvmlSystemGetCudaDriverVersion_v2(out); }
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *out) {
     unsigned long long value;
-    nvmlReturn_t found = number(NULL, "count", &value);
+    nvmlReturn_t found = number(NODE, "count", &value);
     if (found == SUCCESS) *out = (unsigned)value;
     return found;
 }
@@ -164,7 +173,11 @@ static nvmlReturn_t search(const char *key, const char *wanted, device_t *out) {
 }
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, device_t *out) { return search("uuid", uuid, out); }
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *pci, device_t *out) { return search("pci", pci, out); }
-nvmlReturn_t nvmlDeviceGetIndex(device_t device, unsigned *out) { *out = (unsigned)device->gpu; return SUCCESS; }
+nvmlReturn_t nvmlDeviceGetIndex(device_t device, unsigned *out) {
+    if (!device) return INVALID_ARGUMENT;
+    *out = (unsigned)device->gpu;
+    return SUCCESS;
+}
 
 /* A GPU */
 nvmlReturn_t nvmlDeviceGetUUID(device_t d, char *out, unsigned size) { return text_of(d, "uuid", out, size); }
@@ -180,6 +193,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(device_t d, struct pci *out) {
     if (sscanf(value, "%x:%x:%x", &out->domain, &out->bus, &out->device) != 3) return UNKNOWN;
     snprintf(out->legacy, sizeof out->legacy, "%04X:%02X:%02X.0", out->domain & 0xffff, out->bus & 0xff, out->device & 0xff);
     snprintf(out->id, sizeof out->id, "%08X:%02X:%02X.0", out->domain, out->bus & 0xff, out->device & 0xff);
+    if (ask(d, "pci.ids", value) == SUCCESS) sscanf(value, "%x %x", &out->device_id, &out->subsystem_id);
     return SUCCESS;
 }
 
@@ -195,6 +209,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(device_t d, struct memory_v2 *out) {
     struct memory all;
     unsigned long long reserved;
     nvmlReturn_t found = number(d, "memory.reserved", &reserved);
+    if (out->version != VERSIONED(*out, 2)) return ARGUMENT_VERSION_MISMATCH;
     if (found == SUCCESS) found = nvmlDeviceGetMemoryInfo(d, &all);
     if (found != SUCCESS) return found;
     out->total = all.total;
@@ -257,18 +272,30 @@ ONE_NUMBER_OF_A_KIND(DefaultApplicationsClock, "clock.application_default")
 ONE_NUMBER_OF_A_KIND(Temperature, "temperature")
 ONE_NUMBER_OF_A_KIND(TemperatureThreshold, "temperature.threshold")
 
+/* Old drivers do not have this one: "temperature.versions !13". */
+struct temperature { unsigned version, sensor; int celsius; };
+nvmlReturn_t nvmlDeviceGetTemperatureV(device_t d, struct temperature *out) {
+    char value[LONGEST];
+    nvmlReturn_t found = ask(d, "temperature.versions", value);
+    if (found != SUCCESS && found != NOT_SUPPORTED) return found;
+    if (out->version != VERSIONED(*out, 1)) return ARGUMENT_VERSION_MISMATCH;
+    return unsigned_at(d, "temperature", out->sensor, (unsigned *)&out->celsius);
+}
+
 nvmlReturn_t nvmlDeviceGetVbiosVersion(device_t d, char *out, unsigned size) { return text_of(d, "vbios", out, size); }
 nvmlReturn_t nvmlDeviceGetNumaNodeId(device_t d, int *out) { return unsigned_of(d, "own_numa", (unsigned *)out); }
 nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(device_t d, unsigned long long *out) {
     return number(d, "reasons", out);
 }
 nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(device_t d, unsigned long long *out) {
-    return number(d, "throttle_reasons", out);
+    nvmlReturn_t found = number(d, "throttle_reasons", out);
+    return found == NOT_SUPPORTED ? number(d, "reasons", out) : found;
 }
 struct rates { unsigned gpu, memory; };
 nvmlReturn_t nvmlDeviceGetUtilizationRates(device_t d, struct rates *out) {
-    out->memory = 0;
-    return unsigned_of(d, "utilisation", &out->gpu);
+    nvmlReturn_t found = unsigned_of(d, "utilisation", &out->gpu);
+    if (found == SUCCESS && unsigned_of(d, "utilisation.memory", &out->memory) != SUCCESS) out->memory = 0;
+    return found;
 }
 
 /* Errors of the memory: ecc.KIND.SINCE, each 0 or 1 as in nvml.h */
@@ -368,6 +395,7 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(device_t d, struct fabric_v3 *out) {
     unsigned newest = 3, summary = 0, version = out->v2.version >> 24, size = out->v2.version & 0xffffff;
     nvmlReturn_t found;
     unsigned_of(d, "fabric.version", &newest);
+    if (!d) return INVALID_ARGUMENT;
     if (version < 2 || version > newest) return ARGUMENT_VERSION_MISMATCH;
     if (size != (version == 2 ? sizeof out->v2 : sizeof *out)) return ARGUMENT_VERSION_MISMATCH;
     found = nvmlDeviceGetGpuFabricInfo(d, &out->v2.v1);
@@ -391,6 +419,7 @@ static nvmlReturn_t processes(device_t d, const char *key, unsigned *count, stru
     for (word = strtok_r(value, " ", &rest); word && (bytes = strchr(word, ':')); word = strtok_r(NULL, " ", &rest), n++) {
         if (!out || n >= room) continue;
         memset(&out[n], 0, sizeof out[n]);
+        out[n].instance = out[n].compute_instance = ~0U; /* none, as on a GPU that is not divided */
         out[n].pid = (unsigned)strtoul(word, NULL, 10);
         out[n].memory = bytes[1] == '-' ? ~0ULL : strtoull(bytes + 1, NULL, 0);
     }
@@ -428,12 +457,12 @@ nvmlReturn_t nvmlDeviceGetMemoryAffinity(device_t d, unsigned words, unsigned lo
 }
 nvmlReturn_t nvmlDeviceGetP2PStatus(device_t d, device_t other, unsigned kind, unsigned *out) {
     static const char *const keys[] = {"p2p.read", "p2p.write", "p2p.nvlink"};
-    return kind < 3 ? unsigned_at(d, keys[kind], (unsigned)other->gpu, out) : INVALID_ARGUMENT;
+    return other && kind < 3 ? unsigned_at(d, keys[kind], (unsigned)other->gpu, out) : INVALID_ARGUMENT;
 }
 struct confidential { unsigned environment, feature, tools; };
 nvmlReturn_t nvmlSystemGetConfComputeState(struct confidential *out) {
     memset(out, 0, sizeof *out);
-    return unsigned_of(NULL, "confidential", &out->feature);
+    return unsigned_of(NODE, "confidential", &out->feature);
 }
 
 /* MIG */
@@ -442,7 +471,12 @@ nvmlReturn_t nvmlDeviceGetMigMode(device_t d, unsigned *current, unsigned *pendi
     if (found == SUCCESS) *pending = *current;
     return found;
 }
-nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(device_t d, unsigned *out) { return unsigned_of(d, "mig.slots", out); }
+nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(device_t d, unsigned *out) {
+    nvmlReturn_t found = unsigned_of(d, "mig.slots", out);
+    if (found != NOT_SUPPORTED) return found;
+    *out = 0; /* also where MIG is off or not supported */
+    return SUCCESS;
+}
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(device_t d, unsigned slot, device_t *out) {
     return slot < SLOTS - 1 ? handle(d->gpu, (int)slot, out) : INVALID_ARGUMENT;
 }

@@ -13,6 +13,7 @@ from distcheck.rules.wording import grouped, majority, once
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+POWER_LIMIT = 0x4
 HARDWARE_SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 """NVML's reasons for the current clocks."""
 _HELD = HARDWARE_SLOWDOWN | SOFTWARE_THERMAL | HARDWARE_THERMAL | POWER_BRAKE
@@ -127,9 +128,11 @@ def usual_clocks(job: Job) -> dict[str | Missing, float]:
 
 
 def held_clocks(reading: Reading, usual_clocks: Mapping[str | Missing, float]) -> str:
-    """Return that a busy GPU clocked below its peers without heat or power brake, else ''."""
+    """Return that a busy GPU clocked below its peers without heat, power limit or power brake, else ''."""
     load, name = reading.gpu.load, reading.gpu.name
     if load is None or load.busy < _FEWEST_LOOKS or slowed_by_heat(reading) or held_by_brake(reading):
+        return ""
+    if load.event_reasons.get(POWER_LIMIT, 0) > load.busy / 2:  # heavy work: an H200 then runs at 1470 of 1980 MHz
         return ""
     clock = number(load.sm_MHz)
     usual = usual_clocks.get(name, 0)

@@ -23,8 +23,11 @@ from distcheck.rules.gpu.readings import Reading
 
 LOOKS = ("environment", "meeting", "gpu")
 NVML = Path(__file__).parents[2] / "nvml"
-AT_WORK = "reasons 0x4\nclock 1980\npcie.gen 5\n"
+AT_WORK = "reasons 0x0\nclock 1980\npcie.gen 5\n"
+AT_POWER_LIMIT = "reasons 0x4\nclock 1470\ntemperature 62\nutilisation 100\n"
+"""A real H200 that draws its 700 W during matrix products."""
 H200 = (NVML / "h200.txt").read_text() + AT_WORK
+H200_VM = (NVML / "h200_vm.txt").read_text() + AT_WORK
 LOOKS_AT_WORK = 6
 replace = msgspec.structs.replace
 
@@ -91,6 +94,33 @@ def test_idle_gpus_of_any_model_are_silent(watched, says, profile):
     assert {load.busy for load in loads.gpus.values()} == {0}
     if len(found.devices) == 8:
         assert says((found, loads)) == ()
+
+
+def at_power_limit(gpu):
+    return "".join(f"{gpu}.{line}\n" for line in AT_POWER_LIMIT.splitlines())
+
+
+def test_gpus_at_their_power_limit_are_silent(watched, says):
+    found, loads = watched(H200_VM, H200_VM + AT_POWER_LIMIT)
+    (load,) = loads.gpus.values()
+    assert (load.sm_MHz, load.temperature_celsius, set(load.event_reasons)) == (1470, 62, {0x4})
+    assert found.devices[0].health.power_limit_watts == 700
+    all_at_it = watched(H200, H200 + AT_POWER_LIMIT)
+    assert says(all_at_it, all_at_it) == ()
+
+
+def test_a_gpu_at_its_power_limit_beside_gpus_with_lighter_work_is_silent(watched, says):
+    assert says(watched(H200, H200 + at_power_limit(3))) == ()
+
+
+def test_a_gpu_that_is_at_its_power_limit_now_and_then_is_compared(watched, says):
+    found, loads = watched(H200, H200 + "3.clock 1200\n")
+    at_times = {
+        uuid: replace(load, event_reasons={0x4: load.busy // 2} if load.sm_MHz == 1200 else {})
+        for uuid, load in loads.gpus.items()
+    }
+    (finding,) = says((found, replace(loads, gpus=at_times)))
+    assert (finding.rule, finding.ranks) == ("gpu-clocks-locked", (3,))
 
 
 FAULTS = (
