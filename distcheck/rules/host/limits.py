@@ -162,11 +162,12 @@ def host_stack_unlimited(job: Job) -> Iterator[Outcome]:
 def host_address_space(job: Job) -> Iterator[Outcome]:
     """The ranks may use less virtual memory than CUDA and NCCL reserve.
 
-    CUDA reserves addresses for the memory of all GPUs, which takes no memory and still counts. CUDA or NCCL then fail
-    with ``out of memory`` on an empty GPU, often only in the first collective: ``Cuda failure 'out of memory'``.
+    CUDA reserves addresses for the memory of all GPUs and of the host, which takes no memory and still counts. CUDA or
+    NCCL then fail with ``out of memory`` on an empty GPU, often only when ranks join: ``Cuda failure 'out of memory'``.
 
     Found by the soft limit of the ranks' processes (``ulimit -v``), which Grid Engine's ``h_vmem``, Slurm's
-    ``VSizeFactor`` and PBS's ``vmem`` set: a warning below the memory of the node's GPUs.
+    ``VSizeFactor`` and PBS's ``vmem`` set: a warning below the memory of the node and its GPUs. With one H200 and
+    135 GB of host memory, NCCL failed with 260 GB and worked with 400 GB.
 
     Fix: ``ulimit -v unlimited`` in the job's script; request memory by a limit that counts pages in use.
 
@@ -176,7 +177,7 @@ def host_address_space(job: Job) -> Iterator[Outcome]:
     if not uses_nccl(job):
         return
     few = [(r, n, limits.address_space_bytes) for r, n, limits in limited(job) if limits.address_space_bytes >= 0]
-    for (limit, needed), group in grouped(few, lambda item: (item[2], _memory_of_gpus(item[1]))).items():
+    for (limit, needed), group in grouped(few, lambda item: (item[2], _reserved(item[1]))).items():
         ranks = [rank for rank, _, _ in group]
         if limit >= needed:
             continue
@@ -184,17 +185,19 @@ def host_address_space(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: virtual memory is limited to {limit / 1e9:.0f} GB; expected no limit, or more than "
-            f"the {needed / 1e9:.0f} GB of the GPUs",
+            f"the {needed / 1e9:.0f} GB of the node and its GPUs",
             Fix("Lift the limit in the job's script, or ask for memory in another way.", ("ulimit -v unlimited",)),
             severity="warning",
-            evidence={"RLIMIT_AS": limit, "GPU memory": needed},
+            evidence={"RLIMIT_AS": limit, "memory": needed},
         )
 
 
-def _memory_of_gpus(node: NodeFacts) -> int:
-    if not isinstance(node.gpus, Gpus):
+def _reserved(node: NodeFacts) -> int:
+    """Return how many bytes of addresses CUDA reserves on a node; 0 if its GPUs are unknown."""
+    if not isinstance(node.gpus, Gpus) or not node.gpus.devices:
         return 0
-    return sum(gpu.memory_bytes for gpu in node.gpus.devices if isinstance(gpu.memory_bytes, int))
+    host = node.host.memory_bytes if isinstance(node.host, HostFacts) else 0
+    return host + sum(gpu.memory_bytes for gpu in node.gpus.devices if isinstance(gpu.memory_bytes, int))
 
 
 def _in_domain(node: NodeFacts) -> bool:
