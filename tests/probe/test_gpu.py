@@ -297,6 +297,21 @@ def test_device_files_that_this_user_may_not_open_are_found(tmp_path, monkeypatc
     assert gpu.denied(tmp_path) == ("/dev/nvidia1",)
 
 
+def test_device_files_that_may_not_be_opened_are_reported_beside_the_gpus(monkeypatch):
+    class NVMLError(Exception):
+        pass
+
+    none = SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlDeviceGetCount=lambda: 0,
+        nvmlSystemGetCudaDriverVersion=lambda: 13000,
+        nvmlSystemGetDriverVersion=lambda: "580.159.04",
+    )
+    monkeypatch.setattr(gpu, "start", lambda: none)
+    monkeypatch.setattr(gpu, "denied", lambda: ("/dev/nvidia0",))
+    assert gpu.collect() == Gpus("580.159.04", "13.0", (), denied=("/dev/nvidia0",))
+
+
 def test_a_node_without_gpus_has_no_accelerator(tmp_path):
     assert gpu.accelerator(tmp_path, {}) == "none"
 

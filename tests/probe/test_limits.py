@@ -110,8 +110,9 @@ from distcheck.probe.limits import limits
 os.setgid(65534); os.setuid(65534)
 resource.setrlimit(resource.RLIMIT_NPROC, (77, 88))
 resource.setrlimit(resource.RLIMIT_STACK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
 found = limits()
-print(found.user_tasks, found.stack_bytes)
+print(found.user_tasks, found.stack_bytes, found.address_space_bytes)
 """
 
 
@@ -119,8 +120,8 @@ print(found.user_tasks, found.stack_bytes)
 @pytest.mark.process
 def test_the_processes_of_a_user_are_counted_against_rlimit_nproc():
     told = subprocess.run([sys.executable, "-c", _AS_NOBODY], capture_output=True, text=True, timeout=60, check=True)
-    soft, tasks, stack = told.stdout.replace("(", "").replace(",", " ").replace(")", "").split()
-    assert (soft, stack) == ("77", "-1")
+    soft, tasks, stack, space = told.stdout.replace("(", "").replace(",", " ").replace(")", "").split()
+    assert (soft, stack, space) == ("77", "-1", str(1 << 40))
     assert int(tasks) >= 1
     assert limits().user_tasks is None, "root has no such limit"
     assert limits().stack_bytes == resource.getrlimit(resource.RLIMIT_STACK)[0]
