@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from distcheck.facts.base import Amount, Count, Facts, Measured, Missing, Rank, Seconds, Whole
 from distcheck.facts.groups import GroupFigure
@@ -17,6 +17,9 @@ from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import _LARGEST_WORLD
 from distcheck.facts.rank import ProcessFacts, RankFacts, Stage
 from distcheck.facts.repeated import Repeated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Look = Literal[
     "launch", "environment", "meeting", "peers", "node", "gpu", "collectives", "training", "isolation", "storage"
@@ -288,9 +291,9 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     @cached_property
     def world_size(self) -> int | None:
         """The world size of most ranks; None if no rank has one."""
-        sizes = Counter(r.placement.world_size for r in self.ranks if r.placement.world_size is not None)
-        if sizes:
-            return max(sizes, key=lambda size: (sizes[size], size))
+        told = usual_world_size(self.ranks)
+        if told is not None:
+            return told
         return sum(len(node.ranks) for node in self.launched.nodes) if self.launched else None
 
     @cached_property
@@ -309,6 +312,12 @@ class Job(Facts, frozen=True, dict=True, gc=True):
             return ()
         present = {r.placement.rank for r in self.ranks}
         return tuple(n for n in range(min(self.world_size or 0, _LARGEST_WORLD)) if n not in present)
+
+
+def usual_world_size(ranks: Iterable[RankFacts]) -> int | None:
+    """Return the world size of most ranks, of several such the largest; None if no rank has one."""
+    sizes = Counter(r.placement.world_size for r in ranks if r.placement.world_size is not None)
+    return max(sizes, key=lambda size: (sizes[size], size)) if sizes else None
 
 
 def _difference(node: NodeFacts, namesakes: list[NodeFacts]) -> str:

@@ -142,7 +142,7 @@ class Session:
         # A gate checks health. Its speed needs to be precise only if the user compares it or asks for its calls. The
         # calls of a single rank move nothing, so that their time, which no two bursts agree on, says little.
         precise = (self.asked.min_busbw_GBps, self.asked.baseline, self.request.iterations, limit) != (None,) * 4
-        rough = (gate_on_cpu or self.record.job().world_size == 1) and not precise
+        rough = (gate_on_cpu or self.record.world_size == 1) and not precise
         if limit is not None:
             size_seconds = limit / (len(operations) * len(dtypes) * len(sizes))
             burst = min(burst, size_seconds / 2)  # at large sizes the warm-up takes about as long as a burst

@@ -123,7 +123,7 @@ async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunR
         followers = run.record.followers
         seconds = min(_IMPORT_WORDS_SECONDS, run.remaining(REPORT_RESERVE_SECONDS))
         run.server.on_trouble = lambda _reason: None
-        run.server.say_to_all(Start(plan, seconds, run.record.job().world_size or 1, None), followers)
+        run.server.say_to_all(Start(plan, seconds, run.record.world_size, None), followers)
         reports |= await run.server.hear_all(RunReport, max(1.0, seconds + 1), followers)
     _keep(run, plan, reason, reports, error)
     run.record.looked |= {"collectives", "training"}
@@ -205,7 +205,7 @@ async def _measure(
 
     Silent followers are left out.
     """
-    seconds, world_size = run.remaining(REPORT_RESERVE_SECONDS), run.record.job().world_size or 1
+    seconds, world_size = run.remaining(REPORT_RESERVE_SECONDS), run.record.world_size
     template = Task(plan=plan, rank=0, world_size=world_size, local_rank=0, store=None)
     gpus = run.cuda_ordinals(plan.backend)
     tasks = ras.addressed(tasks_for(local.placements, template, store=None, gpus=gpus), ports)
@@ -263,7 +263,7 @@ def _measurements(run: Session, reports: Mapping[str, RunReport]) -> tuple[Measu
 
     A process's timings for another process's rank do not count.
     """
-    world_size = run.record.job().world_size or 1
+    world_size = run.record.world_size
     by_size: dict[tuple[str, str, int], dict[int, Timing]] = {}
     for uid, report in reports.items():
         own = run.record.ranks_of(uid)

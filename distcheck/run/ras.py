@@ -123,7 +123,7 @@ class RasQuestion:
         if not has_ras:
             self.answer = Missing(reason=f"not asked: {_why_none(max((version for _, version in able), default=None))}")
             return
-        world_size = self._run.record.job().world_size or 1
+        world_size = self._run.record.world_size
         with contextlib.suppress(asyncio.TimeoutError):
             self.answer = await asyncio.wait_for(self._first_answer(has_ras, world_size), seconds)
 

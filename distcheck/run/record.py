@@ -15,7 +15,7 @@ from distcheck.facts.gpu import GpuLoads
 from distcheck.facts.history import History
 from distcheck.facts.infiniband import Counters, Infiniband, grown
 from distcheck.facts.isolation import Isolation
-from distcheck.facts.job import Collectives, Job, Look, Wait
+from distcheck.facts.job import Collectives, Job, Look, Wait, usual_world_size
 from distcheck.facts.merge import combine, with_loads
 from distcheck.facts.network import Attempt, Bind, PeerTrial, Resolution, ReverseLookup
 from distcheck.facts.node import NodeFacts
@@ -177,6 +177,12 @@ class Record:
     def followers(self) -> tuple[str, ...]:
         """The followers that reported and were not lost."""
         return tuple(uid for uid, report in self._reports.items() if not report.process.lost)
+
+    @property
+    def world_size(self) -> int:
+        """The world size of most ranks that are known, 1 if none has one."""
+        followers = (rank for report in self._reports.values() for rank in report.ranks)
+        return usual_world_size((*self.ranks, *followers)) or 1
 
     def ranks_of(self, uid: str) -> frozenset[int]:
         """Return the ranks that a process reports for."""

@@ -21,6 +21,7 @@ from benchmarks.large import (
     starting_by_ssh,
 )
 from benchmarks.nccl_tests import figures_against_nccl_tests
+from benchmarks.patience import most
 from benchmarks.programs import (
     HERE,
     NotMeasuredError,
@@ -98,7 +99,7 @@ def gate_before_a_command() -> list[Row]:
     job = [PYTHON, str(HERE / "import_and_fork.py")]
     gate = names_from_files([PYTHON, "-m", "distcheck", "gate", "--nproc", "8", "--", *job])
     once = in_turn(lambda: seconds_of(gate), lambda: seconds_of(job) + seconds_of(job), lambda: seconds_of(job))
-    return until_decided(once, lambda pairs: [beyond(name, pairs, at_most(1.5))], 3, 7)
+    return until_decided(once, lambda pairs: [beyond(name, pairs, at_most(1.5))], 3, most(7, 14))
 
 
 def first_figure() -> float:
@@ -150,7 +151,7 @@ def gate_on_four_nodes() -> list[Row]:
             sides = ("gate", "torchrun", "import") if number < fewest else ("gate", "torchrun")
             return {side: ask(side)[0] for side in (sides if number % 2 else sides[::-1])}
 
-        return until_decided(once, rows, fewest, 6)
+        return until_decided(once, rows, fewest, most(6, 16))
 
 
 def net_on_four_nodes() -> list[Row]:

@@ -1,6 +1,7 @@
 """Measure distcheck against what people would use instead: ``python tests/benchmarks/run.py [--json]``.
 
-``--only NAME`` measures the rows of one kind, also of those that take too long for a whole run; ``--write`` writes them
+``--only NAME`` measures the rows of one kind, also of those that take too long for a whole run, and repeats them until
+more of them are decided; ``--write`` writes them
 into docs/benchmarks.md, and their unit costs into docs/scale.md, which wants a quiet machine. What is measured is an
 installed, compiled package, not the checkout: pip installs it into a temporary folder.
 
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import build_scale
 import measured
-from benchmarks import nccl_tests
+from benchmarks import nccl_tests, patience
 from benchmarks.programs import install
 from benchmarks.ratio import Estimate, Interval, Row, at_most, counted
 from benchmarks.rows import BENCHMARKS, COVERS, TOO_LONG_FOR_A_WHOLE_RUN
@@ -153,7 +154,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="NAME", help=f"part of one of: {', '.join(BENCHMARKS)}")
     parser.add_argument("--write", action="store_true", help=f"write the rows into {PAGE}")
     asked = parser.parse_args()
-    names = chosen(asked.only)
+    names, patience.alone = chosen(asked.only), asked.only is not None
     if not names:
         parser.error(f"no benchmark's name contains {asked.only!r}; there are {', '.join(BENCHMARKS)}")
     start = time.monotonic()

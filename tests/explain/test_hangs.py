@@ -28,6 +28,15 @@ def late(rank, number=9, what="ALLREDUCE", sizes=(4, 4), *, own=None, clock="10:
     )
 
 
+def failed(rank, number=9, what="ALLREDUCE", sizes=(4, 4), *, clock="10:01:05.000"):
+    """Return what a rank writes when NCCL fails in a collective, before its timeout."""
+    return (
+        f"[rank{rank}]:[E1120 {clock} ProcessGroupNCCL.cpp:612] [Rank {rank}] Collective WorkNCCL(SeqNum={number},"
+        f" OpType={what}, NumelIn={sizes[0]}, NumelOut={sizes[1]}, Timeout(ms)=600000) raised the following async"
+        " exception: NCCL error: invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n"
+    )
+
+
 def status(rank, number=9, group=DEFAULT, *, own=None, enqueued=None):
     """Return the line that follows it in recent torch."""
     return (
@@ -86,6 +95,25 @@ def test_different_sizes_of_one_collective_are_named():
     found = told(*(late(rank) for rank in (0, 1, 2)), late(3, sizes=(1, 1)))
     assert (found.kind, found.ranks) == ("mismatch", (3,))
     assert "call ALLREDUCE with different sizes: rank 3 with 1 element and ranks 0-2 with 4 elements" in found.says
+
+
+def test_a_rank_on_which_nccl_failed_is_compared_with_those_that_time_out():
+    found = told(failed(3, sizes=(1, 1)), status(3), *(late(rank) + status(rank) for rank in (0, 1, 2)))
+    assert (found.kind, found.ranks) == ("mismatch", (3,))
+    assert "rank 3 with 1 element and ranks 0-2 with 4 elements, as number 9 of the default" in found.says
+    found = told(failed(0, what="BROADCAST"), status(0), failed(1), status(1), failed(2), status(2))
+    assert found is None  # no rank timed out: only the answer to an error of NCCL compares them
+
+
+def test_a_rank_on_which_nccl_failed_is_in_no_hang():
+    assert told(failed(3), status(3), *(late(rank) + status(rank) for rank in (0, 1, 2))).kind == "missing"
+    next_attempt = failed(3, sizes=(1, 1), clock="10:25:00.000")
+    assert told(next_attempt, *(late(rank) + status(rank) for rank in (0, 1, 2))).kind == "missing"
+
+
+def test_a_time_out_that_the_watchdog_sees_late_is_of_the_same_attempt():
+    times = {"10:11:12.900": "mismatch", "10:11:20.000": "missing"}
+    assert {at: told(late(0), late(1, sizes=(1, 1), clock=at)).kind for at in times} == times
 
 
 @pytest.mark.parametrize(
@@ -210,8 +238,9 @@ def test_a_single_rank_proves_nothing_about_others():
 def test_a_later_attempt_is_not_compared_with_the_first():
     later = (late(rank, 3, clock="10:31:00.000") for rank in (0, 1, 2))
     found = told(late(0), late(1), *later)
-    assert found.kind == "together"
+    assert (found.kind, found.ranks) == ("missing", (2,))
     assert "ranks 0-1 wait in ALLREDUCE number 9" in found.says
+    assert "rank 2 reports no time-out in this attempt" in found.says
 
 
 def test_attempts_without_times_are_not_compared():

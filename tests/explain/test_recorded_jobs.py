@@ -49,9 +49,18 @@ def test_every_recorded_job_is_looked_at_and_names_the_class_of_its_fault():
                 " (1048576 elements), each as number 12 of the default process group"
             ),
         ),
+        (
+            "other_size",
+            "mismatch",
+            (0, 1),
+            (
+                "ranks 0-1 call ALLREDUCE with different sizes: rank 0 with 1048576 elements and rank 1 with 1024"
+                " elements, as number 12 of the default process group"
+            ),
+        ),
     ],
 )
-def test_a_hang_names_the_ranks_and_the_collective(job, kind, ranks, says):
+def test_a_hang_or_an_error_of_nccl_names_the_ranks_and_the_collective(job, kind, ranks, says):
     found = told(job)
     assert found.causes == ()
     assert (found.hang.kind, found.hang.ranks, found.hang.says) == (kind, ranks, says)
@@ -68,6 +77,7 @@ def test_the_killed_rank_is_named_and_not_the_one_that_lost_its_connection():
     assert (found.telling.rank, found.telling.node) == (1, "localhost")
     assert "(exitcode: -9) local_rank: 1" in found.telling.text
     assert found.next == _NEXT["process killed"]
+    assert found.hang is None
 
 
 def test_a_failed_assertion_on_the_gpu_is_named_on_its_rank_and_not_the_errors_that_follow():

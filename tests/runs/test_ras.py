@@ -31,7 +31,7 @@ def asked(ranks, ports, remaining=30.0):
     async def ask():
         run = SimpleNamespace(
             remaining=lambda reserve=0.0: max(0.0, remaining - reserve),
-            record=SimpleNamespace(job=lambda: SimpleNamespace(world_size=4)),
+            record=SimpleNamespace(world_size=4),
         )
         question = ras.RasQuestion(run, SimpleNamespace(ranks=ranks), ports)
         await question.ask()
@@ -146,7 +146,7 @@ def test_a_hang_is_reported_when_ras_has_answered(monkeypatch, backend):
     async def hang():
         run = SimpleNamespace(
             remaining=lambda reserve: 30.0 - reserve,
-            record=SimpleNamespace(job=lambda: SimpleNamespace(world_size=4)),
+            record=SimpleNamespace(world_size=4),
         )
         question = ras.RasQuestion(run, SimpleNamespace(ranks=[rank_of(0)]), {0: server.port})
         pace = stall.Pace(lambda _text, _figures: None)

@@ -10,7 +10,7 @@ import msgspec
 
 from distcheck.cli.joblog import remedies
 from distcheck.cli.joblog.fixes import PARTITIONS
-from distcheck.cli.joblog.hang import Hang, hang
+from distcheck.cli.joblog.hang import Hang, hang, mismatch
 from distcheck.cli.joblog.judging import LikelyCause, judged
 from distcheck.cli.joblog.matching import Matcher, Sighting
 from distcheck.cli.joblog.places import of_path
@@ -101,7 +101,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     about: About | None = msgspec.field(name="class")
     telling: Telling | None
     hang: Hang | None = None
-    """What the lines of all ranks prove about a collective that timed out, if nothing else explains the failure."""
+    """What the lines of all ranks prove about a collective that timed out or failed, if no rule names the cause."""
     later: tuple[Telling, ...] = ()
     """Consequences, and lines that the cause does not explain."""
     next: tuple[str, ...] = ()
@@ -157,14 +157,17 @@ def answer(seen: Sequence[Sighting], watch: Waits | None = None) -> Answer:
         causes=causes,
         about=judgement.about,
         telling=_telling(first, root),
-        hang=hang(watch) if watch and not causes and _is_time_out(first.spelling) else None,
+        hang=_hang(watch, first.spelling) if watch and not causes else None,
         later=tuple(_telling(s, None) for s in [*reversed(later.values())][:2]),
         next=tuple(proofs) or _next(first.spelling, dumped=watch is not None and watch.dumped),
     )
 
 
-def _is_time_out(spelling: Spelling) -> bool:
-    return spelling.weight == CONSEQUENCE and "collective" in spelling.says
+def _hang(watch: Waits, spelling: Spelling) -> Hang | None:
+    """Return what the watchdog's lines prove about the collective of an error: all of it only if it timed out."""
+    if "collective" not in spelling.says:
+        return None
+    return hang(watch) if spelling.weight == CONSEQUENCE else mismatch(watch)
 
 
 def _next(spelling: Spelling, *, dumped: bool) -> tuple[str, ...]:

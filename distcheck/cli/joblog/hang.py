@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from distcheck.cli.joblog.places import When
-from distcheck.cli.joblog.watchdog import LoggedGroup, TimeOut, Waits
+from distcheck.cli.joblog.watchdog import Call, LoggedGroup, Waits
 from distcheck.facts.ranges import fold
 from distcheck.rules.wording import grouped, listed
 
@@ -22,13 +22,15 @@ _UNEVEN = frozenset({"ALLTOALL", "ALLTOALL_BASE"})
 _BY_INPUT, _BY_OUTPUT = frozenset({"REDUCE", "GATHER"}), frozenset({"SCATTER", "BROADCAST"})
 """Only the root has the other tensor."""
 _DEFAULT_TIMEOUT_S = 600
+_WATCHDOG_LATE_S = 2
+"""How much later than its timeout the watchdog of a rank may report, since it looks now and then only."""
 _MOST_SHOWN, _MOST_RANGES = 4, 8
 
 Kind = Literal["mismatch", "behind", "missing", "together", "unclear"]
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True):
-    """What the watchdog's lines prove about a collective that timed out."""
+    """What the watchdog's lines prove about a collective that timed out or failed."""
 
     kind: Kind
     """mismatch: other collectives or sizes under one number; behind: a lower number; missing: no time-out of a rank;
@@ -40,32 +42,44 @@ class Hang(msgspec.Struct, frozen=True, kw_only=True):
 
 def hang(watch: Waits) -> Hang | None:
     """Return what the lines prove; None if no rank timed out, or they are of several groups or attempts."""
-    time_outs = _named_alike(_first_attempt(watch.time_outs))
-    groups = grouped(time_outs, lambda seen: seen.group.key)
-    waiting = [_first_of_each(own) for own in groups.values()]
-    if not time_outs or not all(waiting):
+    waiting = _by_group(watch.time_outs)
+    if not waiting:
         return None
-    found = [verdict for own in waiting for verdict in (_mismatch(own), _behind(own, watch, time_outs)) if verdict]
-    return min(found, key=lambda verdict: verdict.kind != "mismatch") if found else _no_one_behind(waiting, watch)
+    busy = frozenset(chain.from_iterable(waiting))
+    behind = (_behind(own, watch, busy) for own in waiting)
+    return mismatch(watch) or next(filter(None, behind), None) or _no_one_behind(waiting, watch, busy)
 
 
-def _first_attempt(time_outs: Sequence[TimeOut]) -> list[TimeOut]:
-    """Return the time-outs of the first attempt: a restarted job needs a whole timeout until the next."""
-    timed = [(_seconds(seen.time), seen) for seen in time_outs if seen.time]
+def mismatch(watch: Waits) -> Hang | None:
+    """Return ranks in other collectives, or with other sizes; also where NCCL failed on some before the timeout."""
+    found = map(_mismatch, _by_group([*watch.time_outs, *watch.failed]))
+    return next(filter(None, found), None)
+
+
+def _by_group(calls: Sequence[Call]) -> list[dict[int, Call]]:
+    """Return by group what each rank waits in; empty if the lines may be of several groups or attempts."""
+    groups = grouped(_named_alike(_first_attempt(calls)), lambda seen: seen.group.key)
+    waiting = [_first_of_each(own) for own in groups.values()]
+    return waiting if all(waiting) else []
+
+
+def _first_attempt(calls: Sequence[Call]) -> list[Call]:
+    """Return the calls of the first attempt: a restarted job needs its start and a whole timeout until the next."""
+    timed = [(_seconds(seen.time), seen) for seen in calls if seen.time]
     if not timed:
-        return list(time_outs)
+        return list(calls)
     start, first = min(timed, key=lambda pair: pair[0])
-    end = start + (first.timeout_s or _DEFAULT_TIMEOUT_S)
-    return [seen for seen in time_outs if seen.time is None or _seconds(seen.time) < end]
+    end = start + (first.timeout_s or _DEFAULT_TIMEOUT_S) + _WATCHDOG_LATE_S
+    return [seen for seen in calls if seen.time is None or _seconds(seen.time) < end]
 
 
-def _named_alike(time_outs: Sequence[TimeOut]) -> list[TimeOut]:
-    """Return time-outs without a group as ones of the default group, on condition, if no other group is named."""
-    groups = {seen.group for seen in time_outs if seen.group.key}
+def _named_alike(calls: Sequence[Call]) -> list[Call]:
+    """Return calls without a group as ones of the default group, on condition, if no other group is named."""
+    groups = {seen.group for seen in calls if seen.group.key}
     if len(groups) != 1 or not _is_default(*groups):
-        return list(time_outs)
+        return list(calls)
     supposed = next(iter(groups))._replace(everywhere=False)
-    return [seen if seen.group.key else seen._replace(group=supposed) for seen in time_outs]
+    return [seen if seen.group.key else seen._replace(group=supposed) for seen in calls]
 
 
 def _is_default(group: LoggedGroup) -> bool:
@@ -77,11 +91,11 @@ def _seconds(time: When) -> float:
     return (month * 31 + day) * 86400 + seconds
 
 
-def _first_of_each(time_outs: Sequence[TimeOut]) -> dict[int, TimeOut]:
+def _first_of_each(calls: Sequence[Call]) -> dict[int, Call]:
     """Return of each rank of a group the collective that it waits in; empty if the lines may be of several groups."""
-    first: dict[int, TimeOut] = {}
+    first: dict[int, Call] = {}
     places: dict[int, int] = {}
-    for seen in time_outs:
+    for seen in calls:
         known = first.setdefault(seen.rank, seen)
         if (known.number, known.operation) != (seen.number, seen.operation):
             if not (seen.group.everywhere and seen.time and known.time):
@@ -95,7 +109,7 @@ def _first_of_each(time_outs: Sequence[TimeOut]) -> dict[int, TimeOut]:
     return first
 
 
-def _mismatch(waiting: dict[int, TimeOut]) -> Hang | None:
+def _mismatch(waiting: dict[int, Call]) -> Hang | None:
     """Return ranks in other collectives, or with other sizes, under one number."""
     for number, same in sorted(grouped((w for w in waiting.values() if w.number is not None), _number).items()):
         by_operation = grouped(same, lambda seen: seen.operation)
@@ -116,20 +130,19 @@ def _mismatch(waiting: dict[int, TimeOut]) -> Hang | None:
     return None
 
 
-def _differing(by: Mapping[K, list[TimeOut]], same: list[TimeOut], what: str) -> Hang:
+def _differing(by: Mapping[K, list[Call]], same: list[Call], what: str) -> Hang:
     """Return a mismatch; the fewer ranks are named, or all where no side has fewer."""
     sides = sorted(by.values(), key=len)
     odd = same if len(sides[0]) == len(sides[-1]) else list(chain.from_iterable(sides[:-1]))
     return Hang(kind="mismatch", says=f"{_ranks(same)} {what}{_if_one_group(same)}", ranks=_numbers(odd))
 
 
-def _behind(waiting: dict[int, TimeOut], watch: Waits, time_outs: Sequence[TimeOut]) -> Hang | None:
+def _behind(waiting: dict[int, Call], watch: Waits, busy: Collection[int]) -> Hang | None:
     """Return ranks that wait in an earlier collective, or that have not called the one in which others wait."""
     seen = list(waiting.values())
     if any(own.number is None or own.operation in _NOT_COMPARED for own in seen):
         return None
     label = _label(seen[0].group)
-    busy = {own.rank for own in time_outs}
     sure = [own for own in seen if own.group.everywhere]
     number = min((own.number or 0 for own in sure), default=0)
     late = {
@@ -158,7 +171,7 @@ def _behind(waiting: dict[int, TimeOut], watch: Waits, time_outs: Sequence[TimeO
     return Hang(kind="behind", says=says, ranks=_numbers(lowest))
 
 
-def _no_one_behind(waiting: list[dict[int, TimeOut]], watch: Waits) -> Hang:
+def _no_one_behind(waiting: list[dict[int, Call]], watch: Waits, timed_out: Collection[int]) -> Hang:
     """Return in what the ranks wait, and the ranks that report no time-out."""
     calls = grouped(
         [own for group in waiting for own in group.values()], lambda own: (_label(own.group), own.number, own.operation)
@@ -167,18 +180,18 @@ def _no_one_behind(waiting: list[dict[int, TimeOut]], watch: Waits) -> Hang:
         [f"{_ranks(own)} {_wait(own)} in {_collective(own)} of {_label(own[0].group)}" for own in calls.values()],
         _MOST_SHOWN,
     )
-    timed_out = {seen.rank for seen in watch.time_outs}
     world = watch.world or max(watch.wrote) + 1
     of_all = any(_may_be_of_all(group) for group in waiting)
-    missing = set(range(world)) - timed_out if of_all else set()
+    missing = set(range(world)).difference(timed_out) if of_all else set()
     here, absent = missing & watch.wrote, missing - watch.wrote
     if missing:
         parts = [waits]
         if here:
             report = "reports" if len(here) == 1 else "report"
+            when = "" if here.isdisjoint(seen.rank for seen in watch.time_outs) else " in this attempt"
             parts.append(
-                f"{_named(here)} {report} no time-out: not in this collective, dead, stuck elsewhere, or ended before"
-                " the report"
+                f"{_named(here)} {report} no time-out{when}: not in this collective, dead, stuck elsewhere, or ended"
+                " before the report"
             )
         if absent:
             parts.append(
@@ -195,7 +208,7 @@ def _no_one_behind(waiting: list[dict[int, TimeOut]], watch: Waits) -> Hang:
     return Hang(kind="together", says=says + _if_one_group([own for call in calls.values() for own in call]))
 
 
-def _may_be_of_all(waiting: dict[int, TimeOut]) -> bool:
+def _may_be_of_all(waiting: dict[int, Call]) -> bool:
     """Whether a group may have all ranks: it is the default one, or unnamed, and ranks have their numbers in it."""
     group = next(iter(waiting.values())).group
     return (not group.key or _is_default(group)) and all(
@@ -203,27 +216,27 @@ def _may_be_of_all(waiting: dict[int, TimeOut]) -> bool:
     )
 
 
-def _number(seen: TimeOut) -> int:
+def _number(seen: Call) -> int:
     return seen.number or 0
 
 
-def _comparable_size(seen: TimeOut) -> tuple[int | None, ...]:
+def _comparable_size(seen: Call) -> tuple[int | None, ...]:
     """Return the sizes that all ranks of a collective must share."""
     if seen.operation in _BY_INPUT:
         return (seen.elements_in,)
     return (seen.elements_out,) if seen.operation in _BY_OUTPUT else (seen.elements_in, seen.elements_out)
 
 
-def _fewest_first(groups: Mapping[K, list[TimeOut]]) -> list[tuple[K, list[TimeOut]]]:
+def _fewest_first(groups: Mapping[K, list[Call]]) -> list[tuple[K, list[Call]]]:
     return sorted(groups.items(), key=lambda item: (len(item[1]), item[1][0].rank))
 
 
-def _collective(seen: Sequence[TimeOut]) -> str:
+def _collective(seen: Sequence[Call]) -> str:
     name = seen[0].operation or "a collective"
     return name if seen[0].number is None else f"{name} number {seen[0].number}"
 
 
-def _size(seen: Sequence[TimeOut]) -> str:
+def _size(seen: Sequence[Call]) -> str:
     """Return the elements of a call: 1 element, 4 elements in and 16 out."""
     into, out = seen[0].elements_in, seen[0].elements_out
     if into is None:
@@ -240,15 +253,15 @@ def _label(group: LoggedGroup) -> str:
     return f"process group {group.key.removeprefix('PG ')}" + (f" ({group.name})" if group.name else "")
 
 
-def _if_one_group(seen: Sequence[TimeOut]) -> str:
+def _if_one_group(seen: Sequence[Call]) -> str:
     return "" if all(own.group.everywhere for own in seen) else "; this holds if it is one group for all of them"
 
 
-def _numbers(seen: Sequence[TimeOut]) -> tuple[int, ...]:
+def _numbers(seen: Sequence[Call]) -> tuple[int, ...]:
     return tuple(sorted({own.rank for own in seen}))
 
 
-def _ranks(seen: Sequence[TimeOut]) -> str:
+def _ranks(seen: Sequence[Call]) -> str:
     return _named(own.rank for own in seen)
 
 

@@ -10,14 +10,15 @@ Lines of torch 1.7 to 2.13; the versions named are those of logs with such a lin
 work: 9, last completed NCCL work: 8.; then Timeout at NCCL work: 9, last enqueued NCCL work: 9, ... |
 | 2.5 | the same with [PG ID 0 PG GUID 0(default_pg) Rank 1] |
 | later | [PG ...] Received a dump signal due to a collective timeout from rank 7 ... Last enqueued NCCL work: 8, ... |
+| 2.11 | [Rank 1] Collective WorkNCCL(SeqNum=, ...) raised the following async exception: NCCL error: ... |
 | later | [PG ...]  failure detected by watchdog at work sequence id: 9 PG status: last enqueued work: 9, ... |
 
 Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (operator<< of WorkNCCL, checkTimeout, createLogPrefix,
 watchdogHandler, getNCCLWatchdogTimeoutErrorMsg) and https://github.com/pytorch/pytorch/issues/118369,
 https://github.com/mlfoundations/open_clip/issues/1024, https://github.com/NVIDIA/nccl/issues/1409.
 
-The line of a time-out has no group: a later line of the same rank and number has it. A PG GUID is one group on all
-ranks; a PG ID counts the groups of one process, so the same ID may be another group elsewhere, except 0.
+The line of a time-out or an exception has no group: a later line of the same rank and number has it. A PG GUID is one
+group on all ranks; a PG ID counts the groups of one process, so the same ID may be another group elsewhere, except 0.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ from distcheck.cli.joblog.reading import Piece
 
 T = TypeVar("T")
 
-_NEEDLES = (b"collective operation timeout: Work", b"enqueued NCCL work: ", b"enqueued work: ")
+_NEEDLES = (
+    b"collective operation timeout: Work",
+    b" raised the following async exception",
+    b"enqueued NCCL work: ",
+    b"enqueued work: ",
+)
 _RECORDED, _DUMPS = b"Stack trace of the failed collective:", b"preparing to dump debug info"
 """Only both together show a dump: a rank whose Flight Recorder is off prints the second line, too, but no stack."""
 _BEFORE_BYTES, _AFTER_BYTES = 600, 400
@@ -40,7 +46,9 @@ _MOST_PER_RANK = 16
 """Different lines of a rank that are kept, so that memory stays bounded."""
 _LARGEST_RANK = 99_999
 """A larger number is no rank; the patterns below have its digits."""
-_TIMED_OUT = re.compile(r"operation timeout: Work\w+\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
+_WORK = r"Work\w+\(([^()]*(?:\([^()]*\)[^()]*)*)\)"
+_TIMED_OUT = re.compile(f"operation timeout: {_WORK}")
+_FAILED = re.compile(f"Collective {_WORK} raised the following async exception")
 _FIELD = re.compile(r"([A-Za-z]+(?:\(ms\))?)=(\[[^\]]*\]|[^,]*)")
 _STATUS = re.compile(
     r"(?:watchdog at work(?: sequence id)?: |Timeout at NCCL work: |(?P<signal>Received a dump signal ))(?P<at>\d*)"
@@ -67,8 +75,8 @@ class LoggedGroup(NamedTuple):
     """Whether the same key is the same group on all ranks."""
 
 
-class TimeOut(NamedTuple):
-    """A collective in which a rank waited for longer than the timeout."""
+class Call(NamedTuple):
+    """A collective in which a rank waited for longer than the timeout, or until NCCL failed."""
 
     rank: int
     group_rank: int | None
@@ -98,12 +106,14 @@ class Status(NamedTuple):
 class Waits(NamedTuple):
     """What the watchdogs of all ranks wrote."""
 
-    time_outs: tuple[TimeOut, ...]
+    time_outs: tuple[Call, ...]
     statuses: tuple[Status, ...]
     wrote: frozenset[int]
     """Ranks that have any line in the logs."""
     world: int | None
     """Number of ranks, if the logs tell one."""
+    failed: tuple[Call, ...] = ()
+    """In which the ranks waited when NCCL failed."""
     dumped: bool = False
     """Whether the ranks wrote dumps of the Flight Recorder."""
 
@@ -112,7 +122,8 @@ class WatchdogLines:
     """Collects the watchdog's lines of logs in the pass that the matcher makes."""
 
     def __init__(self) -> None:
-        self._time_outs: dict[int, dict[tuple[object, ...], TimeOut]] = {}
+        self._time_outs: dict[int, dict[tuple[object, ...], Call]] = {}
+        self._failed: dict[int, dict[tuple[object, ...], Call]] = {}
         self._statuses: dict[int, dict[tuple[object, ...], Status]] = {}
         self._wrote: set[int] = set()
         self._worlds: set[int] = set()
@@ -131,19 +142,29 @@ class WatchdogLines:
         """Return what was collected so far."""
         statuses = [status for own in self._statuses.values() for status in own.values()]
         named = {(status.rank, status.at): status for status in statuses if status.at is not None}
-        time_outs = {  # a line with the group and one without are the same time-out
-            (known.rank, known.group, known.number, known.operation): known
-            for own in self._time_outs.values()
-            for each in own.values()
-            for known in [_of_group(each, named.get((each.rank, each.number or -1)))]
-        }
+        time_outs, failed = (
+            {  # a line with the group and one without are of the same call, at the time of the first
+                (known.rank, known.group, known.number, known.operation): known
+                for own in calls.values()
+                for each in reversed(own.values())
+                for known in [_of_group(each, named.get((each.rank, each.number or -1)))]
+            }
+            for calls in (self._time_outs, self._failed)
+        )
         largest = max(self._wrote, default=-1)
         worlds = {size for size in self._worlds if size > largest}
         world = next(iter(worlds)) if len(worlds) == 1 else None
         if not worlds and self._largest_comm > largest:
             world = self._largest_comm
         dumped = self._recorded and self._dumps
-        return Waits(tuple(time_outs.values()), tuple(statuses), frozenset(self._wrote), world, dumped)
+        return Waits(
+            tuple(time_outs.values()),
+            tuple(statuses),
+            frozenset(self._wrote),
+            world,
+            failed=tuple(failed.values()),
+            dumped=dumped,
+        )
 
     def _read(self, data: bytes, of_file: Place) -> None:
         if of_file.rank is not None:
@@ -174,10 +195,10 @@ class WatchdogLines:
         if rank is None:
             return
         self._wrote.add(rank)
-        if found := _TIMED_OUT.search(line):
+        if found := (late := _TIMED_OUT.search(line)) or _FAILED.search(line):
             fields = dict(_FIELD.findall(found[1]))
             limit = _number(fields.get("Timeout(ms)"))
-            time_out = TimeOut(
+            call = Call(
                 rank=rank,
                 group_rank=group_rank,
                 group=group,
@@ -188,7 +209,8 @@ class WatchdogLines:
                 timeout_s=None if limit is None else limit / 1000,
                 time=when(line),
             )
-            _keep(self._time_outs.setdefault(rank, {}), (group, time_out.number, time_out.operation), time_out)
+            known = self._time_outs if late else self._failed
+            _keep(known.setdefault(rank, {}), (group, call.number, call.operation), call)
         elif found := _STATUS.search(line):
             at = None if found["signal"] else _number(found["at"])
             enqueued, completed = int(found["enqueued"]), int(found["completed"])
@@ -196,8 +218,8 @@ class WatchdogLines:
             _keep(self._statuses.setdefault(rank, {}), (group, at, enqueued), status)
 
 
-def _of_group(seen: TimeOut, status: Status | None) -> TimeOut:
-    """Return a time-out with the group that a later line names, if its own does not."""
+def _of_group(seen: Call, status: Status | None) -> Call:
+    """Return a call with the group that a later line names, if its own does not."""
     if seen.group.key or not status:
         return seen
     return seen._replace(group=status.group, group_rank=status.group_rank)

@@ -23,6 +23,7 @@ from distcheck.rules.gpu.cuda_view import (
     remedy,
 )
 from distcheck.rules.gpu.nodes import VARIABLE, not_seen
+from distcheck.rules.gpu.nvml_errors import without_folder
 from distcheck.rules.wording import brief, found, grouped, named, numbers_of
 from distcheck.selection.visible_devices import visible
 
@@ -167,7 +168,7 @@ def _wrong_library(job: Job, ranks: list[RankFacts], view: CudaView, gpus: Gpus)
             f"Remove the {word} folder from LD_LIBRARY_PATH so that the driver's own library is loaded, or use an"
             " image whose CUDA this driver supports.",
             (
-                f"export LD_LIBRARY_PATH=$(printf %s \"$LD_LIBRARY_PATH\" | tr : '\\n' | grep -v {word} | paste -sd :)",
+                without_folder(word),
                 "ldconfig -p | grep libcuda.so.1",
             ),
         )

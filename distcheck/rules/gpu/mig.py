@@ -5,21 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.cuda import CudaView
-from distcheck.facts.job import Collectives, Job
+from distcheck.facts.job import Job
 from distcheck.facts.ranges import fold
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.gpu.mig_use import Taken, mixture, taken, undivided
 from distcheck.rules.gpu.nodes import VARIABLE, at, not_seen, seen, values
-from distcheck.rules.gpu.sharing import sharing_allowed
+from distcheck.rules.gpu.sharing import SHARING_SINCE, sharing_allowed
+from distcheck.rules.job.versions import nccl_of, version_of
 from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_SHARES_A_GPU = (2, 30)
-"""From this version NCCL distinguishes MIG devices of one GPU if NCCL_MULTI_RANK_GPU_ENABLE allows it."""
 _WHOLE = ("sudo nvidia-smi -mig 0",)
 _MOST = 16
 
@@ -129,12 +128,12 @@ def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
     yield from not_seen(job)
     parents = grouped((t for t in taken(job) if t.sliced), lambda t: t.gpu.uuid)
     shared = [users for users in parents.values() if len({t.rank.gpu for t in users}) > 1]
-    version = _nccl_version(job)
     for allowed, parts in grouped(shared, lambda users: all(sharing_allowed(t.rank) for t in users)).items():
-        severity: Severity = "error"
-        if allowed and (version is None or version >= _SHARES_A_GPU):
-            severity = "warning" if version is None else "info"
         ranks, first = [t.rank for users in parts for t in users], parts[0]
+        version = min(version_of(nccl_of(job, rank)) for rank in ranks)
+        severity: Severity = "error"
+        if allowed and (not version or version >= SHARING_SINCE):
+            severity = "info" if version else "warning"
         more = f"; same for {len(parts) - 1} more GPUs" if len(parts) > 1 else ""
         known = f"NCCL {'.'.join(map(str, version))}" if version else "NCCL version unknown"
         yield found(
@@ -152,13 +151,6 @@ def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
             evidence={f"rank {t.rank.placement.rank}": str(t.rank.gpu) for t in first[:_MOST]}
             | {"gpu": first[0].gpu.uuid if isinstance(first[0].gpu.uuid, str) else None, "nccl": known},
         )
-
-
-def _nccl_version(job: Job) -> tuple[int, ...] | None:
-    """Return NCCL's version as a collective reported it, None if unknown."""
-    text = job.collectives.nccl if isinstance(job.collectives, Collectives) else ""
-    numbers = text.split(".")
-    return tuple(map(int, numbers)) if len(numbers) > 1 and all(n.isdecimal() for n in numbers) else None
 
 
 @rule("gpu", scope=("job", "node"))

@@ -24,6 +24,11 @@ class NvmlRemedy(NamedTuple):
     fix: Fix
 
 
+def without_folder(word: str) -> str:
+    """Return the command that removes the folders with this word from LD_LIBRARY_PATH."""
+    return f"export LD_LIBRARY_PATH=$(printf %s \"$LD_LIBRARY_PATH\" | tr : '\\n' | grep -v {word} | paste -sd :)"
+
+
 _NEW_CONTAINER = ("# add to docker run: --gpus all",)
 _BY_CODE = {
     4: NvmlRemedy(
@@ -93,7 +98,7 @@ STUB = NvmlRemedy(
         "Remove CUDA's stubs folder from LD_LIBRARY_PATH, or from the image, so that the driver's own library is"
         " loaded.",
         (
-            "export LD_LIBRARY_PATH=$(printf %s \"$LD_LIBRARY_PATH\" | tr : '\\n' | grep -v stubs | paste -sd :)",
+            without_folder("stubs"),
             "ldconfig -p | grep libnvidia-ml.so.1",
         ),
     ),

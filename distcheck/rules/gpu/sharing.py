@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _SET_DEVICE = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before any other CUDA call'
 _MOST = 8
 """Ranks that a finding's evidence shows."""
-_SHARING_SINCE = (2, 30)
-"""The first NCCL that allows ranks to share a GPU; older ones report a duplicate GPU whatever the variable says."""
+SHARING_SINCE = (2, 30)
+"""The first NCCL that allows ranks to share a GPU or the MIG devices of one; older ones report a duplicate GPU whatever
+NCCL_MULTI_RANK_GPU_ENABLE says."""
 
 
 class Cause(NamedTuple):
@@ -107,7 +108,7 @@ def sharing_allowed(rank: RankFacts) -> bool:
 
 def _knows_sharing(job: Job, rank: RankFacts) -> bool:
     """Return whether the rank's NCCL reads that variable, as far as is known."""
-    return (version_of(nccl_of(job, rank)) or _SHARING_SINCE) >= _SHARING_SINCE
+    return (version_of(nccl_of(job, rank)) or SHARING_SINCE) >= SHARING_SINCE
 
 
 def _on_hosts_of_their_own(ranks: Sequence[RankFacts]) -> bool:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpus
 from distcheck.rules.job.addresses import is_here
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import is_complete
@@ -89,6 +90,16 @@ def _options(words: tuple[str, ...]) -> Mapping[str, str]:
     return options
 
 
+def _started_by_distcheck(job: Job, rank: RankFacts, nproc: str) -> str:
+    """Return distcheck's own command with as many ranks per node; ``gpu``: one for each of its GPUs."""
+    gpus, launched = job.node_of(rank).gpus, job.launched
+    if nproc == "gpu":  # it counts the GPUs of its own node only
+        nproc = str(len(gpus.devices)) if launched and isinstance(gpus, Gpus) else "auto"
+    names = [node.name for node in launched.nodes] if launched and launched.engine == "ssh" else []
+    hosts = f"--hosts {','.join(names)} " if names else ""
+    return f"distcheck {job.asked.command} {hosts}--nproc {nproc}"
+
+
 def restarted(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:
     """Return the agent's command line, shell-quoted, with these options replaced.
 
@@ -97,7 +108,7 @@ def restarted(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:
     """
     agent = job.process_of(rank).agent
     if rank.placement.launcher == "distcheck" and options.keys() == {"nproc-per-node"}:
-        return f"distcheck {job.asked.command} --nproc {options['nproc-per-node'].replace('gpu', 'auto')}"
+        return _started_by_distcheck(job, rank, options["nproc-per-node"])
     if agent is None or len(agent.arguments) >= _CUT_WORDS:
         return "export " + " ".join(f"PET_{name.replace('-', '_').upper()}={value}" for name, value in options.items())
     words, given = agent.arguments, dict(options)

@@ -8,6 +8,7 @@ import pytest
 from distcheck.facts.base import Missing
 from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.gpu import Gpu, Gpus
+from distcheck.facts.job import Launched, LaunchedNode
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import Installed
 from distcheck.rules.gpu.nvml_errors import error_code, remedy
@@ -475,6 +476,9 @@ def test_ranks_that_distcheck_started_are_started_again_by_distcheck(of, with_va
     for i, placement in enumerate(placements):
         job = change.rank(job, i, placement=placement, gpu="GPU-1-0")
     assert only(job).fix.commands[0] == f"distcheck {job.asked.command} --nproc auto"
+    hosts = (LaunchedNode(name="host1", ranks=(0, 1), outcome="reported"),)
+    job = change.job(job, launched=Launched(engine="ssh", command=("ssh",), nodes=hosts))
+    assert only(job).fix.commands[0] == f"distcheck {job.asked.command} --hosts host1 --nproc 1"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from rules.machines import PROFILES, but_guesses, machines
 
 from distcheck.facts.cuda import CudaDevice, CudaView
-from distcheck.facts.job import Collectives
 from distcheck.facts.placement import Placement
+from distcheck.facts.rank import Installed
 
 H100, MIG = PROFILES["dgx_h100"], PROFILES["dgx_h100_mig"]
 TWO = MIG + "3.1.uuid MIG-10000003-aaaa-bbbb-cccc-dddddddddddd\n"
@@ -79,7 +79,8 @@ def test_ranks_on_two_mig_devices_of_one_gpu_cannot_connect(on, judge):
 )
 def test_nccl_allows_it_from_2_30_if_configured(on, judge, change, nccl, variables, severity):
     job = on(TWO, per_node=2, values=(name(3), name(3, 1)), **variables)
-    job = change.job(job, collectives=Collectives(backend="nccl", backend_reason="", nccl=nccl))
+    installed = Installed(python="3.11.7", prefix="/opt", torch=job.nodes[0].torch, nccl=nccl)
+    job = change.process(job, None, installed=installed)
     assert errors(judge(job, "gpu", "gpu_mig")) == [("gpu-mig-with-nccl", severity, (0, 1), ("node1",))]
 
 
