@@ -148,7 +148,7 @@ def gate_on_four_nodes() -> list[Row]:
         ask("start")
 
         def once(number: int) -> dict[str, float]:
-            sides = ("gate", "torchrun", "import") if number < fewest else ("gate", "torchrun")
+            sides = ("gate", "torchrun", "import") if number < most(fewest, 16) else ("gate", "torchrun")
             return {side: ask(side)[0] for side in (sides if number % 2 else sides[::-1])}
 
         return until_decided(once, rows, fewest, most(6, 16))
