@@ -62,7 +62,7 @@ class Patience(NamedTuple):
     """No new buffers after these."""
 
 
-OF_MANY_ROWS = Patience(0.02, 8, 400.0)
+OF_MANY_ROWS = Patience(0.02, 8, 900.0)
 OF_FEW_ROWS = Patience(0.3, 8, 900.0)
 SECONDS_OF_A_SESSION = 0.6
 """Ten times these end the bursts with the same buffers on a machine that is busy."""
