@@ -1,9 +1,8 @@
 """Measure distcheck against what people would use instead: ``python tests/benchmarks/run.py [--json]``.
 
-``--only NAME`` measures the rows of one kind, also of those that take too long for a whole run, and repeats them until
-more of them are decided; ``--write`` writes them
-into docs/benchmarks.md, and their unit costs into docs/scale.md, which wants a quiet machine. What is measured is an
-installed, compiled package, not the checkout: pip installs it into a temporary folder.
+``--only NAME`` measures the rows of one kind, also of those that take too long for a whole run, and repeats them more
+often; ``--write`` writes them into docs/benchmarks.md, and their unit costs into docs/scale.md, which wants a quiet
+machine. What is measured is an installed, compiled package, not the checkout: pip installs it into a temporary folder.
 
 Absolute times say little on a machine that has other work, so ratios are judged, by their own spread: see ratio.py. The
 exit code is 0 if every row is met, 20 if some are only undecided, else 1. A row that could not be measured is not met

@@ -111,6 +111,12 @@ def test_a_rank_on_which_nccl_failed_is_in_no_hang():
     assert told(next_attempt, *(late(rank) + status(rank) for rank in (0, 1, 2))).kind == "missing"
 
 
+def test_an_error_of_nccl_in_an_earlier_attempt_hides_no_mismatch_of_those_that_time_out():
+    before = failed(2, clock="09:01:00.000")
+    found = told(before, late(0), status(0), late(1, what="BROADCAST"), status(1))
+    assert (found.kind, found.ranks) == ("mismatch", (0, 1))
+
+
 def test_a_time_out_that_the_watchdog_sees_late_is_of_the_same_attempt():
     times = {"10:11:12.900": "mismatch", "10:11:20.000": "missing"}
     assert {at: told(late(0), late(1, sizes=(1, 1), clock=at)).kind for at in times} == times

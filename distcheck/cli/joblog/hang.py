@@ -52,8 +52,10 @@ def hang(watch: Waits) -> Hang | None:
 
 def mismatch(watch: Waits) -> Hang | None:
     """Return ranks in other collectives, or with other sizes; also where NCCL failed on some before the timeout."""
-    found = map(_mismatch, _by_group([*watch.time_outs, *watch.failed]))
-    return next(filter(None, found), None)
+    for calls in ([*watch.time_outs, *watch.failed], watch.time_outs):  # the failed ones may be of another attempt
+        if found := next(filter(None, map(_mismatch, _by_group(calls))), None):
+            return found
+    return None
 
 
 def _by_group(calls: Sequence[Call]) -> list[dict[int, Call]]:

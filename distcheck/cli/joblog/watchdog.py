@@ -10,8 +10,8 @@ Lines of torch 1.7 to 2.13; the versions named are those of logs with such a lin
 work: 9, last completed NCCL work: 8.; then Timeout at NCCL work: 9, last enqueued NCCL work: 9, ... |
 | 2.5 | the same with [PG ID 0 PG GUID 0(default_pg) Rank 1] |
 | later | [PG ...] Received a dump signal due to a collective timeout from rank 7 ... Last enqueued NCCL work: 8, ... |
-| 2.11 | [Rank 1] Collective WorkNCCL(SeqNum=, ...) raised the following async exception: NCCL error: ... |
 | later | [PG ...]  failure detected by watchdog at work sequence id: 9 PG status: last enqueued work: 9, ... |
+| 2.11 | [Rank 1] Collective WorkNCCL(SeqNum=, ...) raised the following async exception: NCCL error: ... |
 
 Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (operator<< of WorkNCCL, checkTimeout, createLogPrefix,
 watchdogHandler, getNCCLWatchdogTimeoutErrorMsg) and https://github.com/pytorch/pytorch/issues/118369,
