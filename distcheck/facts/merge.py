@@ -49,7 +49,7 @@ def _combined(told: Sequence[NodeFacts]) -> NodeFacts:
     views = [node.gpus for node in told if isinstance(node.gpus, Gpus)]
     if not isinstance(first.gpus, Gpus) or not views:
         return first
-    alike = len({identity(view.devices) for view in views}) == 1
+    alike = len(views) == 1 or len({identity(view.devices) for view in views}) == 1
     whole = max(views, key=_fullness) if alike else _joined(views)
     return replace(first, gpus=replace(whole, unread=_unread(whole, told, alike=alike)))
 
@@ -82,11 +82,10 @@ def _unread(whole: Gpus, told: Sequence[NodeFacts], *, alike: bool) -> str:
 def _with_own(process: ProcessFacts, told: NodeFacts, node: NodeFacts) -> ProcessFacts:
     if not isinstance(told.gpus, Gpus) or not isinstance(node.gpus, Gpus):
         return process
-    if identity(told.gpus.devices) == identity(node.gpus.devices):
+    ours, all_ = told.gpus.devices, node.gpus.devices
+    if ours is all_ or identity(ours) == identity(all_):
         return process
-    own = replace(
-        told.gpus, devices=tuple(replace(gpu, health=None, load=None) for gpu in told.gpus.devices), peer_access=()
-    )
+    own = replace(told.gpus, devices=tuple(replace(gpu, health=None, load=None) for gpu in ours), peer_access=())
     return replace(process, gpus=own)
 
 

@@ -22,9 +22,10 @@ class Diagnosis(NamedTuple):
     verdict: Verdict
 
 
-def judge(job: Job) -> Diagnosis:
-    """Judge a job by the rules that the user selected."""
-    return diagnose(job, strict=job.asked.strict, select=job.asked.select, ignore=job.asked.ignore)
+def judge(job: Job, rules: Iterable[Rule] | None = None) -> Diagnosis:
+    """Judge a job by the rules that the user selected, of all rules or of these."""
+    asked = job.asked
+    return diagnose(job, strict=asked.strict, select=asked.select, ignore=asked.ignore, rules=rules)
 
 
 def diagnose(

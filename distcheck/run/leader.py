@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,12 +13,16 @@ from distcheck.facts.job import Collectives, Job
 from distcheck.facts.rank import RunAttempt
 from distcheck.rollcall.protocol import AskNode, Bye, Here, LastCall, NodeReport
 from distcheck.rollcall.server import Server
+from distcheck.rules import rules_for
 from distcheck.rules.diagnose import judge
 from distcheck.run import attempts, measure, peer_round, waiting
 from distcheck.run.context import Session
 from distcheck.run.measure import FEWEST_NODES, ISOLATION_SECONDS, REPEAT_SECONDS, REPORT_RESERVE_SECONDS
 from distcheck.run.progress import StageView
 from distcheck.run.request import WITH_OTHERS, RunResult
+
+if TYPE_CHECKING:
+    from distcheck.rules.finding import Finding
 
 _LATECOMER_SECONDS = 0.5
 _LAST_CALL_SECONDS = 10.0
@@ -134,16 +140,27 @@ def _reason_to_stop(job: Job) -> str:
 
 def _is_bad(run: Session) -> bool:
     """Whether the collectives went wrong and a search has enough time and nodes."""
-    job = run.record.job()
+    return run.remaining(REPORT_RESERVE_SECONDS) >= ISOLATION_SECONDS and worth_a_search(run.record.job())
+
+
+def worth_a_search(job: Job) -> bool:
+    """Return whether the collectives went wrong and one of several nodes may be the cause."""
     if not isinstance(job.collectives, Collectives) or len(job.nodes) < FEWEST_NODES:
         return False
-    if run.remaining(REPORT_RESERVE_SECONDS) < ISOLATION_SECONDS:
+    # A healthy job ends here, without the seconds that all rules of a large one take.
+    if not _hints(judge(job, [rule for rule in rules_for(job) if _is_hint(rule.name)]).findings):
         return False
     found = judge(job).findings
-    errors = [f for f in found if f.severity == "error"]
-    if any(f.scope in {"job", "rank", "system"} for f in errors):
-        return False  # the cause is known, and it is not a node
-    return any(f.rule in _HINTS for f in found) or any(f.rule.startswith(("collective-", "perf-below")) for f in errors)
+    causes = any(f.severity == "error" and f.scope in {"job", "rank", "system"} for f in found)
+    return _hints(found) and not causes  # a cause that is known is not a node
+
+
+def _hints(findings: Iterable[Finding]) -> bool:
+    return any(_is_hint(f.rule) and (f.rule in _HINTS or f.severity == "error") for f in findings)
+
+
+def _is_hint(rule: str) -> bool:
+    return rule in _HINTS or rule.startswith(("collective-", "perf-below"))
 
 
 async def _isolate(run: Session) -> None:

@@ -210,11 +210,11 @@ class Record:
         """
         first = min(opened_at, *arrived_at.values()) if arrived_at else opened_at
         self._change({self.uid: {"arrived_seconds": opened_at - first}})
-        self._change({uid: {"arrived_seconds": moment - first} for uid, moment in arrived_at.items()})
         for uid, moment in arrived_at.items():  # a follower counts from its own start, and arrives as it begins to meet
             own = self._reports[uid].process.began_seconds if uid in self._reports else {}
             later = moment - self.start - own.get("meeting", 0.0)
-            self._change({uid: {"began_seconds": {stage: round(at + later, 3) for stage, at in own.items()}}})
+            began = {stage: round(at + later, 3) for stage, at in own.items()}
+            self._change({uid: {"arrived_seconds": moment - first, "began_seconds": began}})
 
     def note_reverse(self, reverse: Mapping[str, tuple[ReverseLookup, ...]]) -> None:
         """Note the processes' reverse look-ups."""
