@@ -3,9 +3,10 @@
 Prints as JSON by kind of job the seconds of CPU that one job of RANKS ranks took and that `PARTS` jobs of as many ranks
 in all took, pair by pair. Each rule judges the large job and all parts before the next rule does: both sides then read
 as many facts again and again, a slow moment of the machine meets both, and only the growth of the work is left. For
-healthy jobs also: the seconds of the whole, as for users; what the job itself takes, and with it what judging and
-rendering it takes at its peak, in GiB; the share of each rule that takes more than a tenth of judging it, and the
-largest share. ``huge`` is a healthy job of which every run takes a minute.
+healthy jobs also: the seconds of the whole, as for users, each with the slowness of the machine (`pace.slowness`);
+what the job itself takes, and with it what judging and rendering it takes at its peak, in GiB; the share of each rule
+that takes more than a tenth of judging it, and the largest share. ``huge`` is a healthy job of which every run takes a
+minute.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from distcheck.run.garbage import THRESHOLDS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import real_job
-from benchmarks.ratio import Pair, Row, alone, at_most, of_growth, until_decided
+from benchmarks.pace import against_a_loop, beside_a_loop
+from benchmarks.ratio import Pair, Row, at_most, of_growth, until_decided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +46,8 @@ FEWEST, MOST = 3, 8
 OF_HUGE = 5
 """The most pairs of a huge job."""
 GOAL = at_most(1.05)
-SECONDS = at_most(5.0)
+SECONDS, SECONDS_OF_HUGE = 5.0, 60.0
+"""Goals of a whole job."""
 DEAR = 0.1
 """A rule that takes a larger share of the judging is named."""
 HEALTHY = "healthy"
@@ -126,19 +129,19 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
 
 
-def healthy(nodes: int, times: int = MOST, pairs: int = MOST) -> dict[str, object]:
-    """Measure the whole so many times at most, and so many pairs."""
+def healthy(nodes: int, goal: float = SECONDS, times: int = MOST, pairs: int = MOST) -> dict[str, object]:
+    """Measure the whole, with its goal, so many times at most, and so many pairs."""
     before = peak()
     large = real_job.healthy(nodes)
     built = peak()
     gc.freeze()  # the facts: the searches for garbage between the runs need not look at them again
-    seconds: list[float] = []
+    seconds: list[Pair] = []
 
-    def rows(taken: list[float]) -> list[Row]:
+    def rows(taken: list[Pair]) -> list[Row]:
         seconds[:] = taken
-        return [alone(HEALTHY, taken, SECONDS)]
+        return [against_a_loop(HEALTHY, taken, goal)]
 
-    until_decided(lambda _: whole(large), rows, FEWEST, times)
+    until_decided(lambda _: beside_a_loop(lambda: whole(large)), rows, FEWEST, times)
     most = peak()
     small = [real_job.healthy(nodes // PARTS) for _ in range(PARTS)]
     gc.freeze()
@@ -169,7 +172,7 @@ def main() -> None:
     gc.set_threshold(*THRESHOLDS)
     whole(real_job.healthy(2))  # imports the rules, once for all that follows
     nodes = int(sys.argv[2]) // real_job.GPUS
-    huge = partial(healthy, times=FEWEST, pairs=OF_HUGE)
+    huge = partial(healthy, goal=SECONDS_OF_HUGE, times=FEWEST, pairs=OF_HUGE)
     print(json.dumps({HEALTHY: healthy, "faulty": faulty, "huge": huge}[sys.argv[1]](nodes)))
 
 

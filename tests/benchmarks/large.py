@@ -7,9 +7,10 @@ import math
 from statistics import median
 from typing import Any
 
+from benchmarks.pace import against_a_loop, usual
 from benchmarks.patience import most
 from benchmarks.programs import output_of_script
-from benchmarks.ratio import Row, alone, at_least, at_most, counted, until_decided
+from benchmarks.ratio import Pair, Row, alone, at_least, at_most, counted, until_decided
 
 HOSTS = 1024
 NODES = 4096
@@ -50,18 +51,23 @@ def roll_call_of_many_nodes() -> list[Row]:
 def _of_nodes(runs: list[Run]) -> list[Row]:
     nodes, ranks = runs[0]["nodes"], runs[0]["ranks"]
     name = f"roll call of {ranks} ranks on {nodes} simulated nodes, some late, slow, silent or missing"
-    cpu = [run["merged_cpu_seconds"] / nodes for run in runs]
+    cpu = _paced(runs, "merged_cpu_seconds", 1e3 / nodes)
     costs = {
-        "leader_cpu_seconds_per_node": median(cpu),
+        "leader_cpu_seconds_per_node": usual(cpu) / 1e3,
         "leader_bytes_per_node": median(run["GiB"] - run["GiB_before"] for run in runs) * (1 << 30) / nodes,
         "leader_received_bytes_per_node": runs[0]["bytes_from_a_follower"],
     }
     return [
-        alone(f"{name}: seconds to the merged job", [run["seconds"] for run in runs], at_most(10), costs=costs),
-        alone(f"{name}: seconds to the last goodbye", [run["dismissed_seconds"] for run in runs], at_most(15)),
-        alone(f"{name}: CPU of the leader for a node, merged", [seconds * 1e3 for seconds in cpu], at_most(1), "ms"),
+        against_a_loop(f"{name}: seconds to the merged job", _paced(runs, "seconds"), 10, costs=costs),
+        against_a_loop(f"{name}: seconds to the last goodbye", _paced(runs, "dismissed_seconds"), 15),
+        against_a_loop(f"{name}: CPU of the leader for a node, merged", cpu, 1, "ms"),
         alone(f"{name}: peak memory of the leader", [run["GiB"] for run in runs], at_most(2), "GiB"),
     ]
+
+
+def _paced(runs: list[Run], figure: str, factor: float = 1) -> list[Pair]:
+    """Return a figure of each run beside the slowness of the machine."""
+    return [(run[figure] * factor, run["slowness"]) for run in runs]
 
 
 def _one_of_processes(_number: int) -> Run:
@@ -73,17 +79,17 @@ def _one_of_processes(_number: int) -> Run:
 def _of_processes(runs: list[Run]) -> list[Row]:
     """What each of them costs the leader."""
     processes = runs[0]["processes"]
-    cpu = [run["merged_cpu_seconds"] / processes for run in runs]
+    cpu = _paced(runs, "merged_cpu_seconds", 1e3 / processes)
     memory = [(run["GiB"] - run["GiB_before"]) * (1 << 20) / processes for run in runs]
     costs = {
-        "leader_cpu_seconds_per_process": median(cpu),
+        "leader_cpu_seconds_per_process": usual(cpu) / 1e3,
         "leader_bytes_per_process": median(memory) * (1 << 10),
         "leader_received_bytes_per_process": runs[0]["bytes_from_a_follower"],
     }
     name = f"the same of {processes} processes of one rank each: for a process, merged"
     in_time = 20e3 / 131072
     return [
-        alone(f"{name}: CPU of the leader", [seconds * 1e3 for seconds in cpu], at_most(in_time), "ms", costs),
+        against_a_loop(f"{name}: CPU of the leader", cpu, in_time, "ms", costs),
         alone(f"{name}: memory of the leader", memory, at_most(32), "KiB"),
     ]
 

@@ -5,7 +5,8 @@ node of that size. With ``each`` there is a process, and a socket, for each rank
 moment, except those that are late. Some are slow, some connect and say nothing, some stop in the middle of their
 report, and some never come. The leader is distcheck's own.
 
-Prints as JSON what the leader needed from the first connection to the merged job, and to the last goodbye.
+Prints as JSON what the leader needed from the first connection to the merged job, and to the last goodbye, and how
+slow the machine was before and after (`pace.slowness`).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from distcheck.run.garbage import THRESHOLDS
 from distcheck.run.record import Record
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.pace import slowness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -283,6 +285,7 @@ async def lead(nodes: int, pipe: Connection) -> dict[str, Any]:
     server = Server(run="run", uid=record.uid, job=JOB, master="m:1", ranks=ranks, world_size=world)
     server.most_connections = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 512
     await server.open(sock)
+    slow = slowness()
     before, used = memory(), time.process_time()
     start = time.perf_counter()
     pipe.send(int(sock.getsockname()[1]))
@@ -307,10 +310,11 @@ async def lead(nodes: int, pipe: Connection) -> dict[str, Any]:
     dismissed, cpu = time.perf_counter() - start, time.process_time() - used
     await server.close()
     pipe.send("end")
+    slow = (slow + slowness()) / 2
     return {
         "nodes": nodes, "ranks": world, "processes": len(server.followers) + 1, "missing_ranks": len(missing),
         "met_seconds": met, "seconds": merged, "dismissed_seconds": dismissed,
-        "merged_cpu_seconds": merged_cpu, "cpu_seconds": cpu,
+        "merged_cpu_seconds": merged_cpu, "cpu_seconds": cpu, "slowness": slow,
         "GiB": memory(), "GiB_before": before, "bytes_from_a_follower": said_bytes,
     }  # fmt: skip
 

@@ -14,7 +14,7 @@ def told(monkeypatch, growth=1.0, dear=0.05):
         if which == "faulty":
             return json.dumps({"pairs": {"slow": [[large * 8 ** (growth - 1), small] for large, small in linear]}})
         named = {"gpu-duplicate": dear} if dear > 0.1 else {}
-        found = {"seconds": [0.8, 0.81, 0.79], "job_GiB": 1.0, "dear": named, "dearest": dear}
+        found = {"seconds": [[1.6, 2.0], [0.81, 1.0], [1.58, 2.0]], "job_GiB": 1.0, "dear": named, "dearest": dear}
         return json.dumps({"pairs": {"healthy": linear}, **found})
 
     monkeypatch.setattr(rows, "output_of_script", output_of_script)
