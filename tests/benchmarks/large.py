@@ -44,7 +44,7 @@ def roll_call_of_many_nodes() -> list[Row]:
     """What the roll call of a very large job costs its leader; some nodes are late, slow, silent or missing."""
     return [
         *until_decided(lambda _: json.loads(output_of_script("many_nodes.py")), _of_nodes, TIMES, most(TIMES, 10)),
-        *until_decided(_one_of_processes, _of_processes, TIMES, most(TIMES, 10)),
+        *until_decided(_one_of_processes, _of_processes, TIMES, most(TIMES, 24)),
     ]
 
 
