@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 PARTS = 8
 FEWEST, MOST = 3, 8
 """Pairs."""
-OF_HUGE = 5
+OF_HUGE = 8
 """The most pairs of a huge job."""
 GOAL = at_most(1.05)
 SECONDS, SECONDS_OF_HUGE = 5.0, 60.0
