@@ -14,8 +14,9 @@ import msgspec
 from hostile import HOSTILE, full, full_job
 from msgspec import inspect
 
+from distcheck.facts.asked import Look
 from distcheck.facts.errors import UsageError
-from distcheck.facts.job import Collectives, Job, Look, Measurement
+from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.saved import consistent, load
 
 Way = tuple[Any, ...]

@@ -7,7 +7,8 @@ from typing import Any, get_args
 import msgspec
 from msgspec import inspect
 
-from distcheck.facts.job import Job, Look
+from distcheck.facts.asked import Look
+from distcheck.facts.job import Job
 
 HOSTILE = "<script>alert('x')</script>\x1b[31;1m\x07|`tick`{{ 7*7 }}\r\n## =cmd\u202e\u2028\"&amp;'"
 

@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from distcheck.facts.asked import Asked, Baseline, BaselineRow
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
 from distcheck.facts.gpu import Gpu, GpuHealth, GpuLoad, Gpus
-from distcheck.facts.job import Asked, Baseline, BaselineRow, Collectives, Job, Measurement
+from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.network import Attempt, Bind, Interface, PeerTrial, Transfer
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement

@@ -9,8 +9,9 @@ from typing import get_args
 
 import pytest
 
+from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
-from distcheck.facts.job import Asked, Job
+from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.rules import Rule
 from distcheck.rules.diagnose import diagnose

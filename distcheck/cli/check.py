@@ -13,7 +13,7 @@ from distcheck.cli.request import request_of
 from distcheck.facts.errors import WriteError
 
 if TYPE_CHECKING:
-    from distcheck.facts.job import Look
+    from distcheck.facts.asked import Look
     from distcheck.run.request import Request
 
 

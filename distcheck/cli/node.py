@@ -14,7 +14,7 @@ from distcheck.cli.command import command
 from distcheck.cli.options import NodeOptions
 from distcheck.cli.publish import BROKEN, check_writable, complain, publish
 from distcheck.cli.request import paths_of, rules_of
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job

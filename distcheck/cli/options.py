@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
-from distcheck.facts.job import Backend
+from distcheck.facts.asked import Backend
 from distcheck.report import Format
 
 PANELS = ("Which ranks", "What to check", "Time limits", "Measurement", "Output")

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from distcheck.facts.job import Backend
+from distcheck.facts.asked import Backend
 from distcheck.report.harmless import harmless
 from distcheck.report.schema.document import Document
 from distcheck.rules.finding import VerdictName, outcome

@@ -14,9 +14,9 @@ from distcheck.cli.hosts import outside, rank_count
 from distcheck.cli.options import JOIN_SECONDS, Checking, Looking, Measuring, Options
 from distcheck.cli.sizes import parse_sizes
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
+from distcheck.facts.asked import Asked, Baseline, Look
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError
-from distcheck.facts.job import Asked, Baseline, Look
 from distcheck.facts.mesh import Mesh
 from distcheck.facts.placement import Placement
 from distcheck.facts.storage import is_text

@@ -8,9 +8,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 from distcheck.collectives.plan import label
+from distcheck.facts.asked import Baseline, BaselineRow
 from distcheck.facts.errors import UsageError
 from distcheck.facts.gpu import Gpus
-from distcheck.facts.job import Baseline, BaselineRow, Collectives, Job, Measurement
+from distcheck.facts.job import Collectives, Job, Measurement
 
 _UNKNOWN_NOISE = 0.1
 """The assumed uncertainty of a figure with too few bursts to compute one."""

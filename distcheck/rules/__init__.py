@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from distcheck.facts.job import Job, Look
+from distcheck.facts.asked import Look
+from distcheck.facts.job import Job
 from distcheck.rules.finding import Finding, NotChecked, Scope, Severity
 
 

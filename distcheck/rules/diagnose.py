@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from distcheck.facts.asked import Look
 from distcheck.facts.isolation import Isolation
-from distcheck.facts.job import Collectives, Job, Look
+from distcheck.facts.job import Collectives, Job
 from distcheck.rules import Rule, find_rule, rules_for
 from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
 from distcheck.rules.wording import grouped

@@ -19,13 +19,14 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import WriteError
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.history import History
 from distcheck.facts.host import HostFacts
 from distcheck.facts.infiniband import Infiniband
-from distcheck.facts.job import Asked, Job
+from distcheck.facts.job import Job
 from distcheck.facts.node import NodeState
 from distcheck.facts.pci import Pci
 from distcheck.facts.placement import Placement

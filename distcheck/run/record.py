@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distcheck import __version__
+from distcheck.facts.asked import Look
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuLoads
 from distcheck.facts.history import History
 from distcheck.facts.infiniband import Counters, Infiniband, grown
 from distcheck.facts.isolation import Isolation
-from distcheck.facts.job import Collectives, Job, Look, Wait, usual_world_size
+from distcheck.facts.job import Collectives, Job, Wait, usual_world_size
 from distcheck.facts.merge import combine, with_loads
 from distcheck.facts.network import Attempt, Bind, PeerTrial, Resolution, ReverseLookup
 from distcheck.facts.node import NodeFacts

@@ -6,7 +6,8 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from distcheck.facts.job import Asked, Job, Look
+from distcheck.facts.asked import Asked, Look
+from distcheck.facts.job import Job
 from distcheck.facts.placement import Placement
 
 if TYPE_CHECKING:  # followers do not load rules, and load the roll call only when they join it

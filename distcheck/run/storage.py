@@ -20,7 +20,7 @@ from distcheck.facts.storage import ASKED, Packages, Storage, is_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from distcheck.facts.job import Asked
+    from distcheck.facts.asked import Asked
     from distcheck.probe.conversation import Conversation
     from distcheck.probe.storage import StorageTask
     from distcheck.rollcall.protocol import Welcome

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 from distcheck.probe import network
 from distcheck.rollcall import identity, protocol
 from distcheck.rollcall.brief import brief

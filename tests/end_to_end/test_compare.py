@@ -4,7 +4,7 @@ import msgspec
 import reported
 
 from distcheck.facts import saved
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 
 LOOKS = ("environment", "collectives")
 

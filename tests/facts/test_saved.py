@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distcheck.facts import saved
+from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError, WriteError
-from distcheck.facts.job import Asked, Job
+from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import ProcessFacts, RankFacts

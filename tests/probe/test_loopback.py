@@ -12,8 +12,8 @@ import hcas
 import pytest
 from hcas import infiniband as adapter
 
+from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
-from distcheck.facts.job import Asked
 from distcheck.facts.placement import Placement
 from distcheck.probe import infiniband, loopback
 from distcheck.run import collect

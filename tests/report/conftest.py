@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 import distcheck.rules
+from distcheck.facts.asked import Asked
 from distcheck.facts.gpu import Gpu, Gpus
-from distcheck.facts.job import Asked, Collectives, Job, Measurement
+from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.network import Attempt, Bind, Interface, PeerTrial, Resolution
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement

@@ -3,11 +3,12 @@ import math
 import msgspec
 import pytest
 
+from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
 from distcheck.facts.device import Burn, DeviceTest
 from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.groups import GroupFigure
-from distcheck.facts.job import Asked, Collectives, Measurement
+from distcheck.facts.job import Collectives, Measurement
 from distcheck.facts.mesh import Mesh
 from distcheck.facts.network import Attempt, Bind
 from distcheck.facts.rank import RankRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 from distcheck.report import Detail, render
 from distcheck.report.document import document
 from distcheck.report.tables import dimensions, ranks

@@ -8,8 +8,9 @@ import re
 import msgspec
 import pytest
 
+from distcheck.facts.asked import Asked
 from distcheck.facts.device import DeviceTest
-from distcheck.facts.job import Asked, Collectives, Measurement
+from distcheck.facts.job import Collectives, Measurement
 from distcheck.facts.rank import RankRun
 from distcheck.report import Detail, render
 from distcheck.report.document import document

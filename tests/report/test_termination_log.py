@@ -6,7 +6,8 @@ import pytest
 
 from distcheck.cli import publish
 from distcheck.cli.options import Options
-from distcheck.facts.job import Asked, Job
+from distcheck.facts.asked import Asked
+from distcheck.facts.job import Job
 from distcheck.report import termination_log
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import Finding, Fix, NotChecked, Verdict

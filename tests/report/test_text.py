@@ -4,7 +4,8 @@ import msgspec
 import pytest
 import reported
 
-from distcheck.facts.job import Asked, Collectives, Measurement
+from distcheck.facts.asked import Asked
+from distcheck.facts.job import Collectives, Measurement
 from distcheck.report import Detail, render
 from distcheck.report.plain import bar
 from distcheck.rules.finding import Finding, Fix, NotChecked

@@ -9,9 +9,9 @@ import pytest
 import real_job
 from rules.conftest import healthy_job
 
+from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuHealth
-from distcheck.facts.job import Asked
 from distcheck.rollcall.brief import brief
 from distcheck.rollcall.protocol import Report
 from distcheck.run.record import Record

@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from distcheck.collectives.plan import Timing
+from distcheck.facts.asked import Asked
 from distcheck.facts.isolation import Isolation, Suspects
-from distcheck.facts.job import Asked, Job
+from distcheck.facts.job import Job
 from distcheck.facts.rank import RankRun
 from distcheck.rollcall import framing, protocol
 from distcheck.rollcall.protocol import Halt, Ready, RunReport, StartTrial, StoreAt

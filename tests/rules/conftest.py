@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from distcheck.facts.asked import Asked
 from distcheck.facts.gpu import Gpu, Gpus
-from distcheck.facts.job import Asked, Job
+from distcheck.facts.job import Job
 from distcheck.facts.network import Attempt, Bind, Interface, Resolution
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement

@@ -14,11 +14,12 @@ import distcheck
 from distcheck.cli.explain import explanation
 from distcheck.expectation import baseline
 from distcheck.expectation.past import figures
+from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
 from distcheck.facts.history import History, PastFigure
 from distcheck.facts.isolation import CulpritFacts, Isolation
-from distcheck.facts.job import Asked, Collectives, Job, Measurement
+from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.libraries import Libraries, NcclPlugin
 from distcheck.facts.mesh import Mesh
 from distcheck.facts.nccl import NcclLog

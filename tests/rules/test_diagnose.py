@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
 from distcheck.facts.isolation import Isolation
-from distcheck.facts.job import Asked, Collectives, Job
+from distcheck.facts.job import Collectives, Job
 from distcheck.facts.node import NodeFacts
 from distcheck.rules import Rule
 from distcheck.rules.diagnose import diagnose

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
-from distcheck.facts.job import Asked
 from distcheck.facts.placement import Variables
 from distcheck.facts.rank import Agent, RunAttempt
 from distcheck.probe import process

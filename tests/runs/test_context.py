@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 from distcheck.facts.placement import Placement
 from distcheck.run.context import Session
 from distcheck.run.request import Request

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from rules.conftest import healthy_job
 
+from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
-from distcheck.facts.job import Asked
 from distcheck.rollcall.brief import brief
 from distcheck.rollcall.protocol import NodeReport, Report
 from distcheck.run import leader

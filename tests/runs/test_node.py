@@ -3,7 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 from distcheck.run import node
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 from distcheck.launch.remote.spec import Outside
 from distcheck.run.outside import _Start
 

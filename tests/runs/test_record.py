@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from msgspec.structs import replace
 from rules.conftest import change_rank, healthy_job
 
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 from distcheck.rollcall.protocol import Report
 from distcheck.run.record import Record
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import reported
 
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 from distcheck.rollcall.protocol import Report
 from distcheck.run.record import Record
 

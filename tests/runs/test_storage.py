@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from rules.conftest import node_of
 
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 from distcheck.facts.storage import Packages
 from distcheck.rollcall.protocol import Welcome
 from distcheck.run import storage

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from distcheck.facts.job import Asked, Wait
+from distcheck.facts.asked import Asked
+from distcheck.facts.job import Wait
 from distcheck.run.record import Record
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 from distcheck.facts.placement import Placement
 from distcheck.selection.placement import RANK_VARIABLES, place
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from distcheck import __version__
-from distcheck.facts.job import Asked, Fate, Job, Launched, LaunchedNode
+from distcheck.facts.asked import Asked
+from distcheck.facts.job import Fate, Job, Launched, LaunchedNode
 from distcheck.facts.saved import join
 from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Message, Reader
 from distcheck.launch.remote.spec import Outside, Words

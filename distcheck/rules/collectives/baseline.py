@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import label
 from distcheck.expectation.baseline import Change, compare, differences, of, without_counterpart
-from distcheck.facts.job import Baseline, Collectives, Job
+from distcheck.facts.asked import Baseline
+from distcheck.facts.job import Collectives, Job
 from distcheck.facts.quantities import size
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked

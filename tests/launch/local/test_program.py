@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from distcheck import __main__
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 from distcheck.facts.placement import Placement
 from distcheck.launch.local import program
 from distcheck.launch.local.supervisor import LocalRanks

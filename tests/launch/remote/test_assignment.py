@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 from distcheck.launch.remote import assignment
 from distcheck.launch.remote.assignment import Assignment
 

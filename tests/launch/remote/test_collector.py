@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from distcheck import __version__
-from distcheck.facts.job import Asked, Job
+from distcheck.facts.asked import Asked
+from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import ProcessFacts, RankFacts

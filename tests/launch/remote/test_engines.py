@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from distcheck.facts.asked import Asked
 from distcheck.facts.errors import UsageError
-from distcheck.facts.job import Asked
 from distcheck.launch.remote import assignment, mpi, slurm, ssh
 from distcheck.launch.remote.assignment import Assignment
 from distcheck.launch.remote.spec import Outside, probe_argv

@@ -10,7 +10,7 @@ import time
 import msgspec
 import pytest
 
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 from distcheck.launch.remote import assignment, mpi
 from distcheck.launch.remote.spec import Outside
 from distcheck.rollcall import seal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts.job import Asked
+from distcheck.facts.asked import Asked
 from distcheck.selection.meshes import parse
 
 

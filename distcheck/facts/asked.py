@@ -1,0 +1,98 @@
+"""The user's request, and the earlier run that it is compared with."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from distcheck.facts.base import Amount, Count, Facts, Measured, Seconds
+from distcheck.facts.mesh import Mesh
+
+Look = Literal[
+    "launch", "environment", "meeting", "peers", "node", "gpu", "collectives", "training", "isolation", "storage"
+]
+Backend = Literal["auto", "nccl", "gloo", "mpi"]
+
+
+class BaselineRow(Facts, frozen=True):
+    """A figure of an earlier run."""
+
+    op: str
+    dtype: str
+    bytes: Count
+    group: str
+    seconds: Measured
+    """The mean over the ranks."""
+    uncertainty: Amount | None
+    """The relative uncertainty; None if unknown."""
+
+
+class Baseline(Facts, frozen=True):
+    """An earlier run to compare with."""
+
+    file: str
+    ranks_by_node: tuple[Count, ...]
+    """How many ranks each node had, the largest number first."""
+    gpus: dict[str, Count]
+    """How many GPUs of each model the ranks took."""
+    backend: str
+    torch: str
+    nccl: str
+    rotate_root: bool
+    rows: tuple[BaselineRow, ...]
+
+
+class Asked(Facts, frozen=True):
+    """The user's request; needed to judge the job again later."""
+
+    command: str
+    looks: tuple[Look, ...]
+    backend: Backend = "auto"
+    started_here: bool = False
+    """True if distcheck started the ranks itself (--nproc, or on other nodes)."""
+    by_default: bool = False
+    """True if no rank count was given and two ranks were used."""
+    operations: tuple[str, ...] = ()
+    sizes_bytes: tuple[Count, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    rotate_root: bool = False
+    """Whether each broadcast uses the next rank as root."""
+    min_busbw_GBps: Amount | None = None  # noqa: N815 the unit's own spelling
+    baseline: Baseline | None = None
+    timeout_seconds: Seconds = 60.0
+    join_timeout_seconds: Seconds = 20.0
+    strict: bool = False
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    export: bool = False
+    """True if COMMAND gets the placement's RANK, MASTER_ADDR and so on."""
+    program: str = ""
+    """The file name of COMMAND's program; empty without COMMAND."""
+    rendezvous_file: str = ""
+    """The path of a file:// argument of COMMAND; empty without one."""
+    batch_shell: bool = False
+    """True if distcheck was started in a Slurm job's batch or salloc shell, not by srun."""
+    gpus: Count | None = None
+    """How many GPUs the node must have (`distcheck node --gpus`)."""
+    need: Count | None = None
+    """How many nodes suffice; None if all are needed."""
+    script: str = ""
+    """The first Python file in COMMAND; empty without one."""
+    rendezvous_backend: str = ""
+    """The --rdzv-backend in a COMMAND that is torchrun."""
+    burn_seconds: Seconds = 0.0
+    """How long the device test repeats its products (--burn)."""
+    loopback: bool = False
+    """Whether RDMA ports are measured in loopback (--loopback)."""
+    paths: tuple[str, ...] = ()
+    """The folders of --path."""
+    words: tuple[str, ...] = ()
+    """COMMAND's program, empty for a run from outside, and its words that may be paths; secrets redacted."""
+    folder: str = ""
+    """Where distcheck was started, for a run from outside: paths in COMMAND are relative to it."""
+    mesh: Mesh | None = None
+    """The dimensions of --mesh as given: `selection.meshes.resolved` has all sizes."""
+
+    @property
+    def measures(self) -> bool:
+        """Whether ranks run collectives."""
+        return not {"collectives", "isolation"}.isdisjoint(self.looks)
