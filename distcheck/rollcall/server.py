@@ -45,7 +45,7 @@ class Server:
         secret: bytes | None = None,
     ) -> None:
         self.run, self.uid, self.master = run, uid, master
-        self.job, self._key = job, identity.public_key(job)
+        self.job = job
         self._secret = secret
         self.world_size = world_size
         self.followers: dict[str, Follower] = {}
@@ -241,14 +241,14 @@ class Server:
 
     def secret_for(self, hello: Hello) -> bytes | None:
         """Return the secret that a follower must prove to know; None without one, and for another job's."""
-        return self._secret if hello.job == self._key else None
+        return self._secret if hello.job == identity.public_key(self.job) else None
 
     def _note_present(self, ranks: Iterable[int]) -> None:
         self._present.update(n for n in ranks if 0 <= n < self.world_size)
 
     def answer(self, hello: Hello) -> Welcome | NotYet | Elsewhere | Refused:
         """Return the answer to a Hello."""
-        if hello.job != self._key:
+        if hello.job != identity.public_key(self.job):
             or_token = ", or its DISTCHECK_TOKEN differs" if self._secret is not None else ""
             return Refused(hello.nonce, f"this is the roll call of another job{or_token}")
         if len(self.followers) >= self.world_size + _MORE_FOLLOWERS:

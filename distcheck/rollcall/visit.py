@@ -6,7 +6,6 @@ It is a protocol of asyncio, not a stream: a task for each connection cost the l
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import time
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -80,8 +79,6 @@ class Visit(asyncio.BufferedProtocol):
         self._length: int | None = None
         """The length of the body that is being received."""
         self._next: Next = "hello"
-        self._until = math.inf
-        """When the connection ends if that has not come."""
         self._timer: asyncio.TimerHandle | None = None
         self._hello: Hello = None  # type: ignore[assignment]  # the first message
         self._seals: tuple[Seal, Seal] | None = None
@@ -110,16 +107,14 @@ class Visit(asyncio.BufferedProtocol):
         """Take the frames that are complete."""
         self._unread += memoryview(_RECEIVED)[:nbytes]
         try:
-            while self._unread and (body := self._next_body()) is not None:
+            while (body := self._next_body()) is not None:
                 self._take(body)
         except ProtocolError:
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's name
         """Report a lost follower."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._next = "nothing"
+        self._await("nothing", None)
         self._leader.leave(self, self._announced)
         if self._follower is not None:
             self._follower.leave()
@@ -135,22 +130,10 @@ class Visit(asyncio.BufferedProtocol):
     def _await(self, what: Next, seconds: float | None) -> None:
         """Expect this next, within `seconds`; None: at any time."""
         self._next = what
-        self._until = math.inf if seconds is None else asyncio.get_running_loop().time() + seconds
-        if self._timer is None:
-            self._watch()
-
-    def _watch(self) -> None:
-        """End the connection when its time is up.
-
-        A deadline is never earlier than the one before, so one timer serves all: to cancel one at each message would
-        cost the leader of a large job a twentieth of its time.
-        """
+        if self._timer is not None:
+            self._timer.cancel()
         loop = asyncio.get_running_loop()
-        self._timer = None
-        if loop.time() >= self._until:
-            self._transport.abort()
-        elif self._until < math.inf:
-            self._timer = loop.call_at(self._until, self._watch)
+        self._timer = None if seconds is None else loop.call_later(seconds, self._transport.abort)
 
     def _next_body(self) -> bytes | None:
         """Return the body of the next frame, None if it is not complete."""
