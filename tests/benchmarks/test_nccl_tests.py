@@ -68,6 +68,7 @@ def test_the_times_in_place_are_read_for_operations_with_and_without_a_reduction
     assert in_place(output("1445.2", redop="none", root="0")) == dict.fromkeys(SIZES, pytest.approx(1445.2e-6))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("started", [lambda: of_distcheck(2, "gloo"), lambda: of_distcheck_on_one_gpu("gloo")])
 def test_the_times_of_distcheck_are_read_from_a_real_run_as_they_would_be_on_gpus(started, monkeypatch):
     monkeypatch.setattr(nccl_tests, "SIZES", (1 << 10, 1 << 12))

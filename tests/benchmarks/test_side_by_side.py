@@ -38,6 +38,7 @@ def test_the_noise_is_that_of_the_bare_loop_with_one_buffer_over_the_other():
     assert noise(told(1.0, [1.0] * 8)) == [1.0] * 3
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "operations"), [(["2"], ["all_reduce", "broadcast"]), (["4", "2"], ["all_reduce"])]
 )
