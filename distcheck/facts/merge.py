@@ -82,10 +82,10 @@ def _unread(whole: Gpus, told: Sequence[NodeFacts], *, alike: bool) -> str:
 def _with_own(process: ProcessFacts, told: NodeFacts, node: NodeFacts) -> ProcessFacts:
     if not isinstance(told.gpus, Gpus) or not isinstance(node.gpus, Gpus):
         return process
-    ours, all_ = told.gpus.devices, node.gpus.devices
-    if ours is all_ or identity(ours) == identity(all_):
+    seen, whole = told.gpus.devices, node.gpus.devices
+    if seen is whole or identity(seen) == identity(whole):
         return process
-    own = replace(told.gpus, devices=tuple(replace(gpu, health=None, load=None) for gpu in ours), peer_access=())
+    own = replace(told.gpus, devices=tuple(replace(gpu, health=None, load=None) for gpu in seen), peer_access=())
     return replace(process, gpus=own)
 
 

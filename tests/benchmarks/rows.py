@@ -321,6 +321,7 @@ _JUDGING = (
     "distcheck/report/*.py",
     "tests/real_job.py",
     "tests/benchmarks/judge_and_render.py",
+    "tests/benchmarks/pace.py",
 )
 
 COVERS: dict[str, tuple[str, ...]] = {
@@ -349,6 +350,7 @@ COVERS: dict[str, tuple[str, ...]] = {
         "distcheck/run/record.py",
         "tests/real_job.py",
         "tests/benchmarks/many_nodes.py",
+        "tests/benchmarks/pace.py",
     ),
     "starting_by_ssh": ("distcheck/launch/remote/*.py", "distcheck/run/outside.py", "tests/benchmarks/outside.py"),
     "peer_round": (

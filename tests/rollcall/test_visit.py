@@ -10,13 +10,20 @@ from distcheck.rollcall import framing, protocol, visit
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Here, NotYet, Welcome
 
-HELLO, REPORT = 0.4, 1.2
+HELLO, REPORT = 0.4, 2.4
 
 
 @pytest.fixture
 def patience(monkeypatch):
     monkeypatch.setattr(visit, "_HELLO_SECONDS", HELLO)
     monkeypatch.setattr(visit, "_REPORT_SECONDS", REPORT)
+
+
+async def answer_to(hello, leader):
+    """Connect and say Hello; return the connection and the answer."""
+    reader, writer = await leader.connect()
+    writer.write(encode(hello))
+    return reader, writer, await framing.read(reader, protocol.answer_decoder)
 
 
 async def ended(reader) -> float:
@@ -42,9 +49,8 @@ def test_a_connection_without_a_hello_ends(leading, live):
 def test_a_follower_that_was_welcomed_has_the_time_for_its_report(leading, live, hello):
     async def main():
         async with leading() as leader:
-            reader, writer = await leader.connect()
-            writer.write(encode(hello("follower", 1)))
-            assert isinstance(await framing.read(reader, protocol.answer_decoder), Welcome)
+            reader, _, answer = await answer_to(hello("follower", 1), leader)
+            assert isinstance(answer, Welcome)
             assert await ended(reader) > HELLO + (REPORT - HELLO) / 2
             assert not leader.server.followers
 
@@ -55,9 +61,7 @@ def test_a_follower_that_was_welcomed_has_the_time_for_its_report(leading, live,
 def test_a_follower_that_has_reported_stays_as_long_as_it_likes(leading, live, hello, report):
     async def main():
         async with leading() as leader:
-            reader, writer = await leader.connect()
-            writer.write(encode(hello("follower", 1)))
-            await framing.read(reader, protocol.answer_decoder)
+            _, writer, _ = await answer_to(hello("follower", 1), leader)
             writer.write(encode(report("follower", 1)))
             await asyncio.sleep(REPORT + HELLO)
             assert not leader.server.followers["follower"].gone
@@ -67,13 +71,11 @@ def test_a_follower_that_has_reported_stays_as_long_as_it_likes(leading, live, h
     live(main())
 
 
-@pytest.mark.usefixtures("patience")
 def test_a_follower_that_is_turned_away_is_closed_at_once(leading, live, hello):
     async def main():
         async with leading() as leader:
-            reader, writer = await leader.connect()
-            writer.write(encode(hello("follower", 1, master="another:1")))
-            assert isinstance(await framing.read(reader, protocol.answer_decoder), NotYet)
-            assert await ended(reader) < HELLO
+            reader, _, answer = await answer_to(hello("follower", 1, master="another:1"), leader)
+            assert isinstance(answer, NotYet)
+            assert await ended(reader) < visit._HELLO_SECONDS
 
     live(main())
