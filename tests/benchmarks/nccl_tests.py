@@ -1,8 +1,9 @@
 """distcheck's figures beside those of nccl-tests, on a machine with GPUs and these programs in its PATH.
 
-On a machine with one GPU, two processes share it, which NCCL takes for two hosts (NCCL_HOSTID) with sockets between
-them. This needs nccl-tests built with MPI, and mpiexec of MPICH. The figures are those of the loopback interface: they
-show whether both programs time the same thing, not what a GPU reaches. Without NVIDIA's Multi-Process Service the
+On a machine with one GPU, two processes share it. NCCL 2.30 and later allow this (NCCL_MULTI_RANK_GPU_ENABLE) and move
+the data through the GPU's memory; earlier ones must take the processes for two hosts (NCCL_HOSTID), with sockets of the
+loopback interface between them. Either way the figures show whether both programs time the same thing, not what a link
+reaches. This needs nccl-tests built with MPI, and mpiexec of MPICH. Without NVIDIA's Multi-Process Service the
 processes take turns on the GPU, milliseconds each.
 """
 
@@ -13,7 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.programs import NotMeasuredError, free_port, output_of, outputs_of
 from benchmarks.ratio import Row, compared, until_decided
@@ -25,6 +26,8 @@ SIZES = tuple(1 << bits for bits in range(20, 29, 2))
 GOAL = (0.98, 1.02)
 _HOSTS = tuple({"NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo"} for rank in range(2))
 """What makes NCCL take two processes of one machine for two hosts."""
+_SHARING = ({"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_SOCKET_IFNAME": "lo"},) * 2
+"""What makes NCCL let two processes share a GPU."""
 Seconds = dict[tuple[str, int], float]
 """The seconds of a call, by operation and size in bytes."""
 
@@ -52,16 +55,16 @@ def figures_against_nccl_tests() -> list[Row]:
         raise NotMeasuredError(
             f"needs {' and '.join(PROGRAMS.values())} in PATH and two GPUs, or one and mpiexec; there are {ranks}"
         )
-    where, most = ("2 ranks on one GPU", 4) if _on_one_gpu() else (f"{ranks} GPUs", 12)
+    processes, where, most = _shared() if _on_one_gpu() else ((), f"{ranks} GPUs", 12)
 
     def ours() -> Seconds:
-        return of_distcheck_on_one_gpu() if _on_one_gpu() else of_distcheck(ranks)
+        return of_distcheck_on_one_gpu(processes) if processes else of_distcheck(ranks)
 
     def once(number: int) -> tuple[Seconds, Seconds]:
         if number % 2:
-            theirs = of_nccl_tests(ranks)
+            theirs = of_nccl_tests(ranks, processes)
             return ours(), theirs
-        return ours(), of_nccl_tests(ranks)
+        return ours(), of_nccl_tests(ranks, processes)
 
     def rows(runs: list[tuple[Seconds, Seconds]]) -> list[Row]:
         return [
@@ -77,17 +80,25 @@ def figures_against_nccl_tests() -> list[Row]:
     return until_decided(once, rows, 3, most)
 
 
+def _shared() -> tuple[Sequence[Mapping[str, str]], str, int]:
+    """Return the variables of two processes that share a GPU, the name of this, and how often it is worth repeating."""
+    version = json.loads(output_of([sys.executable, "-c", "import torch; print([*torch.cuda.nccl.version()])"]))
+    if version >= [2, 30]:
+        return _SHARING, "2 ranks on one GPU", 12
+    return _HOSTS, "2 ranks on one GPU, sockets", 4
+
+
 def of_distcheck(ranks: int, backend: str = "nccl") -> Seconds:
     return _figures(output_of([*_bandwidth(backend), "--nproc", str(ranks)]))
 
 
-def of_distcheck_on_one_gpu(backend: str = "nccl") -> Seconds:
+def of_distcheck_on_one_gpu(processes: Sequence[Mapping[str, str]] = _HOSTS, backend: str = "nccl") -> Seconds:
     """Return the seconds of two ranks, started by hand."""
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     # The local rank is the number of the GPU.
     ranks = [
-        job | host | {"RANK": str(rank), "LOCAL_RANK": "0" if backend == "nccl" else str(rank)}
-        for rank, host in enumerate(_HOSTS)
+        {**job, **variables, "RANK": str(rank), "LOCAL_RANK": "0" if backend == "nccl" else str(rank)}
+        for rank, variables in enumerate(processes)
     ]
     return _figures(outputs_of(_bandwidth(backend), ranks)[0])
 
@@ -102,22 +113,22 @@ def _figures(report: str) -> Seconds:
     return {(row["op"], row["bytes"]): row["seconds"]["mean"] for row in json.loads(report)["bandwidth"]}
 
 
-def of_nccl_tests(ranks: int) -> Seconds:
+def of_nccl_tests(ranks: int, processes: Sequence[Mapping[str, str]] = ()) -> Seconds:
+    """Return the seconds of one process with all GPUs, or of some that share one."""
     sizes = ["-b", str(SIZES[0]), "-e", str(SIZES[-1]), "-f", "4"]
     return {
         (op, size): seconds
         for op, program in PROGRAMS.items()
-        for size, seconds in in_place(output_of(_started([program, "-g", str(ranks), *sizes]))).items()
+        for size, seconds in in_place(output_of(_started([program, "-g", str(ranks), *sizes], processes))).items()
     }
 
 
-def _started(program: Sequence[str]) -> list[str]:
-    """Return the command of one process with all GPUs, or of two that share one."""
-    if not _on_one_gpu():
+def _started(program: Sequence[str], processes: Sequence[Mapping[str, str]]) -> list[str]:
+    if not processes:
         return [*program]
     command = ["mpiexec", "-genv", "NCCL_TESTS_DEVICE", "0", "-genv", "PATH", os.environ["PATH"]]
-    for rank, host in enumerate(_HOSTS):
-        options = [word for name, value in host.items() for word in ("-env", name, value)]
+    for rank, variables in enumerate(processes):
+        options = [word for name, value in variables.items() for word in ("-env", name, value)]
         command += [*([":"] if rank else []), "-n", "1", *options, *program]
     return command
 

@@ -40,7 +40,7 @@ def machine(monkeypatch):
     """Give this machine GPUs and the programs; return a function that says how many, and what both sides take."""
     commands = []
 
-    def take(gpus, ours, theirs):
+    def take(gpus, ours, theirs, nccl=(2, 28, 9)):
         monkeypatch.setattr(nccl_tests, "gpus", lambda: gpus)
         monkeypatch.setattr(nccl_tests.shutil, "which", lambda name: f"/usr/bin/{name}")
 
@@ -48,6 +48,8 @@ def machine(monkeypatch):
             commands.append((command, variables))
             if not {*PROGRAMS.values()}.isdisjoint(command):
                 return output(theirs)
+            if "nccl.version" in command[-1]:
+                return f"{[*nccl]}\n"
             assert command[command.index("--sizes") + 1] == f"{SIZES[0]}:{SIZES[-1]}:x4"
             rows = [
                 {"op": op, "bytes": size, "seconds": {"mean": ours / 1e6}}
@@ -69,7 +71,7 @@ def test_the_times_in_place_are_read_for_operations_with_and_without_a_reduction
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("started", [lambda: of_distcheck(2, "gloo"), lambda: of_distcheck_on_one_gpu("gloo")])
+@pytest.mark.parametrize("started", [lambda: of_distcheck(2, "gloo"), lambda: of_distcheck_on_one_gpu(backend="gloo")])
 def test_the_times_of_distcheck_are_read_from_a_real_run_as_they_would_be_on_gpus(started, monkeypatch):
     monkeypatch.setattr(nccl_tests, "SIZES", (1 << 10, 1 << 12))
     found = started()
@@ -91,10 +93,25 @@ def test_figures_within_two_per_cent_of_nccl_tests_are_met(machine, ours, met):
     assert len(rows) == 2 * len(SIZES)
 
 
-def test_two_processes_share_the_only_gpu_as_two_hosts(machine):
-    commands = machine(1, 50.0, 50.0)
+def test_two_processes_share_the_only_gpu_as_nccl_allows_it_from_2_30_on(machine):
+    commands = machine(1, 50.0, 50.0, nccl=(2, 30, 7))
     rows = figures_against_nccl_tests()
     assert rows[0].name == "all_reduce, 1 MiB, 2 ranks on one GPU / all_reduce_perf"
+    assert {row.met for row in rows} == {"yes"}
+    ours = [variables for command, variables in commands if "bandwidth" in command]
+    assert {(v["RANK"], v["LOCAL_RANK"], v["NCCL_MULTI_RANK_GPU_ENABLE"]) for v in ours} == {
+        ("0", "0", "1"),
+        ("1", "0", "1"),
+    }
+    for command in (" ".join(command) for command, _ in commands if command[0] == "mpiexec"):
+        assert [part.count("-env NCCL_MULTI_RANK_GPU_ENABLE 1") for part in command.split(" : ")] == [1, 1]
+        assert "NCCL_HOSTID" not in command
+
+
+def test_two_processes_share_the_only_gpu_as_two_hosts_with_an_earlier_nccl(machine):
+    commands = machine(1, 50.0, 50.0)
+    rows = figures_against_nccl_tests()
+    assert rows[0].name == "all_reduce, 1 MiB, 2 ranks on one GPU, sockets / all_reduce_perf"
     assert {row.met for row in rows} == {"yes"}
     ours = [variables for command, variables in commands if "bandwidth" in command]
     assert {(v["RANK"], v["LOCAL_RANK"], v["NCCL_HOSTID"]) for v in ours} == {("0", "0", "host0"), ("1", "0", "host1")}
