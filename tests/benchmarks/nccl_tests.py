@@ -28,6 +28,7 @@ _HOSTS = tuple({"NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo"} for ra
 """What makes NCCL take two processes of one machine for two hosts."""
 _SHARING = ({"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_SOCKET_IFNAME": "lo"},) * 2
 """What makes NCCL let two processes share a GPU."""
+_LOADED = "from distcheck.collectives.software import nccl_version; print(nccl_version())"
 Seconds = dict[tuple[str, int], float]
 """The seconds of a call, by operation and size in bytes."""
 
@@ -80,11 +81,16 @@ def figures_against_nccl_tests() -> list[Row]:
     return until_decided(once, rows, 3, most)
 
 
+def may_share() -> bool:
+    """Return whether the NCCL that torch loads knows NCCL_MULTI_RANK_GPU_ENABLE."""
+    version = output_of([sys.executable, "-c", _LOADED]).strip()
+    return tuple(map(int, version.split("."))) >= (2, 30)
+
+
 def _shared() -> tuple[Sequence[Mapping[str, str]], str, int]:
     """Return the variables of two processes that share a GPU, the name of this, and how often it is worth repeating."""
-    version = json.loads(output_of([sys.executable, "-c", "import torch; print([*torch.cuda.nccl.version()])"]))
-    if version >= [2, 30]:
-        return _SHARING, "2 ranks on one GPU", 12
+    if may_share():
+        return _SHARING, "2 ranks on one GPU", 6
     return _HOSTS, "2 ranks on one GPU, sockets", 4
 
 

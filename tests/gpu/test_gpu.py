@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.nccl_tests import may_share
 
 RECORD = os.environ.get("DISTCHECK_RECORD_GPU")
 """A folder that receives the facts of these runs, to become test data."""
@@ -75,12 +74,6 @@ def test_two_ranks_on_one_gpu_are_named_before_nccl_starts(by_hand):
     (report,) = [e.report for e in ended if e.out]
     assert [(f["rule"], f["ranks"]) for f in unexpected(report)] == [("gpu-duplicate", [0, 1])]
     assert report["bandwidth"] == []
-
-
-def may_share():
-    """Return whether torch's NCCL knows NCCL_MULTI_RANK_GPU_ENABLE."""
-    question = [sys.executable, "-c", "import torch; print(torch.cuda.nccl.version() >= (2, 30))"]
-    return subprocess.run(question, capture_output=True, text=True, check=True).stdout == "True\n"
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
