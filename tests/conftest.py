@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import pynvml
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -147,9 +148,10 @@ class FakeNvml(NamedTuple):
     def read(self, text: str) -> Gpus:
         """Return what nvidia-ml-py reads, as the child that asks NVML does it, but in this process."""
         self.write(text)
-        # Once loaded, it is what a library of this name means to nvidia-ml-py.
-        ctypes.CDLL(str(self.folder / "libnvidia-ml.so.1"))
         with pytest.MonkeyPatch.context() as patched:
+            # On a machine with GPUs another test may have loaded the driver's own, which has the same name.
+            patched.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(self.folder / "libnvidia-ml.so.1")))
+            patched.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
             patched.setenv("DISTCHECK_FAKE_NVML", str(self.facts))
             found = gpu.collect()
             assert isinstance(found, Gpus), found

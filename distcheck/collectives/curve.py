@@ -12,6 +12,8 @@ _FAR = 4.685
 """Tukey's biweight: a point this many deviations away has no weight.
 Source: https://en.wikipedia.org/wiki/Robust_regression (M-estimation)"""
 _SMALLEST_DEVIATION = 1e-3
+_ROUNDING_SECONDS = 1e-9
+"""No call is as quick: a smaller latency is what rounding leaves of none, and depends on the version of Python."""
 
 
 class Curve(NamedTuple):
@@ -73,6 +75,6 @@ def _line(points: Sequence[tuple[float, float]], weights: Sequence[float]) -> tu
         return None
     latency = (a1 * bb - b1 * ab) / determinant
     slope = (b1 * aa - a1 * ab) / determinant
-    if latency < 0:
+    if latency < _ROUNDING_SECONDS:
         latency, slope = 0.0, b1 / bb
     return (latency, slope) if slope > 0 else None

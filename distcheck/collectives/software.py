@@ -32,18 +32,20 @@ def software(device: torch.device) -> Software:
 
 
 def nccl_version(maps: Path = Path("/proc/self/maps")) -> str:
-    """Return the version of the NCCL library mapped into this process, empty without one.
+    """Return the version of the NCCL library that torch calls in this process, empty without one.
 
     `torch.cuda.nccl.version()` is the version that torch was compiled with. LD_PRELOAD or another installed wheel may
-    load a different one, so the library itself is queried.
+    load a different one, so the library itself is queried. From 2.11 on torch loads the one of its wheel besides one
+    in LD_PRELOAD (_preload_cuda_deps in torch/__init__.py), but the linker looks for functions in that first.
     """
     try:
-        libraries = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "libnccl.so" in line}
-        number = ctypes.c_int()
-        for library in sorted(libraries):
-            if ctypes.CDLL(library).ncclGetVersion(ctypes.byref(number)) == 0:
+        mapped = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "libnccl.so" in line}
+        for library in (None, *sorted(mapped)):  # None: what the whole process sees, as of LD_PRELOAD
+            number = ctypes.c_int()
+            ask = getattr(ctypes.CDLL(library), "ncclGetVersion", None)
+            if ask is not None and ask(ctypes.byref(number)) == 0:
                 return dotted(number.value)
-    except (OSError, AttributeError, IndexError):
+    except (OSError, IndexError):
         return ""
     return ""
 

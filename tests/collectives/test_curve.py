@@ -24,6 +24,13 @@ def test_a_straight_line_is_found(latency, rate):
     assert curve.seconds(curve.half_bytes) == pytest.approx(2 * latency, rel=1e-2)
 
 
+@given(rate=st.floats(1e6, 1e12))
+def test_times_in_proportion_to_the_size_have_no_latency(rate):
+    curve = fit(sweep(0.0, rate))
+    assert curve.latency_seconds == curve.half_bytes == 0.0
+    assert curve.bytes_per_second == pytest.approx(rate)
+
+
 @given(
     latency=st.floats(1e-5, 1e-3),
     rate=st.floats(1e8, 1e11),

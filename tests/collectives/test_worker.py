@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -192,6 +195,21 @@ def test_a_process_without_nccl_has_no_nccl_version(tmp_path):
     maps.write_text("7f02-7f03 r-xp 00 08:01 12  /no/such/libnccl.so.2\n")
     assert software.nccl_version(maps) == ""
     assert software.nccl_version(tmp_path / "none") == ""
+
+
+def test_the_nccl_that_torch_calls_is_the_preloaded_one(fake_torch):
+    """As torch 2.11 does it, the one of its wheel is loaded, too."""
+    own, preloaded = (fake_torch.libraries / folder / "libnccl.so.2" for folder in ("new", "newer"))
+    program = f"""if True:
+        import ctypes
+        ctypes.CDLL({str(own)!r})
+        from distcheck.collectives.software import nccl_version
+        print(nccl_version())"""
+    for variables, version in ({}, "2.27.3"), ({"LD_PRELOAD": str(preloaded)}, "2.28.9"):
+        said = subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | variables, capture_output=True, text=True
+        )
+        assert (said.stdout, said.stderr) == (f"{version}\n", "")
 
 
 @pytest.mark.parametrize(("seconds", "iterations"), [(0.0, 1000), (1e-6, 1000), (0.01, 25), (0.2, 3), (100.0, 3)])

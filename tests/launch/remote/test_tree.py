@@ -256,8 +256,8 @@ def test_nodes_that_cannot_log_in_to_each_other_are_asked_once_per_gateway(clust
         ("gateway,node4,*) exec sleep 600 ;;", ("node5", "node6", "node7")),
         ("probe,node6,?*) exec sleep 600 ;;", ("node6",)),
         (
-            "probe,node5,?*) kill -STOP $PPID; touch FOLDER/stopped; exit ;;"
-            "probe,node[67],?*) while [ ! -e FOLDER/stopped ]; do sleep 0.1; done ;;",
+            """probe,node5,?*) kill -STOP $PPID; touch FOLDER/stopped; exit ;;
+            probe,node[67],?*) while [ ! -e FOLDER/stopped ]; do sleep 0.1; done ;;""",
             ("node5", "node6", "node7"),
         ),
     ],
