@@ -114,6 +114,23 @@ UNDERSTOOD = {
             "NCCL_GRAPH_DUMP_FILE": "/tmp/graph.xml",
         },
     },
+    "2.30.7_h200_vm_shared": {
+        "version": "2.30.7",
+        "rank": 0,
+        "ranks": 2,
+        "nodes": 1,
+        "local_ranks": 2,
+        "init_seconds": 0.11,
+        "network": "Socket",
+        "devices": ("lo",),
+        "no_ib_device": True,
+        "channels": 64,
+        "nvls_channels": 0,
+        "transports": {"P2P/CUMEM": 2},
+        "peers": {"P2P": (1,)},
+        "plugins_missing": ("NET libnccl-net.so", "TUNER libnccl-tuner.so"),
+        "settings": {"NCCL_SOCKET_IFNAME": "lo", "NCCL_MULTI_RANK_GPU_ENABLE": "1"},
+    },
 }
 
 

@@ -64,9 +64,9 @@ HANGS = {
 """What the recorded job had launched."""
 
 
-def recorded(form):
+def recorded(form, version="2.28.9"):
     """Return the lines with which a real RAS answered the commands, and its status."""
-    replies, status = [], (RECORDED / f"2.28.9_h200_vm_{form}.txt").read_bytes().partition(b"\n")[2]
+    replies, status = [], (RECORDED / f"{version}_h200_vm_{form}.txt").read_bytes().partition(b"\n")[2]
     while status.startswith((b"SERVER ", b"OK\n")):
         reply, _, status = status.partition(b"\n")
         replies.append(reply)
@@ -113,12 +113,13 @@ def test_ranks_that_the_text_only_counts_are_counted():
     assert [b.ranks for b in as_json.behind] == [(0, 1, 2, 4, 5, 6, 7)]
 
 
-def test_a_real_job_names_the_rank_that_is_behind_in_one_of_two_communicators():
+@pytest.mark.parametrize(("version", "first"), [("2.28.9", "61e368d9c8d72bdc"), ("2.30.7", "f3d8a412937595a5")])
+def test_a_real_job_names_the_rank_that_is_behind_in_one_of_two_communicators(version, first):
     behind = RasBehind(operation="AllReduce", launched=10, most=11, number=1, ranks=(1,))
-    as_text, as_json = (parse(recorded(form)[1], 0, 2) for form in ("text", "json"))
-    assert as_json == Ras(rank=0, version="2.28.9", behind=(behind,))
-    assert (as_text.version, as_text.missing, as_text.behind) == ("2.28.9", (), (behind,))
-    assert as_text.words[0] == "#0-0 (61e368d9c8d72bdc) MISMATCH"
+    as_text, as_json = (parse(recorded(form, version)[1], 0, 2) for form in ("text", "json"))
+    assert as_json == Ras(rank=0, version=version, behind=(behind,))
+    assert (as_text.version, as_text.missing, as_text.behind) == (version, (), (behind,))
+    assert as_text.words[0] == f"#0-0 ({first}) MISMATCH"
 
 
 def test_operations_are_compared_within_a_communicator():

@@ -242,7 +242,8 @@ def gpu_mps_active(job: Job) -> Iterator[Outcome]:
     """NVIDIA's Multi-Process Service runs on a node, between processes and their GPUs.
 
     It renumbers the GPUs by its own CUDA_VISIBLE_DEVICES, limits memory and threads, and one process that crashes takes
-    down the others: ``CUDA_ERROR_MPS_RPC_FAILURE``. NCCL between processes on one GPU does not work.
+    down the others: ``CUDA_ERROR_MPS_RPC_FAILURE``. NCCL connects processes on one GPU only from 2.30 on, with
+    NCCL_MULTI_RANK_GPU_ENABLE=1.
 
     Found by its processes in NVML's list, or by the daemon nvidia-cuda-mps-control. A warning.
 
