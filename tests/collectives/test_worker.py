@@ -206,10 +206,8 @@ def test_the_nccl_that_torch_calls_is_the_preloaded_one(fake_torch):
         from distcheck.collectives.software import nccl_version
         print(nccl_version())"""
     for variables, version in ({}, "2.27.3"), ({"LD_PRELOAD": str(preloaded)}, "2.28.9"):
-        said = subprocess.run(
-            [sys.executable, "-c", program], env=os.environ | variables, capture_output=True, text=True
-        )
-        assert (said.stdout, said.stderr) == (f"{version}\n", "")
+        command = [sys.executable, "-c", program]
+        assert subprocess.check_output(command, env=os.environ | variables, text=True) == f"{version}\n"
 
 
 @pytest.mark.parametrize(("seconds", "iterations"), [(0.0, 1000), (1e-6, 1000), (0.01, 25), (0.2, 3), (100.0, 3)])
