@@ -5,6 +5,10 @@ the data through the GPU's memory; earlier ones must take the processes for two 
 loopback interface between them. Either way the figures show whether both programs time the same thing, not what a link
 reaches. This needs nccl-tests built with MPI, and mpiexec of MPICH. Without NVIDIA's Multi-Process Service the
 processes take turns on the GPU, milliseconds each.
+
+An NCCL that is newer than torch's goes into LD_PRELOAD, for both programs. Built for one kind of GPU, and with only the
+functions that are compared, it has a few megabytes: ``make src.build NVCC_GENCODE=-gencode=arch=compute_90,code=sm_90
+ONLY_FUNCS="AllReduce Sum (f32|u8|u32|u64) * *|AllReduce MinMax * RING *|Broadcast * *|AllGather RING *|SendRecv"``
 """
 
 from __future__ import annotations
