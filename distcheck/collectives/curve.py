@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import fsum
 from statistics import median
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ _FAR = 4.685
 Source: https://en.wikipedia.org/wiki/Robust_regression (M-estimation)"""
 _SMALLEST_DEVIATION = 1e-3
 _ROUNDING_SECONDS = 1e-9
-"""No call is as quick: a smaller latency is what rounding leaves of none, and depends on the version of Python."""
+"""No call is as quick: a smaller latency is what rounding leaves of none."""
 
 
 class Curve(NamedTuple):
@@ -63,13 +64,14 @@ def fit(points: Iterable[tuple[int, float]]) -> Curve | None:
 
 def _line(points: Sequence[tuple[float, float]], weights: Sequence[float]) -> tuple[float, float] | None:
     """Return latency and seconds per byte by weighted least squares, neither negative."""
-    # Divided by its time, every point should satisfy latency * (1 / t) + slope * (s / t) = 1.
+    # Divided by its time, every point should satisfy latency * (1 / t) + slope * (s / t) = 1. fsum, because from Python
+    # 3.12 on sum rounds in another way than before.
     rows = [(1 / t, s / t, w) for (s, t), w in zip(points, weights, strict=True)]
-    aa = sum(w * a * a for a, _, w in rows)
-    ab = sum(w * a * b for a, b, w in rows)
-    bb = sum(w * b * b for _, b, w in rows)
-    a1 = sum(w * a for a, _, w in rows)
-    b1 = sum(w * b for _, b, w in rows)
+    aa = fsum(w * a * a for a, _, w in rows)
+    ab = fsum(w * a * b for a, b, w in rows)
+    bb = fsum(w * b * b for _, b, w in rows)
+    a1 = fsum(w * a for a, _, w in rows)
+    b1 = fsum(w * b for _, b, w in rows)
     determinant = aa * bb - ab * ab
     if bb <= 0 or determinant <= 1e-12 * aa * bb:
         return None
