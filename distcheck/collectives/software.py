@@ -35,7 +35,7 @@ def nccl_version(maps: Path = Path("/proc/self/maps")) -> str:
     """Return the version of the NCCL library that torch calls in this process, empty without one.
 
     `torch.cuda.nccl.version()` is the version that torch was compiled with. LD_PRELOAD or another installed wheel may
-    load a different one, so the library itself is queried. From 2.11 on torch loads the one of its wheel besides one
+    load a different one, so the library itself is queried. Torch 2.11 and 2.13 load the one of their wheel besides one
     in LD_PRELOAD (_preload_cuda_deps in torch/__init__.py), but the linker looks for functions in that first.
     """
     try:
