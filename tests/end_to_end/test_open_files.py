@@ -19,7 +19,11 @@ WORLD, FILES = 100, 140
 
 
 async def _follow(mark: str, port: int, rank: int, node) -> int | None:
-    """Follow the leader to the end and return the exit code, None if it does not admit this rank."""
+    """Follow the leader to the end and return the exit code, None if it does not admit this rank.
+
+    All followers are in this process; where others keep it from its work, the roll call may close before a report is
+    there, as if that rank had not come.
+    """
     place = Placement(rank=rank, world_size=WORLD, master_addr="127.0.0.1", master_port=port, launcher="by hand")
     environ, uid = {"DISTCHECK_TOKEN": mark}, f"follower {rank}"
     hello = Hello(
@@ -32,17 +36,21 @@ async def _follow(mark: str, port: int, rank: int, node) -> int | None:
     if came.connection is None:
         return None
     process = msgspec.structs.replace(process_facts(uid, node), stage="meeting")
-    came.connection.say(Report(node, process, (rank_facts(uid, node, place, {}),)))
-    while not isinstance(word := await came.connection.hear(), Bye):
-        if isinstance(word, LastCall):
-            came.connection.say(Here())
-    came.connection.writer.close()
+    try:
+        came.connection.say(Report(node, process, (rank_facts(uid, node, place, {}),)))
+        while not isinstance(word := await came.connection.hear(), Bye):
+            if isinstance(word, LastCall):
+                came.connection.say(Here())
+    except EOFError:
+        return None
+    finally:
+        came.connection.writer.close()
     return word.exit_code
 
 
 def test_a_leader_without_room_for_all_processes_says_so_and_blames_no_node(by_hand, mark, port):
     limited = ["sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh", sys.executable, "-m", "distcheck"]
-    arguments = ("--format", "json", "--join-timeout", "8", "--timeout", "40")
+    arguments = ("--format", "json", "--join-timeout", "15", "--timeout", "40")
     node = host.collect(dict(os.environ))  # before the leader begins to wait
     (first,) = by_hand("env", [0], WORLD, *arguments, program=limited)
 
@@ -50,10 +58,12 @@ def test_a_leader_without_room_for_all_processes_says_so_and_blames_no_node(by_h
         return await asyncio.gather(*(_follow(mark, port, rank, node) for rank in range(1, WORLD)))
 
     codes = asyncio.run(crowd())
-    ended = first.wait(30)
+    ended = first.wait(40)
     assert (ended.code, ended.rules) == (30, ["probe-open-files"]), ended
     assert set(codes) == {30, None}
     admitted = len(codes) - codes.count(None)
     (found,) = ended.report["findings"]
-    assert found["evidence"] == {"room": admitted, "processes": WORLD - 1, "joined": admitted}
-    assert 40 < admitted < FILES - 64
+    room = found["evidence"]["room"]
+    assert 40 < room < FILES - 64
+    assert found["evidence"] == {"room": room, "processes": WORLD - 1, "joined": admitted}
+    assert room // 2 < admitted <= room
