@@ -52,7 +52,7 @@ async def lead(run: Session) -> RunResult:
     if run.asked.measures:
         if server is not None:
             await _take_note_of_followers(run, server)
-        stop = _reason_to_stop(run.record.job(look for look in run.asked.looks if look in run.record.looked))
+        stop = reason_to_stop(run.record.job(look for look in run.asked.looks if look in run.record.looked))
         if stop:
             run.record.skip(("collectives", "training", "isolation"), stop)
         else:
@@ -121,9 +121,14 @@ async def _take_note_of_followers(run: Session, server: Server) -> None:
             run.record.note_lost(uid, "connection closed")
 
 
-def _reason_to_stop(job: Job) -> str:
-    """Return why the collectives cannot run on this job, '' if they can."""
-    diagnosis = judge(job)
+def reason_to_stop(job: Job) -> str:
+    """Return why the collectives cannot run on this job, '' if they can.
+
+    Only an error stops them, so the rules that can only warn are not judged before the verdict.
+    """
+    rules = rules_for(job)
+    explaining = {name for rule in rules if rule.severity == "error" for name in rule.unless}
+    diagnosis = judge(job, [rule for rule in rules if rule.severity == "error" or rule.name in explaining])
     errors = tuple(dict.fromkeys(f.rule for f in diagnosis.findings if f.severity == "error"))
     if errors:
         return f"not run because of {', '.join(errors)}"

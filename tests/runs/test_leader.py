@@ -1,11 +1,13 @@
-"""Whether a gate searches for a bad node after the collectives."""
+"""Whether a gate runs the collectives, and whether it searches for a bad node after them."""
 
 import pytest
 import real_job
 from msgspec.structs import replace
 
 from distcheck.facts.base import Missing
+from distcheck.rules import rules_for
 from distcheck.rules.diagnose import judge
+from distcheck.rules.finding import NotChecked
 from distcheck.run import leader
 
 
@@ -62,3 +64,53 @@ def test_one_node_and_missing_figures_are_not_searched(healthy, judged):
 def test_rules_that_the_user_left_out_start_no_search(healthy):
     job = slow(healthy)
     assert not leader.worth_a_search(replace(job, asked=replace(job.asked, ignore=("perf-below-min-busbw",))))
+
+
+def before_the_collectives(job):
+    """What the leader knows before them."""
+    looks = tuple(look for look in job.asked.looks if look != "collectives")
+    ranks = tuple(replace(rank, run=None) for rank in job.ranks)
+    return replace(job, asked=replace(job.asked, looks=looks), collectives=None, ranks=ranks)
+
+
+def test_nothing_stops_the_collectives_of_a_healthy_job_and_what_can_only_warn_is_not_asked(healthy, judged):
+    assert leader.reason_to_stop(before_the_collectives(healthy)) == ""
+    (asked,) = judged
+    assert "gpu-ecc-uncorrected" in asked
+    assert "gpu-pcie-replay" not in asked
+
+
+@pytest.mark.parametrize("fault", real_job.FAULTS)
+def test_the_collectives_are_stopped_by_the_errors_that_all_rules_find(healthy, fault):
+    job = before_the_collectives(real_job.faulty(healthy, fault, 3))
+    errors = dict.fromkeys(f.rule for f in judge(job).findings if f.severity == "error")
+    assert leader.reason_to_stop(job) == (f"not run because of {', '.join(errors)}" if errors else "")
+
+
+def test_an_error_that_only_a_warning_explains_stops_nothing(healthy, monkeypatch):
+    job = before_the_collectives(real_job.faulty(healthy, "a GPU with an uncorrected error", 3))
+    (error,) = (f for f in judge(job).findings if f.severity == "error")
+
+    def warn(_job):
+        yield replace(error, severity="warning", rule="")
+
+    changed = {error.rule: {"unless": ("gpu-pcie-replay",)}, "gpu-pcie-replay": {"judge": warn}}
+    rules = tuple(rule._replace(**changed.get(rule.name, {})) for rule in rules_for(job))
+    assert leader.reason_to_stop(job) == f"not run because of {error.rule}"
+    monkeypatch.setattr(leader, "rules_for", lambda _job: rules)
+    assert leader.reason_to_stop(job) == ""
+
+
+def test_a_check_that_could_only_warn_and_was_not_made_stops_nothing(healthy, monkeypatch):
+    job = before_the_collectives(healthy)
+
+    def unread(_job):
+        yield NotChecked(reason="the driver hangs")
+
+    def unable(name):
+        return lambda job: tuple(rule._replace(judge=unread) if rule.name == name else rule for rule in rules_for(job))
+
+    monkeypatch.setattr(leader, "rules_for", unable("gpu-pcie-replay"))
+    assert leader.reason_to_stop(job) == ""
+    monkeypatch.setattr(leader, "rules_for", unable("gpu-ecc-uncorrected"))
+    assert leader.reason_to_stop(job) == "not run because gpu-ecc-uncorrected could not be checked"
