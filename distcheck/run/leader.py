@@ -52,15 +52,7 @@ async def lead(run: Session) -> RunResult:
     if run.asked.measures:
         if server is not None:
             await _take_note_of_followers(run, server)
-        stop = reason_to_stop(run.record.job(look for look in run.asked.looks if look in run.record.looked))
-        if stop:
-            run.record.skip(("collectives", "training", "isolation"), stop)
-        else:
-            if "collectives" in run.asked.looks:
-                await measure.collectives(run)
-            if "isolation" in run.asked.looks or (run.asked.command == "gate" and _is_bad(run)):
-                await _isolate(run)
-            await _repeat(run)
+        await _measure(run)
     return await _conclude(run)
 
 
@@ -143,9 +135,21 @@ def reason_to_stop(job: Job) -> str:
     return ""
 
 
-def _is_bad(run: Session) -> bool:
-    """Whether the collectives went wrong and a search has enough time and nodes."""
-    return run.remaining(REPORT_RESERVE_SECONDS) >= ISOLATION_SECONDS and worth_a_search(run.record.job())
+async def _measure(run: Session) -> None:
+    """Run the collectives unless an error stops them; if they go wrong, find out why."""
+    job = run.record.job(look for look in run.asked.looks if look in run.record.looked)
+    if stop := reason_to_stop(job):
+        run.record.skip(("collectives", "training", "isolation"), stop)
+        return
+    job = msgspec.structs.replace(job)  # without what the rules keep in it
+    if "collectives" in run.asked.looks:
+        await measure.collectives(run, job)
+        job = run.record.job()
+    enough_time = run.remaining(REPORT_RESERVE_SECONDS) >= ISOLATION_SECONDS
+    if "isolation" in run.asked.looks or (run.asked.command == "gate" and enough_time and worth_a_search(job)):
+        await _isolate(run, job)
+        job = run.record.job()
+    await _repeat(run, job)
 
 
 def worth_a_search(job: Job) -> bool:
@@ -168,11 +172,10 @@ def _is_hint(rule: str) -> bool:
     return rule in _HINTS or rule.startswith(("collective-", "perf-below"))
 
 
-async def _isolate(run: Session) -> None:
+async def _isolate(run: Session, job: Job) -> None:
     """Search for the bad node, link or rank, and record the result."""
     from distcheck.run import search
 
-    job = run.record.job()
     backend, _ = measure.choose_backend(job)
     run.record.note(stage="isolation")
     if run.server is not None:
@@ -185,11 +188,10 @@ async def _isolate(run: Session) -> None:
     run.record.looked.add("isolation")
 
 
-async def _repeat(run: Session) -> None:
+async def _repeat(run: Session, job: Job) -> None:
     """If a case failed or was slow, repeat it with one setting changed at a time, and record the result."""
     from distcheck.run import repeat
 
-    job = run.record.job()
     if run.remaining(REPORT_RESERVE_SECONDS) < REPEAT_SECONDS:
         return
     failed = repeat.worth_repeating(job)

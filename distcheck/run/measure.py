@@ -51,12 +51,11 @@ def choose_backend(job: Job) -> tuple[str, str]:
     return job.made_for, "there are GPUs" if job.made_for == "nccl" else "there are no GPUs"
 
 
-async def collectives(run: Session) -> None:
-    """Run the collectives on all ranks and record the measurements."""
+async def collectives(run: Session, job: Job) -> None:
+    """Run the collectives on all ranks of the job as it is known, and record the measurements."""
     run.record.note(stage="collectives")
     if run.server is not None:
         run.record.set_stage_of_followers("collectives", run.record.followers)
-    job = run.record.job()
     backend, reason = choose_backend(job)
     plan = run.plan(backend)
     aborted = asyncio.Event()
