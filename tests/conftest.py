@@ -7,7 +7,8 @@
 | `bash tests/run --slow` | everything: also the tests marked `slow`, and each property with many more examples |
 
 A test that starts a process is marked `process`, by hand or by the two tables below. With --quick a test without the
-mark fails if it starts one. Tests marked `long` wait for a deadline, or simulate thousands of searches.
+mark fails if it starts one. Tests marked `long` wait for a deadline, or simulate thousands of searches. Those marked
+`without_gpus` are about a machine that has none; where there are some, tests/end_to_end runs on the CPUs.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "process: starts processes; left out by --quick")
     config.addinivalue_line("markers", "long: takes a second or more without a process; left out by --quick")
     config.addinivalue_line("markers", "slow: takes long and guards what rarely changes; runs with --slow")
+    config.addinivalue_line("markers", "without_gpus: about a machine without GPUs; skipped on one that has some")
     # A deadline per example, or per set of examples, would measure the machine's load.
     common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
     settings.register_profile("change", max_examples=40, derandomize=True, **common)
@@ -89,6 +91,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.process)
         if item.get_closest_marker("slow") and not config.getoption("slow"):
             item.add_marker(pytest.mark.skip(reason="slow; runs with --slow"))
+        if item.get_closest_marker("without_gpus") and gpu.accelerator() != "none":
+            item.add_marker(pytest.mark.skip(reason="this machine has GPUs"))
     if config.getoption("quick"):
         left_out = [item for item in items if any(item.iter_markers("process")) or any(item.iter_markers("long"))]
         config.hook.pytest_deselected(items=left_out)

@@ -128,6 +128,7 @@ def test_the_condition_is_unhealthy_only_for_a_recent_bad_result(installed, resu
 
 
 @pytest.mark.process
+@pytest.mark.without_gpus
 def test_the_daemonset_writes_the_metrics_and_the_condition_of_a_real_check(installed):
     environment = {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "DISTCHECK_GPUS": "1023", "INTERVAL": "600"}
     with subprocess.Popen([installed / "check.sh"], env=environment, stdout=subprocess.PIPE, text=True) as check:

@@ -18,6 +18,8 @@ import psutil
 import pytest
 from ended import Ended
 
+from distcheck.probe.gpu import accelerator
+
 _MARK = "DISTCHECK_TEST_MARK"
 
 
@@ -89,8 +91,14 @@ def mark():
     return secrets.token_hex(8)
 
 
+@pytest.fixture(scope="session")
+def on_cpus():
+    """Return variables with which a run on a machine with GPUs uses its CPUs, as on one without."""
+    return {} if accelerator() == "none" else {"DISTCHECK_BACKEND": "gloo"}
+
+
 @pytest.fixture
-def start(mark, tmp_path):
+def start(mark, tmp_path, on_cpus):
     """Start distcheck; whatever the test does, none of its processes survives it."""
     started: list[subprocess.Popen[str]] = []
     before = set(Path("/dev/shm").iterdir())
@@ -102,7 +110,8 @@ def start(mark, tmp_path):
         more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": tmp_path, **more}
         # The token keeps side by side tests apart, as it keeps two jobs of one user on one host apart.
         ours = {_MARK: mark, "DISTCHECK_TOKEN": mark, "TMPDIR": str(temporary)}
-        environ = _clean(dict(os.environ)) | ours | (env or {})
+        has_gpus = "DISTCHECK_FAKE_NVML" in (env or {})
+        environ = _clean(dict(os.environ)) | ({} if has_gpus else on_cpus) | ours | (env or {})
         process = subprocess.Popen([*program, *args], text=True, stdin=subprocess.DEVNULL, env=environ, **more)
         started.append(process)
         return Running(process)

@@ -33,6 +33,7 @@ def test_the_text_report_shows_ranks_figures_and_the_verdict(distcheck):
     assert "error" not in ended.out.replace("0 errors", "")
 
 
+@pytest.mark.without_gpus
 def test_without_a_launcher_or_nproc_two_gloo_ranks_run_and_are_reported(distcheck):
     ended = distcheck("gate", *TABLE)
     assert ended.code == 0

@@ -115,6 +115,7 @@ def test_a_hang_ends_within_the_deadline_and_may_pass_elsewhere(gpu):
     assert ended.seconds < 13 + STARTING_SECONDS
 
 
+@pytest.mark.without_gpus
 @pytest.mark.parametrize("text", sampled({"no driver": H100 + "init !9\n", "no GPU": H100 + "count 0\n"}, "no driver"))
 def test_nccl_without_a_gpu_is_not_a_pass(gpu, text):
     ended = gpu(2, "--backend", "nccl", text=text)

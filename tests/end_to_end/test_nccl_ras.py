@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from end_to_end.gloo_as_nccl import PARTIAL, SMALL, as_nccl
 from ended import BEYOND_SECONDS
+
+pytestmark = pytest.mark.without_gpus
 
 
 def test_ras_names_the_rank_that_is_behind_in_a_stalled_collective(distcheck, tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from end_to_end.gloo_as_nccl import SMALL, as_nccl
 
+pytestmark = pytest.mark.without_gpus
+
 FAILS = 'if "NCCL_P2P_DISABLE" not in os.environ: raise RuntimeError("NCCL error: unhandled cuda error")'
 SLOW = 'time.sleep(0 if "NCCL_SHM_DISABLE" in os.environ else 0.1)'
 LOOK = ("bandwidth", "--nproc", "2", "--iters", "3", "--timeout", "60", "--format", "json", *SMALL)

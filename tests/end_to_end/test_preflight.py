@@ -59,6 +59,7 @@ def test_the_example_checks_two_ranks_under_torchrun_and_then_starts_the_job(sta
     assert sorted(re.findall(r"rank \d: pass, sum 2", ended.out)) == ["rank 0: pass, sum 2", "rank 1: pass, sum 2"]
 
 
+@pytest.mark.without_gpus
 @pytest.mark.parametrize("ignore", [(), ("ignore",)])
 def test_every_rank_gets_the_verdict_and_rank_0_the_report(call, port, ignore):
     env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

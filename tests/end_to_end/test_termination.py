@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def test_one_process_of_a_job_writes_the_message(by_hand, tmp_path):
     logs = [tmp_path / f"log{rank}" for rank in range(2)]
@@ -11,6 +13,7 @@ def test_one_process_of_a_job_writes_the_message(by_hand, tmp_path):
     assert logs[0].read_text().startswith("PASS: distcheck env, exit code 0\n")
 
 
+@pytest.mark.without_gpus
 def test_a_single_pod_reports_why_it_failed(distcheck, tmp_path):
     log = tmp_path / "log"
     ended = distcheck(
