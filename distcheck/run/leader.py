@@ -116,11 +116,10 @@ async def _take_note_of_followers(run: Session, server: Server) -> None:
 def reason_to_stop(job: Job) -> str:
     """Return why the collectives cannot run on this job, '' if they can.
 
-    Only an error stops them, so the rules that can only warn are not judged before the verdict.
+    Only an error stops them, and only an error explains one (`Rule.unless`), so the rules that can only warn are not
+    judged before the verdict.
     """
-    rules = rules_for(job)
-    explaining = {name for rule in rules if rule.severity == "error" for name in rule.unless}
-    diagnosis = judge(job, [rule for rule in rules if rule.severity == "error" or rule.name in explaining])
+    diagnosis = judge(job, [rule for rule in rules_for(job) if rule.severity == "error"])
     errors = tuple(dict.fromkeys(f.rule for f in diagnosis.findings if f.severity == "error"))
     if errors:
         return f"not run because of {', '.join(errors)}"

@@ -87,20 +87,6 @@ def test_the_collectives_are_stopped_by_the_errors_that_all_rules_find(healthy, 
     assert leader.reason_to_stop(job) == (f"not run because of {', '.join(errors)}" if errors else "")
 
 
-def test_an_error_that_only_a_warning_explains_stops_nothing(healthy, monkeypatch):
-    job = before_the_collectives(real_job.faulty(healthy, "a GPU with an uncorrected error", 3))
-    (error,) = (f for f in judge(job).findings if f.severity == "error")
-
-    def warn(_job):
-        yield replace(error, severity="warning", rule="")
-
-    changed = {error.rule: {"unless": ("gpu-pcie-replay",)}, "gpu-pcie-replay": {"judge": warn}}
-    rules = tuple(rule._replace(**changed.get(rule.name, {})) for rule in rules_for(job))
-    assert leader.reason_to_stop(job) == f"not run because of {error.rule}"
-    monkeypatch.setattr(leader, "rules_for", lambda _job: rules)
-    assert leader.reason_to_stop(job) == ""
-
-
 def test_a_check_that_could_only_warn_and_was_not_made_stops_nothing(healthy, monkeypatch):
     job = before_the_collectives(healthy)
 
