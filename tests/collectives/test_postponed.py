@@ -54,8 +54,7 @@ def imported(tmp_path):
 def test_a_rank_imports_no_meta_kernels_until_it_takes_training_steps():
     assert said(
         """
-        import sys
-        import distcheck.collectives.worker, torch
+        import sys, distcheck.collectives.worker, torch
         print("torch._meta_registrations" in sys.modules, hasattr(torch, "_meta_registrations"))
         import distcheck.collectives.training.steps
         print("torch._meta_registrations" in sys.modules, torch.Generator().manual_seed(1).device)

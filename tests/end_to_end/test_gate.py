@@ -33,6 +33,36 @@ def test_the_text_report_shows_ranks_figures_and_the_verdict(distcheck):
     assert "error" not in ended.out.replace("0 errors", "")
 
 
+COUNTED = """
+import sys
+from pathlib import Path
+from distcheck.__main__ import main
+from distcheck.run import leader
+from distcheck.run.record import Record
+
+def noted(work, word):
+    def note(*arguments):
+        with Path(sys.argv[-1]).open("a") as notes:
+            print(word(*arguments), file=notes)
+        return work(*arguments)
+    return note
+
+Record.job = noted(Record.job, lambda *_: "merged")
+leader.judge = noted(leader.judge, lambda _job, rules=None: "all" if rules is None else "some")
+sys.argv[0] = "distcheck"
+main()
+"""
+
+
+def test_a_healthy_gate_merges_the_facts_three_times_and_judges_by_all_rules_once(distcheck, tmp_path):
+    """Each of these takes seconds of a large job."""
+    notes = tmp_path / "notes"
+    words = ("gate", "--nproc", "3", *TABLE, "--", "true", str(notes))
+    ended = distcheck(*words, program=[sys.executable, "-c", COUNTED])
+    assert ended.code == 0, ended
+    assert notes.read_text().split() == ["merged", "some", "merged", "merged", "all"]
+
+
 @pytest.mark.without_gpus
 def test_without_a_launcher_or_nproc_two_gloo_ranks_run_and_are_reported(distcheck):
     ended = distcheck("gate", *TABLE)
