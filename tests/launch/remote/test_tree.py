@@ -284,8 +284,8 @@ def test_a_host_that_cannot_be_reached_at_all_has_the_direct_logins_words_and_co
 @pytest.mark.process
 def test_a_late_probe_gets_no_assignment_when_its_host_was_started_directly(cluster, monkeypatch):
     monkeypatch.setattr(tree, "ANSWER_SECONDS", 3.0)
-    lines = cluster("probe,node6,?*) sleep 4 ;;")
-    listener = run(Listener(len(HOSTS), "go on", "go on", "go on", "go on", "stop"))
+    lines = cluster("probe,node6,?*) sleep 6 ;;")
+    listener = run(Listener(len(HOSTS), *["go on"] * 9, "stop"))  # half a second each: the late one comes meanwhile
     assert_each_has_one_probe_with_its_own_assignment(listener, lines("probes"))
     assert "node6" in lines("probes")
 
