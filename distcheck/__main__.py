@@ -4,10 +4,12 @@ import sys
 from typing import NoReturn
 
 from distcheck.run.garbage import hardly_searched
+from distcheck.run.streams import hold_standard_streams
 
 
 def main() -> NoReturn:
     """Run the command line."""
+    hold_standard_streams()
     with hardly_searched():
         try:
             if sys.argv[1:2] in (["bandwidth"], ["gate"], ["isolate"]):

@@ -20,6 +20,7 @@ import msgspec
 from distcheck.facts.base import Missing
 from distcheck.probe.ending import end_group
 from distcheck.probe.fork import Fork, may_fork
+from distcheck.probe.memory_file import memory_file
 
 if TYPE_CHECKING:
     import asyncio
@@ -69,7 +70,7 @@ async def ask(
     """
     import asyncio
 
-    output, source = os.memfd_create("distcheck-answer"), os.memfd_create("distcheck-question")
+    output, source = memory_file("distcheck-answer"), memory_file("distcheck-question")
     try:
         os.pwrite(source, given, 0)
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from distcheck.facts.base import Missing
 from distcheck.probe.child import Question, failure, last_answer, start
 from distcheck.probe.ending import end_group
+from distcheck.probe.memory_file import memory_file
 
 if TYPE_CHECKING:
     import subprocess
@@ -29,7 +30,7 @@ class Conversation:
     ) -> None:
         """Start the child; its lifetime, in seconds, is its first argument."""
         self._question, self._read, self._error = question, 0, ""
-        self._output = os.memfd_create("distcheck-answers")
+        self._output = memory_file("distcheck-answers")
         self._child: subprocess.Popen[bytes] | Fork | None = None
         try:
             self._child = start(question, lifetime, python, None, self._output, environ)

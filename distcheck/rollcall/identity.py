@@ -43,10 +43,10 @@ def job_secret(environ: Mapping[str, str]) -> bytes | None:
 
 def side_ports(job: str) -> tuple[int, ...]:
     """Return the side ports: below the ephemeral range, the same on every rank of a job."""
-    first = 21000 + zlib.crc32(job.encode()) % 2500 * SIDE_DOORS
+    first = 21000 + zlib.crc32(os.fsencode(job)) % 2500 * SIDE_DOORS
     return tuple(range(first, first + SIDE_DOORS))
 
 
 def public_key(job: str) -> str:
     """Return the job's name as sent over the network: a hash, which hides user and job ids."""
-    return hashlib.sha256(job.encode()).hexdigest()[:32]
+    return hashlib.sha256(os.fsencode(job)).hexdigest()[:32]

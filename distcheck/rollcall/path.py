@@ -30,6 +30,8 @@ _SETTLE_SECONDS = 0.1
 # struct tcp_info of linux/tcp.h: tcpi_total_retrans, tcpi_bytes_acked, tcpi_segs_out, tcpi_min_rtt, tcpi_busy_time,
 # tcpi_rwnd_limited, tcpi_dsack_dups.
 _TCP_INFO = struct.Struct("=100xI16xQ8xI8xI16xQQ32xI")
+_TCP_NOTSENT_LOWAT = 25
+"""linux/tcp.h; conda's Python, which is built with older headers, has no such constant."""
 _NO_ROUND_TRIP = 0xFFFFFFFF
 """The value of tcpi_min_rtt while nothing was measured."""
 
@@ -131,7 +133,7 @@ async def _send(sock: socket.socket, singly: int) -> tuple[int, float]:
     if singly:
         # The kernel must not hold back and merge writes: each write is one packet, or waits for its turn.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, 1)
         chunk = bytes(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))
         count = -(-singly // len(chunk))
     for _ in range(count):

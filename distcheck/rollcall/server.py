@@ -141,6 +141,15 @@ class Server:
         self._closes_at = asyncio.get_running_loop().time()
         self._changed.set()
 
+    def forget_restarted(self) -> None:
+        """Forget followers that left and whose ranks came again in another process: these were started anew."""
+        gone = {uid for uid, follower in self.followers.items() if follower.gone and follower.ranks}
+        if gone:
+            here = {rank for uid, follower in self.followers.items() if uid not in gone for rank in follower.ranks}
+            for uid in gone:
+                if here.issuperset(self.followers[uid].ranks):
+                    del self.followers[uid]
+
     def say_to_all(self, word: Word, uids: Iterable[str] | None = None) -> None:
         """Send a message to every follower that is still connected, or to those in `uids`."""
         frame = encode(word)

@@ -88,7 +88,8 @@ def _prepare_to_judge(run: Session) -> None:
 
             rules_for(job)
 
-    threading.Thread(target=load, args=(run.record.job(),), name="distcheck-rules", daemon=True).start()
+    with contextlib.suppress(RuntimeError):  # without a free thread they are imported when they judge
+        threading.Thread(target=load, args=(run.record.job(),), name="distcheck-rules", daemon=True).start()
 
 
 def _note_complete(run: Session) -> None:

@@ -79,6 +79,7 @@ async def _gather(run: Session, server: Server) -> None:
         if run.request.placements[0].launcher == "by hand" and server.followers:
             # Processes started by hand come one by one: wait for a duplicate rank, so that it is reported.
             await asyncio.sleep(min(_LATECOMER_SECONDS, run.remaining(REPORT_RESERVE_SECONDS)))
+    server.forget_restarted()
     run.record.take_reports(f.report for f in server.followers.values())
     run.record.note_arrivals({uid: follower.arrived_at for uid, follower in server.followers.items()}, server.opened_at)
     await _ask_for_nodes(run, server)

@@ -13,7 +13,6 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -64,7 +63,6 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = 
     `past` is the folder with the node's history, empty without one.
     """
     start = time.monotonic()
-    _hold_standard_streams()
     with armed(start + asked.timeout_seconds, _UNKNOWN):
         request = Request(asked, (Placement(),), environ, start=start)
         record = Record(request)
@@ -150,16 +148,6 @@ async def _storage(asked: Asked, environ: Mapping[str, str], seconds: float, nam
         return await storage.heard(child, seconds)
     finally:
         await child.close(_CHILD_SECONDS / 2)
-
-
-def _hold_standard_streams() -> None:
-    """Open /dev/null for closed standard streams, so that none becomes a file of ours."""
-    for descriptor in range(3):
-        with suppress(OSError):
-            try:
-                os.fstat(descriptor)
-            except OSError:
-                os.open(os.devnull, os.O_RDWR)
 
 
 def tell(job: Job, diagnosis: Diagnosis, reason_file: Path | None, *, syslog: bool) -> str:

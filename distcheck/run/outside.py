@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _ENGINES: dict[str, Any] = {"ssh": ssh, "slurm": slurm, "mpi": mpi}
 _START_UP_SECONDS = 3.0
 """Kept back from the probes' --timeout, to start them and to receive their facts."""
+_SHORTEST_ROUND_SECONDS = 2 * _START_UP_SECONDS
 _LAST_WORDS_SECONDS = 1.0
 """Between the stop signal to the probes and their end."""
 _NAMED = 4
@@ -49,7 +50,9 @@ def run_outside(request: Request, launch: Outside, publish: Publish, dog: Watchd
         job = start.past(start.round(launch))
         diagnosis = judge(job)
         spare = _left_out(job, diagnosis, launch)
-        if spare and not start.interrupted:
+        if spare and not start.interrupted and start.deadline - time.monotonic() < _SHORTEST_ROUND_SECONDS:
+            start.say("too little time is left to check the other nodes without the bad ones; raise --timeout")
+        elif spare and not start.interrupted:
             start.say(f"excluding {', '.join(s.name for s in spare)}; checking the other nodes")
             past = job.history
             job = start.round(launch.without(tuple(s.name for s in spare)))
@@ -175,10 +178,9 @@ class _Start:
             stop_at = min(stop_at, self._interrupted_at)
         if home.concluded_at is not None:
             stop_at = min(stop_at, home.concluded_at + _LINGER_SECONDS)
-        if now >= stop_at + _LAST_WORDS_SECONDS:
-            return "end"
         if now >= stop_at:
-            return "stop"
+            home.stop()
+            return "end" if now >= stop_at + _LAST_WORDS_SECONDS else "stop"
         if not home.nobody_else:
             return "go on"
         self._nobody_else_at = self._nobody_else_at or now

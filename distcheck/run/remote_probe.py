@@ -22,6 +22,7 @@ from distcheck.launch.remote.assignment import Assignment
 from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Message
 from distcheck.launch.remote.spec import CLOSE
 from distcheck.run.garbage import hardly_searched
+from distcheck.run.streams import hold_standard_streams
 
 STOP = signal.SIGUSR1
 """srun, Open MPI's mpirun and MPICH's mpiexec forward it to every task; on SIGTERM they end all tasks."""
@@ -60,7 +61,11 @@ def main() -> int:
         return _BROKEN
     if assignment.ends_with_stdin:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
-    return _probe(assignment, home, start)
+    try:
+        return _probe(assignment, home, start)
+    except Exception as error:  # noqa: BLE001 the report shows this line where a traceback would fill it
+        sys.stderr.write(f"distcheck {__version__}: the probe failed: {type(error).__name__}: {error}\n")
+        return _BROKEN
 
 
 def _probe(assignment: Assignment, home: _Home, start: float) -> int:
@@ -109,5 +114,6 @@ def _end_with_stdin() -> None:
 
 
 if __name__ == "__main__":
+    hold_standard_streams()
     with hardly_searched():
         sys.exit(main())

@@ -62,6 +62,8 @@ class Homecoming:
         self._engine = Heard(deque(maxlen=_LAST_LINES), [])
         self._blamed: set[str] = set()
         """Nodes that the engine's own output names."""
+        self._stopped: set[str] = set()
+        """Nodes whose probes had not ended by themselves when all were stopped."""
         self.concluded_at: float | None = None
         """time.monotonic() at which the leader sent the whole job."""
 
@@ -82,6 +84,10 @@ class Homecoming:
     def ended(self, key: str, code: int) -> None:
         """Record that a command has ended."""
         (self._nodes.get(key) or self._engine).codes.append(code)
+
+    def stop(self) -> None:
+        """Note that all probes are now stopped: how they end says nothing about them."""
+        self._stopped = self._stopped or {host for host, heard in self._nodes.items() if not heard.codes}
 
     @property
     def silent(self) -> list[str]:
@@ -209,7 +215,7 @@ class Homecoming:
         if host in self._unread or self._arrived.get(host, __version__) != __version__:
             return "unreadable"
         if host in self._arrived:
-            return "ended"
+            return "silent" if host in self._stopped else "ended"
         if self.launch.engine == "ssh" and code == CANNOT_LOG_IN:
             return "unreachable"
         if code in _NOT_FOUND or _NO_PROBE.search(words):
