@@ -142,3 +142,10 @@ def test_a_closed_pipe_is_reported_in_one_line(start):
 def test_python_m_distcheck_is_distcheck(start):
     ended = start("--version", program=[sys.executable, "-m", "distcheck"]).wait()
     assert ended.out.startswith("distcheck 0.")
+
+
+@pytest.mark.parametrize("closed", ["2>&- <&-", "<&-", "2>&-"])
+def test_a_gate_with_closed_standard_streams_is_healthy(start, closed):
+    gate = f'exec "{sys.executable}" -m distcheck gate --nproc 2 --sizes 64K:64K --format json {closed}'
+    ended = start(gate, program=["sh", "-c"]).wait()
+    assert (ended.code, ended.rules) == (0, []), ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -55,6 +56,18 @@ def test_a_rank_that_never_comes_is_named_missing(by_hand):
     assert report["findings"][0]["ranks"] == [3]
     assert report["bandwidth"] == []
     assert "collective-failed" in {n["rule"] for n in report["not_checked"]}
+
+
+def test_a_rank_that_is_started_again_before_all_are_there_is_one_rank(by_hand, start):
+    (leader, killed) = by_hand("env", [0, 1], 3, "--format", "json")
+    assert "1 of 3 ranks joined" in leader.process.stderr.readline()
+    while "waiting for ranks 2;" not in leader.process.stderr.readline():
+        assert leader.process.poll() is None
+    killed.interrupt(signal.SIGKILL)
+    ended = [r.wait() for r in (leader, *by_hand("env", [1, 2], 3, "--format", "json"))]
+    assert [e.code for e in ended] == [0, 0, 0], ended
+    assert [row["status"] for row in ended[0].report["ranks"]] == ["ok"] * 3
+    assert ended[0].rules == []
 
 
 def test_a_missing_rank_0_is_named_by_one_report_of_the_others(by_hand):

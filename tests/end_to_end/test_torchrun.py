@@ -119,3 +119,12 @@ def test_a_restart_is_mentioned(agents):
 def _restarted(agents, script):
     words = ["--standalone", "--nproc-per-node=1", "--max-restarts=1", "--monitor-interval=0.1", "--no-python"]
     return agents(QUICK_TORCHRUN, [*words, "bash", "-c", script, sys.executable])
+
+
+def test_a_python_that_was_built_with_old_headers_as_condas_is_healthy(start, tmp_path):
+    missing = "import os, socket\ndel os.memfd_create, os.pidfd_open, socket.TCP_NOTSENT_LOWAT\n"
+    (tmp_path / "sitecustomize.py").write_text(missing)
+    gate = ["--standalone", "--nproc-per-node=2", "-m", "distcheck", "gate", "--sizes", "64K:64K", "--format", "json"]
+    ended = start(*gate, program=TORCHRUN, env={"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}).wait()
+    assert ended.code == 0, ended
+    assert [row["status"] for row in ended.report["ranks"]] == ["ok", "ok"]

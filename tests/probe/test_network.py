@@ -15,6 +15,12 @@ def test_binding_a_free_port_listens_for_both_families():
             socket.create_connection((address, port), timeout=2).close()
 
 
+def test_a_kernel_without_ipv6_listens_for_ipv4_alone(monkeypatch):
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)  # what create_server asks
+    with network.listen(0) as sock:
+        socket.create_connection(("127.0.0.1", sock.getsockname()[1]), timeout=2).close()
+
+
 def test_a_port_in_use_has_its_owner():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -61,6 +67,11 @@ def test_connecting_to_our_own_port_reaches_only_ourselves():
             assert network.knock_at_own(ours, "127.0.0.3", 2).outcome == "met"
             assert network.knock_at_own(ours, "127.0.0.4", 2).outcome == "refused"
             assert network.knock_at_own(ours, "127.0.0.2", 0.3).outcome == "timeout"
+
+
+def test_somebody_else_who_connects_to_our_port_is_not_taken_for_another_process_there():
+    with network.listen(0) as sock, socket.create_connection(("127.0.0.1", sock.getsockname()[1]), timeout=2):
+        assert network.knock_at_own(sock, "127.0.0.1", 2).outcome == "met"
 
 
 def _named(monkeypatch, answer):

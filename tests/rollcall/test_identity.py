@@ -35,3 +35,9 @@ def test_side_ports_are_below_the_ephemeral_range(job):
     ports = identity.side_ports(job)
     assert len(set(ports)) == identity.SIDE_DOORS
     assert 1024 < min(ports) <= max(ports) < 32768
+
+
+def test_a_name_that_is_not_utf_8_is_a_name_like_others():
+    name = identity.job_key({"TORCHELASTIC_RUN_ID": "caf\udce9"}, PLACE)
+    assert identity.public_key(name) != identity.public_key(name.replace("\udce9", ""))
+    assert len(identity.side_ports(name)) == identity.SIDE_DOORS

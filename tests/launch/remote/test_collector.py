@@ -390,3 +390,20 @@ def test_a_live_line_shows_the_stage_and_the_nodes_without_facts():
     assert "node2" in launch.home.silent, "it came, and knows nothing yet"
     launch.tell(2, Collected(report_of(2)))
     assert launch.home.silent == ["node1", "node3"]
+
+
+@pytest.mark.parametrize(("engine", "label"), [("ssh", ""), ("slurm", "1: ")])
+def test_a_probe_that_was_stopped_with_all_others_did_not_fail(engine, label):
+    launch = Launch(engine)
+    launch.tell(2, Arrived(__version__, "node2", 7), label=label)
+    launch.home.stop()
+    launch.home.ended(launch.key(2), 143)
+    assert launch.fates()["node2"] == "silent"
+
+
+def test_a_probe_that_failed_before_all_were_stopped_failed():
+    launch = Launch()
+    launch.tell(2, Arrived(__version__, "node2", 7))
+    launch.home.ended("node2", 1)
+    launch.home.stop()
+    assert launch.fates()["node2"] == "ended"
