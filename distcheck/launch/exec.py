@@ -30,8 +30,8 @@ def become(program: str, command: list[str], placement: Placement | None) -> NoR
     environment = original_environment()
     if placement is not None:
         environment |= {k.encode(): v.encode() for k, v in exported(placement).items()}
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None if it was closed
+        stream.flush()
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec keeps ignored signals
         signal.signal(signum, signal.SIG_DFL)
     try:

@@ -38,8 +38,8 @@ def cgroup_of(controller: str, root: Path = Path("/")) -> Cgroup | Missing:
     """
     proc = root / "proc" / "self"
     try:
-        lines = (proc / "cgroup").read_text().splitlines()
-        mounts = [line.split() for line in (proc / "mounts").read_text().splitlines()]
+        lines = (proc / "cgroup").read_text("utf-8", "surrogateescape").splitlines()
+        mounts = [line.split() for line in (proc / "mounts").read_text("utf-8", "surrogateescape").splitlines()]
     except OSError as error:
         return Missing(reason=f"{proc}/cgroup: {error.strerror}")
     parts = [line.split(":", 2) for line in lines if line.count(":") >= 2]

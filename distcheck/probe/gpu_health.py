@@ -138,7 +138,7 @@ def mps_daemon(root: Path = Path("/")) -> bool:
     """Return whether the Multi-Process Service runs; the kernel cuts its name to 15 letters."""
     for path in (root / "proc").glob("[0-9]*/comm"):
         with suppress(OSError):
-            if path.read_text().strip() == "nvidia-cuda-mps":
+            if path.read_bytes().strip() == b"nvidia-cuda-mps":
                 return True
     return False
 

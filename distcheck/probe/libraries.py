@@ -82,10 +82,10 @@ def _nccl(linked: Dynamic, environ: Mapping[str, str], site: Path) -> Libraries:
         ("torch", linked.runpath),
     )
     searched = ((how, Path(folder) / name) for how, folders in ways for folder in folders)
-    how, found = next(((how, str(path)) for how, path in searched if path.is_file()), ("system", name))
+    how, found = next(((how, str(path)) for how, path in searched if os.path.isfile(path)), ("system", name))  # noqa: PTH113 it never raises
     if loaded:
         how, found = "LD_PRELOAD", loaded
-    own = next((p for f in (*linked.rpath, *linked.runpath) if (p := Path(f) / name).is_file()), None)
+    own = next((p for f in (*linked.rpath, *linked.runpath) if os.path.isfile(p := Path(f) / name)), None)  # noqa: PTH113
     known = Libraries(wheels=wheels, own=str(own.resolve()) if own else "")
     try:
         return _loaded(known, linked, found, how)

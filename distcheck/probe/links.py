@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Link, NetworkFacts, RendezvousFile, Resolution
+from distcheck.probe.mounts import unescaped
 from distcheck.probe.nccl_files import read
 from distcheck.selection.nccl_settings import in_use, settings
 
@@ -129,7 +130,7 @@ def rendezvous_file(path: str, root: Path = _ROOT) -> RendezvousFile | Missing:
     Source: proc_pid_mountinfo(5) for the mounts, nfs(5) for nolock and local_lock.
     """
     try:
-        lines = (root / "proc/self/mountinfo").read_text().splitlines()
+        lines = (root / "proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     except OSError as error:
         return Missing(reason=f"cannot read the mounts: {error.strerror}")
     size: int | None = None
@@ -143,9 +144,9 @@ def rendezvous_file(path: str, root: Path = _ROOT) -> RendezvousFile | Missing:
     kind, options = "", ""
     for line in lines:
         before, _, after = line.partition(" - ")
-        point = before.split()[4].encode().decode("unicode_escape")
+        point = unescaped(before.split()[4])
         if len(point) >= len(mount) and (path == point or path.startswith(point.rstrip("/") + "/")):
-            mount, (kind, _, options) = point, after.split(None, 2)
+            mount, (kind, _, options) = point, after.split(" ", 2)  # the source may be empty
     local = "nolock" in options.split(",") or "local_lock=all" in options or "local_lock=flock" in options
     return RendezvousFile(path=path, bytes=size, file_system=kind, locks=not local)
 

@@ -13,6 +13,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.nccl import NamedPath, NcclFile
 from distcheck.facts.storage import is_network
 from distcheck.probe.environment import hidden
+from distcheck.probe.mounts import unescaped
 from distcheck.selection.nccl_settings import in_use, settings
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def named_paths(environ: Mapping[str, str], files: Iterable[NcclFile], root: Pat
     """Return what is at the files that NCCL's variables name, and at the topology file that it reads unasked."""
     known = settings(environ, in_use(files, ()))
     paths = {name: known[name].value for name in _NAMED if name in known and known[name].value}
-    if "NCCL_TOPO_FILE" not in paths and (root / _TOPOLOGY.lstrip("/")).exists():
+    if "NCCL_TOPO_FILE" not in paths and os.path.exists(root / _TOPOLOGY.lstrip("/")):  # noqa: PTH110 it never raises
         paths["NCCL_TOPO_FILE"] = _TOPOLOGY
     return {name: _named(path[:_LONGEST], root, topology=name == "NCCL_TOPO_FILE") for name, path in paths.items()}
 
@@ -114,7 +115,7 @@ def _named(path: str, root: Path, *, topology: bool) -> NamedPath:
         state = "missing"
     above = place.parent
     folder: Literal["writable", "missing", "denied"] = (
-        "missing" if not above.is_dir() else "writable" if os.access(above, os.W_OK | os.X_OK) else "denied"
+        "missing" if not os.path.isdir(above) else "writable" if os.access(above, os.W_OK | os.X_OK) else "denied"  # noqa: PTH112
     )
     return NamedPath(
         path=path,
@@ -132,10 +133,11 @@ def _network_file_system(folder: Path) -> str:
     """
     try:
         place = os.path.realpath(folder)
-        mounts = [line.split(" - ", 1) for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        text = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
     except OSError:
         return ""
-    points = [(head.split()[4], tail.split()[0]) for head, tail in mounts if tail]
+    mounts = [line.split(" - ", 1) for line in text.splitlines() if " - " in line]
+    points = [(unescaped(head.split()[4]), tail.split(" ")[0]) for head, tail in mounts]
     over = [(point, kind) for point, kind in points if place == point or place.startswith(point.rstrip("/") + "/")]
     kind = max(over, key=lambda mount: len(mount[0]), default=("", ""))[1]
     return kind if is_network(kind) else ""

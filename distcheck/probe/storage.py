@@ -38,6 +38,7 @@ from distcheck.facts.storage import (
 from distcheck.probe import disk_rates
 from distcheck.probe.child import Question, exit_after_lifetime, say
 from distcheck.probe.command import files_of, look_at, packages
+from distcheck.probe.mounts import unescaped
 from distcheck.probe.state import space
 
 PATIENCE_SECONDS = 5.0
@@ -172,7 +173,8 @@ class _Looker:
         folder = self.found[path] = replace(folder, write_error=failure, holds_sentinel=holds)
         with self.lock:
             measured = bool(failure) or device in self.rated
-            self.rated.add(device)
+            if not failure:
+                self.rated.add(device)
         if measured or folder.space is None or folder.space.free_bytes < disk_rates.LEAST_FREE_BYTES:
             return
         self.found[path] = replace(folder, rate_error=f"no figure within {self.task.seconds:g} s")
@@ -272,7 +274,7 @@ def _mounted_at(place: str) -> dict[str, Any]:
             about = tail.split()
             if len(mount) < 6 or len(about) < 3:
                 continue
-            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), mount[4])
+            point = unescaped(mount[4])
             inside = place == point or place.startswith(point.rstrip("/") + "/")
             if inside and len(point) >= length:
                 length = len(point)

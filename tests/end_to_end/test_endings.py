@@ -149,3 +149,9 @@ def test_a_gate_with_closed_standard_streams_is_healthy(start, closed):
     gate = f'exec "{sys.executable}" -m distcheck gate --nproc 2 --sizes 64K:64K --format json {closed}'
     ended = start(gate, program=["sh", "-c"]).wait()
     assert (ended.code, ended.rules) == (0, []), ended
+
+
+def test_a_command_runs_after_a_pass_whose_output_nobody_reads(start, tmp_path):
+    gate = f'exec "{sys.executable}" -m distcheck gate --nproc 2 --sizes 64K:64K -- touch "{tmp_path}/ran" >&-'
+    ended = start(gate, program=["sh", "-c"]).wait()
+    assert (ended.code, (tmp_path / "ran").exists()) == (0, True), ended

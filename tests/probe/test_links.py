@@ -367,3 +367,12 @@ def test_a_rendezvous_file_is_read_with_its_mount(tmp_path, path, kind, locks, s
 
 def test_without_mounts_a_rendezvous_file_is_missing(tmp_path):
     assert isinstance(links.rendezvous_file("/tmp/meet", tmp_path), Missing)
+
+
+def test_mounts_with_letters_of_any_language_and_without_a_source_are_read(tmp_path):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    lines = "22 1 0:21 / / rw - ext4 /dev/vda1 rw\n40 22 0:40 / /données rw - nfs4 s:/x rw,nolock\n"
+    mounts = (lines + "41 22 0:41 / /mnt rw - tmpfs  rw\n").encode() + b"42 22 0:42 / /m\xe9 rw - tmpfs none rw\n"
+    (tmp_path / "proc/self/mountinfo").write_bytes(mounts)
+    kinds = {path: links.rendezvous_file(f"{path}/meet", tmp_path).file_system for path in ("/données", "/mnt", "/x")}
+    assert kinds == {"/données": "nfs4", "/mnt": "tmpfs", "/x": "ext4"}

@@ -102,3 +102,8 @@ def test_a_topology_that_nccl_itself_wrote_fits_the_machine_with_its_gpu_only(tm
 def test_the_topology_file_that_nccl_reads_unasked_is_looked_at(tmp_path, write):
     write("var/run/nvidia-topologyd/virtualTopology.xml", "<system/>")
     assert nccl_files.named_paths({}, (), tmp_path)["NCCL_TOPO_FILE"].state == "readable"
+
+
+def test_a_folder_with_a_name_that_is_too_long_is_missing(tmp_path):
+    found = nccl_files.named_paths({"NCCL_DEBUG_FILE": "/" + "a" * 300 + "/log"}, (), tmp_path)
+    assert (found["NCCL_DEBUG_FILE"].state, found["NCCL_DEBUG_FILE"].folder) == ("missing", "missing")
