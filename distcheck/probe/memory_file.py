@@ -8,8 +8,9 @@ import os
 def memory_file(name: str) -> int:
     """Return the descriptor of a new file, which goes with its last descriptor; raises OSError.
 
-    A Python that was built with a C library before 2.27, such as conda's, has no memfd_create: then it is a file in the
-    folder for temporary files that has no name.
+    A Python that was built with a C library before 2.27 has no memfd_create: then it is a file without a name in the
+    folder for temporary files.
+    Source: https://github.com/globus/globus-compute/issues/2204 (miniforge and uv)
     """
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)

@@ -96,7 +96,7 @@ def named_paths(environ: Mapping[str, str], files: Iterable[NcclFile], root: Pat
     """Return what is at the files that NCCL's variables name, and at the topology file that it reads unasked."""
     known = settings(environ, in_use(files, ()))
     paths = {name: known[name].value for name in _NAMED if name in known and known[name].value}
-    if "NCCL_TOPO_FILE" not in paths and os.path.exists(root / _TOPOLOGY.lstrip("/")):  # noqa: PTH110 it never raises
+    if "NCCL_TOPO_FILE" not in paths and os.access(root / _TOPOLOGY.lstrip("/"), os.F_OK):
         paths["NCCL_TOPO_FILE"] = _TOPOLOGY
     return {name: _named(path[:_LONGEST], root, topology=name == "NCCL_TOPO_FILE") for name, path in paths.items()}
 
@@ -115,7 +115,7 @@ def _named(path: str, root: Path, *, topology: bool) -> NamedPath:
         state = "missing"
     above = place.parent
     folder: Literal["writable", "missing", "denied"] = (
-        "missing" if not os.path.isdir(above) else "writable" if os.access(above, os.W_OK | os.X_OK) else "denied"  # noqa: PTH112
+        "missing" if not os.path.isdir(above) else "writable" if os.access(above, os.W_OK | os.X_OK) else "denied"  # noqa: PTH112 it never raises
     )
     return NamedPath(
         path=path,

@@ -31,7 +31,7 @@ _SETTLE_SECONDS = 0.1
 # tcpi_rwnd_limited, tcpi_dsack_dups.
 _TCP_INFO = struct.Struct("=100xI16xQ8xI8xI16xQQ32xI")
 _TCP_NOTSENT_LOWAT = 25
-"""linux/tcp.h; conda's Python, which is built with older headers, has no such constant."""
+"""linux/tcp.h; a Python that was built with older headers has no such constant."""
 _NO_ROUND_TRIP = 0xFFFFFFFF
 """The value of tcpi_min_rtt while nothing was measured."""
 

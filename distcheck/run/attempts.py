@@ -72,7 +72,7 @@ def ending_with_agent(environ: Mapping[str, str], end: Callable[[], None]) -> It
         from distcheck.probe import process
 
         agent = process.agent(environ)
-        with suppress(OSError, AttributeError):  # before Linux 5.3, also where Python was built
+        with suppress(OSError, AttributeError):  # before Linux 5.3, here or where Python was built
             descriptor = os.pidfd_open(agent.pid) if agent else -1
     loop = asyncio.get_running_loop()
     if descriptor >= 0:

@@ -121,7 +121,7 @@ def _restarted(agents, script):
     return agents(QUICK_TORCHRUN, [*words, "bash", "-c", script, sys.executable])
 
 
-def test_a_python_that_was_built_with_old_headers_as_condas_is_healthy(start, tmp_path):
+def test_a_python_that_was_built_with_old_headers_is_healthy(start, tmp_path):
     missing = "import os, socket\ndel os.memfd_create, os.pidfd_open, socket.TCP_NOTSENT_LOWAT\n"
     (tmp_path / "sitecustomize.py").write_text(missing)
     gate = ["--standalone", "--nproc-per-node=2", "-m", "distcheck", "gate", "--sizes", "64K:64K", "--format", "json"]
