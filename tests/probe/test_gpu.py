@@ -316,6 +316,11 @@ def test_a_node_without_gpus_has_no_accelerator(tmp_path):
     assert gpu.accelerator(tmp_path, {}) == "none"
 
 
+def test_a_folder_of_libraries_that_cannot_be_looked_into_shows_none(tmp_path):
+    # With a name that is too long, as with a folder that may not be entered, Path.exists raises.
+    assert gpu.accelerator(tmp_path, {"LD_LIBRARY_PATH": "/" + "a" * 300}) == "none"
+
+
 @pytest.mark.parametrize("path", ["dev/nvidiactl", "proc/driver/nvidia/version"])
 def test_nvidias_driver_shows_nvidia(tmp_path, path):
     put(tmp_path, path)

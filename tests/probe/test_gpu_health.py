@@ -339,4 +339,6 @@ def test_the_imex_channel_is_usable_denied_or_absent(tmp_path):
 def test_the_mps_daemon_is_found_by_its_name(tmp_path, name, runs):
     (tmp_path / "proc/17").mkdir(parents=True)
     (tmp_path / "proc/17/comm").write_text(name + "\n")
+    (tmp_path / "proc/16").mkdir()
+    (tmp_path / "proc/16/comm").write_bytes("12345678901234é".encode()[:15] + b"\n")  # cut inside a letter
     assert gpu_health.mps_daemon(tmp_path) is runs

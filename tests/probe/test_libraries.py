@@ -38,7 +38,8 @@ def test_torchs_own_nccl_is_the_one_that_its_rpath_names(seen, fake_torch):
 def test_ld_library_path_comes_before_a_runpath(seen, fake_torch):
     shutil.copy(fake_torch.libraries / "runpath" / "libtorch_cuda.so", fake_torch.site / "torch" / "lib")
     assert seen().found_by == "torch"
-    found = seen(LD_LIBRARY_PATH=f"/none:{fake_torch.libraries / 'older'}")
+    cannot_be_looked_into = "/" + "a" * 300
+    found = seen(LD_LIBRARY_PATH=f"/none:{cannot_be_looked_into}:{fake_torch.libraries / 'older'}")
     assert (found.found_by, found.version, found.own_version, found.lacks) == (
         "LD_LIBRARY_PATH",
         "2.26.2",

@@ -22,7 +22,8 @@ class Machine:
         line = f"0::{own}" if version == 2 else f"12:cpu,cpuacct:/\n4:memory:{own}\n0::/elsewhere"
         (self.proc / "cgroup").write_text(line + "\n")
         kind = "cgroup2 /cgroup cgroup2 rw" if version == 2 else "cgroup /cgroup cgroup rw,memory"
-        (self.proc / "mounts").write_text(f"tmpfs /dev/shm tmpfs rw 0 0\n{kind} 0 0\n")
+        not_utf_8 = b"tmpfs /mnt/caf\xe9 tmpfs rw 0 0\n"
+        (self.proc / "mounts").write_bytes(not_utf_8 + f"tmpfs /dev/shm tmpfs rw 0 0\n{kind} 0 0\n".encode())
         self.group("/")
 
     def group(self, path: str, *, limit: int | None = None, shortages: int = 0, kills: int = 0) -> None:
