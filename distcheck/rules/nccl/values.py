@@ -23,7 +23,7 @@ _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 """Path types that NCCL_P2P_LEVEL and NCCL_NET_GDR_LEVEL accept (src/graph/topo.cc, src/graph/paths.cc)."""
 _NO_NETWORKS = frozenset(
-    {"tcp", "efa", "ofi", "libfabric", "roce", "rdma", "infiniband", "ibverbs", "verbs", "ethernet", "eth", "sockets",
+    {"tcp", "efa", "roce", "rdma", "infiniband", "ibverbs", "verbs", "ethernet", "eth", "sockets",
      "none", "0", "1", "true", "false"}
 )  # fmt: skip
 """Values of NCCL_NET that people write and that are the name of no network."""
@@ -195,14 +195,15 @@ def nccl_algo_proto_invalid(job: Job) -> Iterator[Outcome]:
 def nccl_net_name_invalid(job: Job) -> Iterator[Outcome]:
     """NCCL_NET is not the name of a network.
 
-    NCCL_NET takes the exact name of a network: IB, Socket, or the name that a plugin gives itself, such as ``AWS
-    Libfabric``; case does not matter. With any other value NCCL fails at the first communicator: ``Failed to initialize
-    any NET plugin``, in older releases ``Error: network ib0 not found.`` Found by values that no network is named: an
-    interface of the node (ib0, eth0), or a word such as TCP, EFA or RoCE. Other unknown values are not judged, because
-    a plugin may have that name.
+    NCCL_NET takes the exact name of a network: IB, Socket, or the name that a plugin gives itself; case does not
+    matter. aws-ofi-nccl takes ``AWS Libfabric``, and since 1.13 also ``Libfabric`` and ``OFI``. With any other value
+    NCCL fails at the first communicator: ``Failed to initialize any NET plugin``, in older releases ``Error: network
+    ib0 not found.`` Found by values that no network is named: an interface of the node (ib0, eth0), or a word such as
+    TCP, EFA or RoCE. Other unknown values are not judged, because a plugin may have that name.
 
     Fix: ``export NCCL_NET=IB`` or ``export NCCL_NET=Socket``, or unset it.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net
+    See: https://github.com/aws/aws-ofi-nccl/blob/master/src/nccl_ofi_interface_nvidia.cpp (nvidia_plugin_name_fixup)
     """
 
     def wrong(group: Alike, name: str, value: str) -> str | None:

@@ -145,7 +145,7 @@ def test_nccl_var_removed_and_nccl_var_too_new_go_by_the_version(job, change, sa
         ("NCCL_NET_GDR_LEVEL", "5", []),
         ("NCCL_NET", "lo", [("nccl-net-name-invalid", "error")]),
         ("NCCL_NET", "tcp", [("nccl-net-name-invalid", "error")]),
-        ("NCCL_NET", "AWS Libfabric", []),
+        *(("NCCL_NET", name, []) for name in ("AWS Libfabric", "Libfabric", "OFI")),
         ("NCCL_NET", "ib", []),
         ("NCCL_COMM_ID", "10.0.0.1:4000", [("nccl-comm-id-set", "error")]),
         ("NCCL_PROTO", "LL256", [("nccl-algo-proto-invalid", "error")]),
