@@ -190,8 +190,8 @@ def ib_hcas_differ(job: Job) -> Iterator[Outcome]:
     2.30 logs ``Detected mixed local Net device counts across ranks`` and fails with NCCL_IGNORE_NET_MISMATCH=0. An
     adapter that fell off the bus, a driver that is not loaded, and a container without them look the same.
 
-    Found by the number of ports, in any state, that NCCL_IB_HCA allows on each node. It is an error for nodes without
-    any, and with NCCL_IGNORE_NET_MISMATCH=0.
+    Found by the number of ports, in any state, that NCCL_IB_HCA allows a rank of each node. It is an error for nodes
+    without any, and with NCCL_IGNORE_NET_MISMATCH=0.
 
     Fix: ``ls /sys/class/infiniband``, ``lspci | grep -i mellanox``, ``sudo dmesg | grep mlx5`` on that node.
 
@@ -200,15 +200,23 @@ def ib_hcas_differ(job: Job) -> Iterator[Outcome]:
     """
     if alone(job) or not uses_nccl(job):
         return
-    ports = {
-        view.node.key: [line for line in _all(view) if line.own] for view in views(job) if not view.adapters.unread
-    }
+    seen = [view for view in views(job) if not view.adapters.unread]
+    ports = {view.node.key: _allowed(job, view) for view in seen}
     most = max(map(len, ports.values()), default=0)
-    few = [view for view in views(job) if view.node.key in ports and len(ports[view.node.key]) < most]
+    few = [view for view in seen if len(ports[view.node.key]) < most]
     if 2 * len(few) > len(ports):
         return  # nodes of several kinds
-    for count, group in grouped(few, lambda view: len(ports[view.node.key])).items():
+    # Where the list matches none of the active ports, ib-hca-no-match reports the list.
+    lacking = [view for view in few if ports[view.node.key] or not any(i.own and i.active for i in _all(view))]
+    for count, group in grouped(lacking, lambda view: len(ports[view.node.key])).items():
         yield _fewer(job, group, count, most)
+
+
+def _allowed(job: Job, view: View) -> tuple[str, ...]:
+    """Return the ports that NCCL_IB_HCA allows a rank of a node, of the rank with the most."""
+    values = dict.fromkeys(setting(job, rank, HCA) for rank in view.ranks)
+    own = [line for line in view.lines if line.own]
+    return max((tuple(i.name for i in own if allows(v, i.hca.name, i.port.number)) for v in values), key=len)
 
 
 def _fewer(job: Job, group: list[View], count: int, most: int) -> Finding:
@@ -230,6 +238,6 @@ def _fewer(job: Job, group: list[View], count: int, most: int) -> Finding:
         owner="admin",
         evidence={
             listed([view.node.name for view in alike_nodes]): list(ports[:16])
-            for ports, alike_nodes in list(grouped(views(job), lambda v: tuple(i.name for i in _all(v))).items())[:16]
+            for ports, alike_nodes in list(grouped(views(job), lambda v: _allowed(job, v)).items())[:16]
         },
     )

@@ -67,3 +67,22 @@ def test_ib_hcas_differ_names_the_node_with_fewer(fabric, told, message):
     assert told(fabric(RAILS, RAILS[:2], RAILS[:2])) == [], "nodes of several kinds"
     strict = fabric(RAILS, RAILS[:3], RAILS, NCCL_IGNORE_NET_MISMATCH="0")
     assert told(strict) == [("ib-hcas-differ", "error", *NODE2)], "NCCL 2.30 fails then"
+
+
+@pytest.mark.parametrize("value", ["=mlx5_0,mlx5_1,mlx5_10,mlx5_11", "^mlx5_storage"])
+def test_an_adapter_that_nccl_ib_hca_excludes_is_not_counted(fabric, told, judge, value):
+    storage = [*RAILS, infiniband("mlx5_storage")]
+    variables = {"NCCL_IB_HCA": value, "NCCL_IGNORE_NET_MISMATCH": "0"}
+    assert told(fabric(storage, RAILS, storage, **variables)) == []
+    (fewer,) = judge(fabric(storage, storage[1:], RAILS, **variables), "ib_hcas").findings
+    assert (fewer.rule, fewer.severity, fewer.nodes) == ("ib-hcas-differ", "error", ("node2",))
+    assert fewer.message == "node2: 3 InfiniBand or RoCE ports; other nodes have 4"
+    assert fewer.evidence["node2"] == ["mlx5_1:1", "mlx5_10:1", "mlx5_11:1"]
+    assert fewer.evidence["node1 and node3"] == ["mlx5_0:1", "mlx5_1:1", "mlx5_10:1", "mlx5_11:1"]
+
+
+def test_ranks_with_one_adapter_each_are_compared_by_rank(fabric, told, change):
+    job = fabric(RAILS, RAILS)
+    for place, rail in ((0, "=mlx5_0"), (1, "=mlx5_1"), (2, "=mlx5_0"), (3, "=mlx5_0")):
+        job = change.environment(job, place, NCCL_IB_HCA=rail)
+    assert told(job) == []
