@@ -12,14 +12,16 @@ from distcheck.rules.fabric.gid_choices import (
     elsewhere,
     gid_choices,
     ipv4_addresses,
+    misfits,
     ports_of,
     readable,
     subnet_of,
     tables,
     wants_ipv4,
+    with_infiniband,
 )
 from distcheck.rules.fabric.lines import FabricPort, alone, not_read, ranks_of, setting, settings, taken, views, where
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.wording import found, grouped, listed, named
 from distcheck.selection.gids import INDEX, V2, number, usable
 
@@ -40,8 +42,9 @@ def roce_gid_index_wrong(job: Job) -> Iterator[Outcome]:
     ``Connection timed out``, ``Network is unreachable`` or ``No such device`` where the two ends have different kinds.
     The index of an address depends on the order in which a node got its addresses, so it differs between nodes.
 
-    Found by the GID table in sysfs at that index, on the ports that NCCL uses. An entry of another kind than RoCE v2,
-    or a link-local one, on all nodes is a warning: it works only within one Ethernet segment.
+    Found by the GID table in sysfs at that index, for each port that NCCL uses, across the nodes. An entry of another
+    kind than RoCE v2, or a link-local one, on all nodes is a warning: it works only within one Ethernet segment. Where
+    a rank has another port that works, an empty entry is a warning, and an info if the port is alike on all nodes.
 
     Fix: unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry themselves.
 
@@ -49,32 +52,23 @@ def roce_gid_index_wrong(job: Job) -> Iterator[Outcome]:
     """
     yield from not_read(job)
     choices = [c for c in gid_choices(job, by_hand=True) if not elsewhere(c)]
-    empty = [c for c in choices if c.gid is None]
-    kinds = grouped([c for c in choices if c.gid is not None], lambda c: c.kind)
-    if empty:
-        yield _index(job, empty, f"has no GID on {where(ports_of(empty))}", "error")
-    elif len(kinds) > 1 and len({c.line.node.key for c in choices}) > 1:
-        usual = max(kinds, key=lambda kind: (len(kinds[kind]), kind.startswith(V2)))
-        for kind, group in kinds.items():
-            if kind != usual:
-                yield _index(job, group, f"is {kind} on {where(ports_of(group))}, and {usual} elsewhere", "error")
-    elif (kinds and not next(iter(kinds)).startswith(V2)) or any("link-local" in kind for kind in kinds):
-        yield _index(job, choices, f"is {next(iter(kinds))}; expected RoCE v2 with a routable address", "warning")
+    for (what, severity), group in grouped(misfits(job, choices), lambda misfit: misfit[1:]).items():
+        yield _index(job, [misfit.choice for misfit in group], what, severity)
 
 
-def _index(job: Job, choices: list[GidChoice], what: str, severity: str) -> Finding:
+def _index(job: Job, choices: list[GidChoice], what: str, severity: Severity) -> Finding:
     ranks = list({id(c.rank): c.rank for c in choices}.values())
     values = sorted({setting(job, rank, INDEX) for rank in ranks})
     return found(
         job,
         ranks,
-        f"{named(job, ranks)}: {INDEX}={','.join(values)} {what}",
+        f"{named(job, ranks)}: {INDEX}={','.join(values)} {what.format(where(ports_of(choices)))}",
         Fix(
             f"Unset {INDEX}: NCCL 2.21 and later choose the RoCE v2 entry themselves. With an older NCCL, set the "
             "index of the RoCE v2 entry with the node's IPv4 address.",
             (f"unset {INDEX}", *_SHOW),
         ),
-        severity="error" if severity == "error" else "warning",
+        severity=severity,
         evidence={INDEX: values} | tables(ports_of(choices)),
     )
 
@@ -142,9 +136,8 @@ def roce_no_ipv4_gid(job: Job) -> Iterator[Outcome]:
     good = {(line.node.key, line.name) for line in lines if ipv4_addresses(line)}
     names, nodes = {name for _, name in good}, {key for key, _ in good}
     bare = [line for line in lines if (line.node.key, line.name) not in good and line.name in names]
-    infiniband = {v.node.key for v in views(job) if any(i.port.link_layer == "InfiniBand" for i in taken(v))}
-    working = nodes | infiniband
-    for works, group in grouped(bare, lambda line: line.node.key in working).items():
+    infiniband = with_infiniband(job)
+    for works, group in grouped(bare, lambda line: line.node.key in nodes | infiniband).items():
         interface = next((gid.interface for line in group for gid in line.port.gids.values() if gid.interface), "")
         yield found(
             job,

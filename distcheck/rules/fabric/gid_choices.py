@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.facts.infiniband import Gid
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.fabric.lines import FabricPort, setting, settings, taken, views
+from distcheck.rules.wording import grouped
 from distcheck.selection.gids import INDEX, V2, address, chosen, number, usable
 from distcheck.selection.interfaces import subnet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from distcheck.facts.job import Job
+    from distcheck.rules.finding import Severity
 
 _MOST_ENTRIES = 8
 """Ports, and entries of each port's table, that evidence shows."""
@@ -40,6 +42,20 @@ class GidChoice(NamedTuple):
         local = " link-local" if own is not None and own.is_link_local else ""
         return f"{self.gid.kind or 'unknown type'} {family}{local}"
 
+    @property
+    def routable(self) -> bool:
+        """Whether the entry also works beyond one Ethernet segment."""
+        return self.kind.startswith(V2) and "link-local" not in self.kind
+
+
+class Misfit(NamedTuple):
+    """A GID that a rank should not use."""
+
+    choice: GidChoice
+    what: str
+    """What is wrong; {} stands for the ports."""
+    severity: Severity
+
 
 def gid_choices(job: Job, *, by_hand: bool) -> list[GidChoice]:
     """Return the GIDs of the RoCE ports in use: of ranks that set NCCL_IB_GID_INDEX, or of the others."""
@@ -53,6 +69,30 @@ def gid_choices(job: Job, *, by_hand: bool) -> list[GidChoice]:
                         index = chosen(line.port, values)
                         found.append(GidChoice(rank, line, index, line.port.gids.get(index)))
     return found
+
+
+def misfits(job: Job, choices: list[GidChoice]) -> Iterator[Misfit]:
+    """Yield the GIDs that are empty, unlike those of the same port of other nodes, or not routable."""
+    infiniband = with_infiniband(job)
+    working = {id(c.rank) for c in choices if c.routable or c.line.node.key in infiniband}
+    for group in grouped(choices, lambda c: c.line.name).values():
+        kinds = grouped([c for c in group if c.gid is not None], lambda c: c.kind)
+        usual = max(kinds, key=lambda kind: (len(kinds[kind]), kind.startswith(V2)), default="")
+        differ = len(kinds) > 1 and len({c.line.node.key for c in group}) > 1
+        for choice in group:
+            works = id(choice.rank) in working
+            if choice.gid is None:
+                yield Misfit(choice, "has no GID on {}", "error" if not works else "warning" if kinds else "info")
+            elif differ and choice.kind != usual:
+                yield Misfit(choice, f"is {choice.kind} on {{}}, and {usual} elsewhere", "error")
+            elif not differ and not choice.routable:
+                what = f"is {choice.kind} on {{}}; expected RoCE v2 with a routable address"
+                yield Misfit(choice, what, "info" if works else "warning")
+
+
+def with_infiniband(job: Job) -> set[str]:
+    """Return the keys of the nodes on which NCCL uses an InfiniBand port."""
+    return {v.node.key for v in views(job) if any(i.port.link_layer == "InfiniBand" for i in taken(v))}
 
 
 def ports_of(choices: list[GidChoice]) -> list[FabricPort]:

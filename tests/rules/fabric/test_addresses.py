@@ -59,6 +59,34 @@ def test_an_index_of_another_kind_on_one_node_names_that_node(fabric, told, mess
     assert message(job).endswith("is RoCE v2 IPv6 on mlx5_0:1 of node3, and RoCE v2 IPv4 elsewhere")
 
 
+@pytest.mark.parametrize("rail", [roce("mlx5_1", "10.2.0.1"), infiniband("mlx5_1")])
+def test_an_empty_entry_beside_a_port_that_works_is_at_most_a_warning(fabric, told, rail):
+    one = fabric([roce(), rail], [roce(address=""), rail], NCCL_IB_GID_INDEX="3")
+    kinds = [f for f in told(one) if f[0] == "roce-gid-index-wrong"]
+    assert kinds == [("roce-gid-index-wrong", "warning", *NODE2)]
+    unused = [roce("mlx5_storage", ""), rail]
+    kinds = [f for f in told(fabric(unused, unused, NCCL_IB_GID_INDEX="3")) if f[0] == "roce-gid-index-wrong"]
+    assert kinds == [("roce-gid-index-wrong", "info", *ALL)]
+
+
+def test_a_rank_whose_own_entries_are_empty_is_an_error_beside_ranks_that_work(fabric, told, change):
+    job = fabric(*nodes({}, {}), NCCL_IB_GID_INDEX="3")
+    assert told(change.environment(job, 3, NCCL_IB_GID_INDEX="5")) == [
+        ("roce-gid-index-wrong", "error", (3,), ("node2",))
+    ]
+
+
+def test_the_kinds_of_ports_with_different_names_are_not_compared(fabric, told):
+    six = roce("mlx5_1", gids=((LOCAL, V1), (LOCAL, V2), (GLOBAL6, V1), (GLOBAL6, V2)))
+    local = roce("mlx5_1", gids=((LOCAL, V1), (LOCAL, V2), (LOCAL, V1), (LOCAL, V2)))
+    assert told(fabric([roce(), six], [roce(), six], NCCL_IB_GID_INDEX="3")) == []
+    assert told(fabric([roce(), local], [roce(), local], NCCL_IB_GID_INDEX="3")) == [
+        ("roce-gid-index-wrong", "info", *ALL)
+    ]
+    mixed = fabric([roce(), six], [roce(), six], [six._replace(name="mlx5_0"), six], NCCL_IB_GID_INDEX="3")
+    assert told(mixed) == [("roce-gid-index-wrong", "error", (4, 5), ("node3",))]
+
+
 @pytest.mark.parametrize("index", ["0", "1", "2"])
 def test_a_link_local_or_v1_entry_on_all_nodes_is_a_warning(fabric, told, index):
     assert told(fabric(*nodes({}, {}), NCCL_IB_GID_INDEX=index)) == [("roce-gid-index-wrong", "warning", *ALL)]
