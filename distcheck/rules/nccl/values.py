@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
-from distcheck.rules.nccl.grammar import problem_of, without_algorithm
+from distcheck.rules.nccl.grammar import problem_of, without_algorithm, without_broadcast
 from distcheck.rules.nccl.settings import Alike, alike, each, is_int, owner_of, redo, shown, undo, uses_nccl, weigh
 from distcheck.rules.wording import found, listed, named
 from distcheck.selection.nccl_settings import strtoll
@@ -176,14 +176,15 @@ def nccl_algo_proto_invalid(job: Job) -> Iterator[Outcome]:
     if {without_algorithm(g.value("NCCL_ALGO"), g.nccl) for g in groups} == {True}:  # else nccl-env-differs reports it
         setting = groups[0].settings["NCCL_ALGO"]
         ranks = [r for g in groups for r in g.ranks]
+        freed = without_broadcast(setting.value)
         yield found(
             job,
             ranks,
             f"{named(job, ranks)}: {shown('NCCL_ALGO', setting)} leaves no algorithm for broadcast; NCCL 2.24 and "
             "later fail at the first broadcast",
             Fix(
-                "Remove it, or set it for all_reduce alone.",
-                (undo("NCCL_ALGO", setting), redo("NCCL_ALGO", setting, f"allreduce:{setting.value}")),
+                "Remove it, or leave broadcast to NCCL.",
+                (undo("NCCL_ALGO", setting), *([redo("NCCL_ALGO", setting, freed)] if freed else [])),
             ),
             severity=weigh(job, "warning"),
             owner=owner_of([setting]),

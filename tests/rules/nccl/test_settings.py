@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -213,6 +214,25 @@ def test_the_grammar_of_nccl_algo_is_nccls(name, value, nccl, problem):
 )
 def test_broadcast_needs_the_ring(value, nccl, lacks):
     assert without_algorithm(value, nccl) == lacks
+
+
+@pytest.mark.parametrize(
+    ("value", "freed"),
+    [
+        ("Tree", "allreduce:Tree"),
+        ("^ring", "allreduce:^ring"),
+        ("allreduce:tree;Broadcast:tree", "allreduce:tree"),
+        ("ring;broadcast:^ring", "allreduce:ring"),
+        ("tree;allgather:ring", "allreduce:tree;allgather:ring"),
+        ("broadcast:tree", ""),
+    ],
+)
+def test_the_fix_of_a_broadcast_without_the_ring_is_a_value_that_nccl_takes(job, change, judge, value, freed):
+    (finding,) = judge(change.environment(job, None, NCCL_ALGO=value), "nccl_values").findings
+    export = (f"export NCCL_ALGO={shlex.quote(freed)}",) if freed else ()
+    assert finding.fix.commands == ("unset NCCL_ALGO", *export)
+    assert not problem_of("NCCL_ALGO", freed, ())
+    assert not without_algorithm(freed, ())
 
 
 # -- differences
