@@ -13,6 +13,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Fabric, Gpu, Gpus, NvLinks
 from distcheck.facts.job import Collectives
 from distcheck.facts.pci import Pci
+from distcheck.selection.nccl_settings import of_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,9 +61,9 @@ def hardware(job: Job) -> Hardware | Missing:
         settings={
             name: value
             for rank in job.ranks
-            if not rank.environment.keys().isdisjoint(SLOWING)
+            if not (found := of_rank(job, rank)).keys().isdisjoint(SLOWING)
             for name in SLOWING
-            if (value := rank.environment.get(name))
+            if (value := found.get(name))
         },
     )
 

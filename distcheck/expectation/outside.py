@@ -10,15 +10,16 @@ from distcheck.expectation.hardware import Adapters, Outside, Socket
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.network import Link
-from distcheck.facts.pci import Nic, Pci
+from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.selection import adapters, interfaces
+from distcheck.selection.nccl_settings import of_rank
+from distcheck.selection.pci import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
-    from distcheck.facts.rank import RankFacts
 
 
 def outside(job: Job, backend: str) -> Outside | Missing:
@@ -29,7 +30,7 @@ def outside(job: Job, backend: str) -> Outside | Missing:
         return Missing(reason="several nodes are one machine and share its network adapters")
     if backend == "gloo":
         return _slowest([_socket(job, node, backend) for node in nodes])
-    found = [_adapters(node, job.ranks_on(node)) for node in _kinds(job, nodes)]
+    found = [_adapters(job, node) for node in _kinds(job, nodes)]
     unknown = next((each for each in found if isinstance(each, Missing)), None)
     if unknown is not None:
         return unknown
@@ -54,43 +55,48 @@ def _kinds(job: Job, nodes: Sequence[NodeFacts]) -> list[NodeFacts]:
     last: object = None
     for node in nodes:
         ranks = job.ranks_on(node)
-        seen = node.pci.nics if isinstance(node.pci, Pci) else node.pci
-        kind = seen, ranks[0].environment.get(adapters.HCA), _gpus(node), len(ranks)
+        seen = (node.pci.nics, node.pci.virtual) if isinstance(node.pci, Pci) else node.pci
+        kind = seen, _places(node), of_rank(job, ranks[0]).get(adapters.HCA), len(ranks)
         if kind != last:  # most nodes are of the kind before, and comparing is faster than hashing
             first.setdefault(kind, node)
             last = kind
     return list(first.values())
 
 
-def _gpus(node: NodeFacts) -> int:
-    return len(node.gpus.devices) if isinstance(node.gpus, Gpus) else 0
+def _places(node: NodeFacts) -> tuple[PciPlace | None, ...]:
+    """Return the place of each GPU of a node, None where sysfs does not show it."""
+    places = node.pci.gpus if isinstance(node.pci, Pci) else {}
+    devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
+    return tuple(None if isinstance(gpu.pci, Missing) else places.get(gpu.pci) for gpu in devices)
 
 
-def _adapters(node: NodeFacts, ranks: Sequence[RankFacts]) -> Adapters | Missing | None:
+def _adapters(job: Job, node: NodeFacts) -> Adapters | Missing | None:
     """Return the adapters that NCCL may use on a node, None if it has none."""
     if not isinstance(node.pci, Pci):
         why = f": {node.pci.reason}" if isinstance(node.pci, Missing) else ""
         return Missing(reason=f"the network adapters were not checked{why}")
-    environment = ranks[0].environment
+    ranks = job.ranks_on(node)
+    value = of_rank(job, ranks[0]).get(adapters.HCA)
     there = [nic for nic in node.pci.nics if nic.kind == "ib" and nic.active]
-    nics = [nic for nic in there if nic.usable and adapters.chosen(nic, environment.get(adapters.HCA))]
+    nics = tuple(nic for nic in there if nic.usable and adapters.chosen(nic, value))
     if not nics:
         return None
     silent = sorted(nic.name for nic in there if not nic.rate_Gbps)
     if silent:
         return Missing(reason=f"{node.name}: {silent[0]} does not report its rate")
-    found = _counted(nics, gpus=_gpus(node), ranks=len(ranks))
+    found = _counted(nics, _places(node), ranks=len(ranks), virtual=node.pci.virtual)
     return msgspec.structs.replace(
         found, there_Gbps=sum((nic.rate_Gbps or 0.0) * max(1, len(nic.ports)) for nic in there)
     )
 
 
-def _counted(nics: Sequence[Nic], *, gpus: int, ranks: int) -> Adapters:
-    """Return the fastest adapters; with only some GPUs in use, those next to them."""
-    best = max(nic.rate_Gbps or 0.0 for nic in nics)
-    fast = [nic for nic in nics if nic.rate_Gbps == best]
+def _counted(nics: tuple[Nic, ...], places: tuple[PciPlace | None, ...], *, ranks: int, virtual: bool) -> Adapters:
+    """Return the fastest of the adapters for the GPUs; with only some GPUs in use, their share."""
+    rails, gpus = _rails(nics, places, virtual=virtual), len(places)
+    best = max(nic.rate_Gbps or 0.0 for nic in rails)
+    fast = [nic for nic in rails if nic.rate_Gbps == best]
     number = len(fast) if ranks >= gpus else max(1, len(fast) * ranks // gpus)
-    # Storage adapters look like the others, so only a number that fits the number of GPUs is certain.
+    # Storage adapters may look like the others, so only a number that fits the number of GPUs is certain.
     fits = gpus > 0 and (len(fast) % gpus == 0 or gpus % len(fast) == 0)
     return Adapters(
         number,
@@ -98,6 +104,21 @@ def _counted(nics: Sequence[Nic], *, gpus: int, ranks: int) -> Adapters:
         infiniband=all(nic.link_layer == "InfiniBand" for nic in fast),
         exact=fits and len(fast) == len(nics) and ranks == gpus and all(map(adapters.served, fast)),
     )
+
+
+def _rails(nics: tuple[Nic, ...], places: tuple[PciPlace | None, ...], *, virtual: bool) -> Sequence[Nic]:
+    """Return the adapters nearest to the GPUs or, where the distance is unknown, those of the faster link layer.
+
+    NCCL takes the nearest ones, and does not connect an InfiniBand port to an Ethernet port.
+    """
+    near = [nearest(place, nics, virtual=virtual) if place else None for place in places]
+    known = [found.nics for found in near if found]
+    if known and len(known) == len(near):
+        return list({nic.name: nic for found in known for nic in found}.values())
+    layers: dict[str, list[Nic]] = {}
+    for nic in nics:
+        layers.setdefault(nic.link_layer, []).append(nic)
+    return max(layers.values(), key=lambda alike: sum(nic.rate_Gbps or 0.0 for nic in alike))
 
 
 def _slowest(links: Sequence[Socket | Missing]) -> Socket | Missing:

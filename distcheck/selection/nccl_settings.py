@@ -10,14 +10,20 @@ file) reads ~/.rccl.conf, by the user database, and /etc/rccl.conf.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
+from distcheck.facts.nccl import NcclLog
+from distcheck.facts.node import TorchBuild
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from distcheck.facts.job import Job
     from distcheck.facts.nccl import NcclFile
+    from distcheck.facts.rank import RankFacts
 
 Version = tuple[int, ...]
 """2, 23, 4."""
@@ -72,6 +78,26 @@ def settings(environment: Mapping[str, str], files: Iterable[NcclFile]) -> dict[
             if read := pair(line):
                 found.setdefault(read[0], Setting(read[1], file.path))
     return found
+
+
+def of_rank(job: Job, rank: RankFacts) -> Mapping[str, str]:
+    """Return a rank's variables and, below them, those of the configuration files that its NCCL reads."""
+    files = job.process_of(rank).nccl_files
+    return ChainMap(rank.environment, _of_files(files, *library(job, rank))) if files else rank.environment
+
+
+def library(job: Job, rank: RankFacts) -> tuple[Version, bool]:
+    """Return the version of a rank's NCCL, the one that ran before the installed one, and whether it is RCCL."""
+    installed = job.process_of(rank).installed
+    torch = (installed or job.node_of(rank)).torch
+    log = rank.run.nccl if rank.run else None
+    ran = log.version if isinstance(log, NcclLog) else ""
+    return version(ran or (installed.nccl if installed else "")), isinstance(torch, TorchBuild) and bool(torch.hip)
+
+
+@lru_cache(256)
+def _of_files(files: tuple[NcclFile, ...], nccl: Version, rccl: bool) -> dict[str, str]:  # noqa: FBT001
+    return {name: setting.value for name, setting in settings({}, in_use(files, nccl, rccl=rccl)).items()}
 
 
 def strtoll(text: str) -> tuple[int, str]:

@@ -20,10 +20,11 @@ from distcheck.rules.fabric.gid_choices import (
     wants_ipv4,
     with_infiniband,
 )
-from distcheck.rules.fabric.lines import FabricPort, alone, not_read, ranks_of, setting, settings, taken, views, where
+from distcheck.rules.fabric.lines import FabricPort, alone, not_read, ranks_of, setting, taken, views, where
 from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.wording import found, grouped, listed, named
 from distcheck.selection.gids import INDEX, V2, number, usable
+from distcheck.selection.nccl_settings import of_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -262,7 +263,7 @@ def ib_pkey(job: Job) -> Iterator[Outcome]:
     keys: dict[tuple[int, int | None], list[tuple[RankFacts, FabricPort]]] = {}
     for view in views(job):
         for rank in view.ranks:
-            index = number(settings(job, rank), _PKEY, 0)
+            index = number(of_rank(job, rank), _PKEY, 0)
             for line in taken(view):
                 if line.port.link_layer == "InfiniBand" and line.port.pkey_slots:
                     keys.setdefault((index, line.port.partition_keys.get(index)), []).append((rank, line))

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.infiniband import Gid
 from distcheck.facts.rank import RankFacts
-from distcheck.rules.fabric.lines import FabricPort, setting, settings, taken, views
+from distcheck.rules.fabric.lines import FabricPort, setting, taken, views
 from distcheck.rules.wording import grouped
 from distcheck.selection.gids import INDEX, V2, address, chosen, number, usable
 from distcheck.selection.interfaces import subnet
+from distcheck.selection.nccl_settings import of_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,7 +63,7 @@ def gid_choices(job: Job, *, by_hand: bool) -> list[GidChoice]:
     found = []
     for view in views(job):
         for rank in view.ranks:
-            values = settings(job, rank)
+            values = of_rank(job, rank)
             if (number(values, INDEX, -1) >= 0) is by_hand:
                 for line in taken(view):
                     if line.port.link_layer == "Ethernet" and line.port.gid_slots:

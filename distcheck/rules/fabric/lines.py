@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
@@ -13,9 +12,10 @@ from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import NotChecked
 from distcheck.rules.wording import grouped, listed, once
 from distcheck.selection.adapters import HCA, allows, off
+from distcheck.selection.nccl_settings import of_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 
 class FabricPort(NamedTuple):
@@ -73,7 +73,7 @@ def views(job: Job) -> tuple[View, ...]:
     for node in job.nodes:
         if not isinstance(node.infiniband, Infiniband):
             continue
-        ranks = tuple(rank for rank in job.ranks_on(node) if not off(settings(job, rank)))
+        ranks = tuple(rank for rank in job.ranks_on(node) if not off(of_rank(job, rank)))
         if ranks:
             values = {setting(job, rank, HCA) for rank in ranks}
             lines = tuple(FabricPort(node, hca, port) for hca in node.infiniband.hcas for port in hca.ports)
@@ -95,15 +95,9 @@ def _gap(node: NodeFacts) -> str:
     return node.infiniband.unread if isinstance(node.infiniband, Infiniband) else ""
 
 
-def settings(job: Job, rank: RankFacts) -> Mapping[str, str]:
-    """Return a rank's variables and, below them, its node's NCCL configuration files."""
-    network = job.node_of(rank).network
-    return ChainMap(rank.environment, network.nccl_files) if network else rank.environment
-
-
 def setting(job: Job, rank: RankFacts, name: str) -> str:
     """Return the effective value of an NCCL variable, '' if it is not set."""
-    return settings(job, rank).get(name, "")
+    return of_rank(job, rank).get(name, "")
 
 
 def taken(view: View) -> tuple[FabricPort, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
@@ -14,6 +15,7 @@ from distcheck.rules.gpu.nodes import at, seen
 from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.wording import grouped, once
 from distcheck.selection.adapters import HCA, chosen, off, overridden, served
+from distcheck.selection.nccl_settings import of_rank
 from distcheck.selection.pci import DISTANCES, ON_SWITCH, Distance, Near, nearest
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ def ways(job: Job) -> list[tuple[Take, Routes]]:
 
     It is worked out once for GPUs at the same place among the same adapters with the same NCCL_IB_HCA.
     """
-    by_list = ranks_by(job, lambda rank: (rank.environment.get(HCA),) if _over_ib(rank) else None)
+    by_list = ranks_by(job, partial(_list, job))
     lists = {id(rank): value for (value,), ranks in by_list.items() for rank in ranks}
     trees: dict[tuple[tuple[Nic, ...], bool], dict[tuple[PciPlace, str | None], Routes | None]] = {}
     found = []
@@ -110,8 +112,10 @@ def ways(job: Job) -> list[tuple[Take, Routes]]:
     return found
 
 
-def _over_ib(rank: RankFacts) -> bool:
-    return not off(rank.environment) and not overridden(rank.environment)
+def _list(job: Job, rank: RankFacts) -> tuple[str | None] | None:
+    """Return a rank's NCCL_IB_HCA, None if its NCCL does not choose among the adapters."""
+    settings = of_rank(job, rank)
+    return None if off(settings) or overridden(settings) else (settings.get(HCA),)
 
 
 def _ways(place: PciPlace, there: tuple[Nic, ...], value: str | None, *, virtual: bool) -> Routes | None:

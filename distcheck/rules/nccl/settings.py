@@ -6,12 +6,10 @@ import shlex
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from distcheck.facts.job import Collectives
-from distcheck.facts.nccl import NcclLog
-from distcheck.facts.node import TorchBuild
 from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.nccl.tables import tables
 from distcheck.rules.wording import brief, once
-from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, in_use, settings, strtoll, version
+from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, in_use, library, settings, strtoll
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -67,7 +65,7 @@ def alike(job: Job) -> tuple[Alike, ...]:
 
     def read(rank: RankFacts) -> tuple[tuple[tuple[str, str], ...], tuple[NcclFile, ...], Version, bool]:
         own = tuple(item for item in rank.environment.items() if item[0].startswith(PREFIXES))
-        return own, job.process_of(rank).nccl_files, *_library(job, rank)
+        return own, job.process_of(rank).nccl_files, *library(job, rank)
 
     groups = []
     for (own, there, nccl, rccl), ranks in ranks_by(job, read).items():
@@ -76,15 +74,6 @@ def alike(job: Job) -> tuple[Alike, ...]:
         kept = {name: setting for name, setting in found.items() if name.startswith(PREFIXES)}
         groups.append(Alike(kept, nccl, rccl, ranks, files))
     return tuple(groups)
-
-
-def _library(job: Job, rank: RankFacts) -> tuple[Version, bool]:
-    """Return the version of a rank's NCCL, the one that ran before the installed one, and whether it is RCCL."""
-    installed = job.process_of(rank).installed
-    torch = (installed or job.node_of(rank)).torch
-    log = rank.run.nccl if rank.run else None
-    ran = log.version if isinstance(log, NcclLog) else ""
-    return version(ran or (installed.nccl if installed else "")), isinstance(torch, TorchBuild) and bool(torch.hip)
 
 
 def uses_nccl(job: Job) -> bool:

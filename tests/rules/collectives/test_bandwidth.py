@@ -1,5 +1,6 @@
 """The bandwidth rules: against a threshold, against the hardware, and where not judged."""
 
+import machines
 import msgspec
 import pytest
 
@@ -7,16 +8,18 @@ from distcheck.expectation.baseline import of
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Fabric, GpuHealth, NvLinks, PcieLink
 from distcheck.facts.job import Collectives, Measurement
-from distcheck.facts.nccl import NcclGraph, NcclLog
+from distcheck.facts.nccl import NcclFile, NcclGraph, NcclLog
 from distcheck.facts.network import Link, NetworkFacts
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.facts.rank import RankRun
+from distcheck.probe import pci
 from distcheck.rules import all_rules
 
 replace = msgspec.structs.replace
 GIB = 1 << 30
 MIB = 1 << 20
 HOPPER = NvLinks(active=(True,) * 18, remote=("switch",) * 18, version=6, speed_MBps=26562)
+AMPERE = NvLinks(active=(True,) * 12, remote=("switch",) * 12, version=4, speed_MBps=25781)
 FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda _: 1.0, "all_to_all": lambda n: (n - 1) / n}
 FAMILY = "performance"
 
@@ -197,10 +200,13 @@ def test_sizes_dominated_by_latency_are_not_judged(measured, said):
 
 
 def test_a_setting_that_explains_a_shortfall_is_named_and_makes_it_a_warning(measured, said, change):
-    job = change.environment(measured({"all_reduce": 10.0}), None, NCCL_P2P_DISABLE="1")
-    rules, result = said(job)
-    assert rules == [("perf-below-expectation", "warning")]
-    assert "NCCL_P2P_DISABLE=1 may slow it" in result.findings[0].evidence["from"]
+    job = measured({"all_reduce": 10.0})
+    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=("NCCL_P2P_DISABLE=1",))
+    by_variable = change.environment(job, None, NCCL_P2P_DISABLE="1")
+    for slowed in by_variable, change.process(job, None, nccl_files=(file,)):
+        rules, result = said(slowed)
+        assert rules == [("perf-below-expectation", "warning")]
+        assert "NCCL_P2P_DISABLE=1 may slow it" in result.findings[0].evidence["from"]
 
 
 def test_fewer_active_links_lower_the_expectation(measured, said):
@@ -251,6 +257,49 @@ def test_adapters_that_the_user_excluded_do_not_count(measured, said, change):
     rules, result = said(change.environment(job, None, NCCL_IB_HCA="=mlx5_0,mlx5_1"))
     assert rules == [("perf-below-expectation", "error")]
     assert "2 adapters x 400 Gb/s" in result.findings[0].message
+
+
+@pytest.mark.parametrize(("number", "rules"), [(8, ["perf-below-expectation"]), (2, [])])
+def test_adapters_that_a_configuration_file_excludes_do_not_count(measured, said, change, number, rules):
+    job = measured({"all_reduce": 90.0}, nodes=2, nics=adapters(), nccl=nvls(algorithm="RING/SIMPLE"))
+    line = f"NCCL_IB_HCA={','.join(f'mlx5_{n}' for n in range(number))}"
+    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=(line,))
+    job = change.process(job, None, nccl_files=(file,))
+    assert [rule for rule, _ in said(job)[0]] == rules
+    assert said(change.environment(job, None, NCCL_IB_HCA=""))[0] == [("perf-below-expectation", "error")]
+
+
+@pytest.mark.parametrize("layer", ["Ethernet", "InfiniBand"])
+def test_adapters_for_storage_do_not_count(measured, said, change, tmp_path, layer):
+    path = ("pci0000:20", "0000:20:01.0", "0000:21:00.")
+    storage = tuple(
+        machines.Card((*path[:2], f"{path[2]}{n}"), 3, ib=f"mlx5_{4 + n}", link=layer, gbps=200) for n in range(2)
+    )
+    machine = machines.DGX_A100._replace(cards=(*machines.DGX_A100.cards, *storage))
+    tree = pci.collect(machines.write(tmp_path, machine))
+    several = {"nodes": 4, "nccl": nvls(algorithm="RING/SIMPLE"), "nics": tree.nics, "links": AMPERE}
+
+    def job(busbw):
+        found = measured({"all_reduce": busbw}, **several)
+        for n, node in enumerate(found.nodes):
+            addresses = zip(node.gpus.devices, machines.gpus(machine), strict=True)
+            devices = tuple(replace(gpu, pci=address) for gpu, address in addresses)
+            found = change.node(found, n, gpus=replace(node.gpus, devices=devices), pci=tree)
+        return found
+
+    assert said(job(190.0))[1].findings == ()
+    rules, result = said(job(160.0))
+    assert rules == [("perf-below-expectation", "warning")]
+    assert "8 adapters x 200 Gb/s" in result.findings[0].message
+
+
+def test_adapters_at_unknown_places_are_counted_by_link_layer(measured, said):
+    nics = (*adapters(2), *(replace(nic, name=f"{nic.name}_bond") for nic in adapters(2, layer="Ethernet")))
+    assert said(measured({"all_reduce": 90.0}, nodes=4, nics=nics, nccl=nvls(algorithm="RING/SIMPLE")))[0] == []
+    unlike = (*adapters(8, 200.0, "Ethernet"), replace(adapters(1)[0], name="mlx5_ib"))
+    rules, result = said(measured({"all_reduce": 40.0}, nodes=4, nics=unlike))
+    assert rules == [("perf-below-expectation", "warning")]
+    assert "8 adapters x 200 Gb/s" in result.findings[0].message
 
 
 def test_the_slowest_nodes_adapters_count(measured, said, change):

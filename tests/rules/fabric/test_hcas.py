@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from hcas import infiniband, roce
 
+from distcheck.facts.nccl import NcclFile
+
 RAILS = [infiniband(f"mlx5_{n}") for n in (0, 1, 10, 11)]
 NODE2 = ((2, 3), ("node2",))
 ALL = ((0, 1, 2, 3), ("node1", "node2"))
@@ -86,3 +88,10 @@ def test_ranks_with_one_adapter_each_are_compared_by_rank(fabric, told, change):
     for place, rail in ((0, "=mlx5_0"), (1, "=mlx5_1"), (2, "=mlx5_0"), (3, "=mlx5_0")):
         job = change.environment(job, place, NCCL_IB_HCA=rail)
     assert told(job) == []
+
+
+def test_a_list_in_a_configuration_file_is_read_below_the_variable(fabric, told, change):
+    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=("NCCL_IB_HCA=mlx4",))
+    job = change.process(fabric(RAILS, RAILS), None, nccl_files=(file,))
+    assert told(job) == [("ib-hca-no-match", "error", *ALL)]
+    assert told(change.environment(job, None, NCCL_IB_HCA="mlx5")) == []

@@ -8,6 +8,7 @@ import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuHealth
+from distcheck.facts.nccl import NcclFile
 from distcheck.facts.pci import Pci
 from distcheck.probe import pci
 
@@ -200,6 +201,16 @@ def test_the_list_is_read_as_nccl_reads_it(on, says, value, far):
 )
 def test_it_is_silent_if_a_plugin_or_topology_file_decides(on, says, variables):
     assert says(on(machines.DGX_H100, machines.DGX_H100, NCCL_IB_HCA="=mlx5_0", **variables)) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"), [(("NCCL_IB_HCA==mlx5_0",), 1), (("NCCL_IB_HCA==mlx5_0", "NCCL_IB_DISABLE=1"), 0)]
+)
+def test_a_configuration_file_is_read_like_the_variables(on, change, says, lines, found):
+    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=lines)
+    job = change.process(on(machines.DGX_H100, machines.DGX_H100), None, nccl_files=(file,))
+    assert len(says(job)) == found
+    assert says(change.environment(job, None, NCCL_IB_HCA="")) == []
 
 
 @pytest.mark.parametrize("variables", [{"NCCL_IB_DISABLE": "true"}, {"NCCL_NET_PLUGIN": "none"}, {"NCCL_NET": "ib"}])
