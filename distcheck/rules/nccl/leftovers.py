@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from distcheck.facts.gpu import Gpus
 from distcheck.facts.pci import Pci
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import adapters, plugin_adapters
@@ -32,9 +33,10 @@ def nccl_debugging_vars_left(job: Job) -> Iterator[Outcome]:
 
     NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and NCCL_IB_DISABLE turn the fast paths off, and NCCL_ALGO, NCCL_PROTO or
     NCCL_MAX_NCHANNELS replace NCCL's choice. NCCL's user guide lists them under Debugging, with the advice not to keep
-    them in scripts. Found by their effective values, configuration files included. It is a warning if peer-to-peer or
-    shared memory are off where ranks share a node, or if InfiniBand is off on a node with an active adapter; otherwise
-    an info. Values that differ across the ranks are reported by nccl-env-differs alone.
+    them in scripts. Found by their effective values, configuration files included. It is a warning if ranks share a
+    node and shared memory is off, or peer-to-peer although NVML reports that two of its GPUs have it, or if InfiniBand
+    is off on a node with an active adapter; otherwise an info. accelerate turns peer-to-peer off for GeForce RTX 40
+    cards, which have none. Values that differ across the ranks are reported by nccl-env-differs alone.
 
     Fix: unset them and measure again with ``distcheck bandwidth``.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#debugging
@@ -82,8 +84,12 @@ def _without_ib(group: Alike) -> str:
 
 def _hurts(job: Job, groups: tuple[Alike, ...], name: str) -> bool:
     nodes = [node for node in job.nodes if job.ranks_on(node)]
-    if name in {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"}:
-        return any(len(job.ranks_on(node)) > 1 for node in nodes)
+    shared = [node for node in nodes if len(job.ranks_on(node)) > 1]
+    if name == "NCCL_P2P_DISABLE":
+        seen = [node.gpus for node in shared if isinstance(node.gpus, Gpus)]
+        return any(pair.read == 0 for gpus in seen for pair in gpus.peer_access)
+    if name == "NCCL_SHM_DISABLE":
+        return bool(shared)
     return name == _without_ib(groups[0]) and len(nodes) > 1 and any(adapters(node) for node in nodes)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from rules.conftest import LAUNCHERS, replace
 
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import PeerAccess
 from distcheck.facts.job import Collectives
 from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
 from distcheck.facts.pci import Nic, Pci, PciPlace
@@ -375,7 +377,7 @@ def with_adapter(job, change, link_layer):
 @pytest.mark.parametrize(
     ("variables", "severity"),
     [
-        ({"NCCL_P2P_DISABLE": "1"}, "warning"),
+        ({"NCCL_P2P_DISABLE": "1"}, "info"),
         ({"NCCL_SHM_DISABLE": "1"}, "warning"),
         ({"NCCL_IB_DISABLE": "1"}, "info"),
         ({"NCCL_NVLS_ENABLE": "0"}, "info"),
@@ -386,6 +388,18 @@ def with_adapter(job, change, link_layer):
 def test_nccl_debugging_vars_left_warns_of_a_fast_path_that_is_off(job, change, says, variables, severity):
     found = says(change.environment(job, None, **variables))
     assert found == ([("nccl-debugging-vars-left", severity, (0, 1, 2, 3))] if severity else [])
+
+
+@pytest.mark.parametrize(
+    ("per_node", "read", "severity"),
+    [(2, 0, "warning"), (1, 0, "info"), (2, 1, "info"), (2, Missing(reason="NVML error 999: Unknown Error"), "info")],
+)
+def test_p2p_that_is_off_is_a_warning_where_gpus_could_use_it(job_of, change, says, per_node, read, severity):
+    job = change.environment(job_of(2, per_node, gpus=2), None, NCCL_P2P_DISABLE="1")
+    pair = PeerAccess(gpus=(0, 1), read=read, write=0, nvlink=1)
+    for n, node in enumerate(job.nodes):
+        job = change.node(job, n, gpus=replace(node.gpus, peer_access=(pair,)))
+    assert says(job) == [("nccl-debugging-vars-left", severity, tuple(range(2 * per_node)))]
 
 
 def test_infiniband_turned_off_beside_an_adapter_is_a_warning(job, change, says):
