@@ -10,6 +10,8 @@ from distcheck.facts.job import Job
 from distcheck.facts.network import Link, PeerTrial
 from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
+from distcheck.rules.collectives.nccl_logs import logged, nodes_in_use
+from distcheck.rules.fabric.lines import FabricPort, taken, views
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.network import rates
 from distcheck.rules.network.attempts import Way, Ways, interface_name, nothing_arrived, reason, stalled
@@ -157,7 +159,8 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
     Found by comparing the links' reported speeds across the nodes, and by sending 2 MiB from node to node. A node is
     slow when every path to it, or every path from it, is at less than 20 % of the rate between the others, and stays
     below when its fastest path is measured again while the other nodes are idle. Where a long round trip decides how
-    long 2 MiB take, the rate is not judged.
+    long 2 MiB take, the rate is not judged. It is an info where NCCL uses InfiniBand or RoCE adapters on all nodes, and
+    none of this interface.
 
     Fix: check the cable and the switch port.
     """
@@ -174,17 +177,34 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
         reasons += [measured.slow[node.key].text] if node.key in measured.slow else []
         if reasons:
             name = interface_name(job, node)
+            adapters = _adapters_beside(job, node, name)
             yield found(
                 job,
                 job.ranks_on(node),
-                f"the network of {node.name} is slow: {'; '.join(reasons)}",
+                f"the network of {node.name} is slow: {'; '.join(reasons)}"
+                + (f"; NCCL uses {listed(adapters, most=2)}" if adapters else ""),
                 Fix("Check the cable, the switch port and the members of a bond.", (f"ethtool {name}",)),
-                severity="warning",
+                severity="info" if adapters else "warning",
                 scope="node",
                 owner="admin",
                 confirmed=False,
                 evidence={f"reason {n}": text for n, text in enumerate(reasons, start=1)} if len(reasons) > 1 else {},
             )
+
+
+@once
+def _adapters(job: Job) -> dict[str, tuple[FabricPort, ...]]:
+    """Return the ports that NCCL uses, by node; empty if it uses sockets somewhere."""
+    used = {view.node.key: taken(view) for view in views(job) if not view.adapters.libibverbs}
+    sockets = any(t.log.network == "Socket" for t in logged(job))
+    return used if all(used.get(node.key) for node in nodes_in_use(job)) and not sockets else {}
+
+
+def _adapters_beside(job: Job, node: NodeFacts, interface: str) -> list[str]:
+    """Return the ports that NCCL uses on a node, empty if it uses this interface."""
+    ports = _adapters(job).get(node.key, ())
+    roce = {gid.interface for line in ports for gid in line.port.gids.values()}
+    return [] if interface in roce else [line.name for line in ports]
 
 
 def _usual_speed(links: Iterable[Link | None]) -> float:

@@ -8,7 +8,10 @@ import random
 import pytest
 
 from distcheck.facts.base import Missing
+from distcheck.facts.infiniband import Gid, Hca, HcaPort, Infiniband
+from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Interface, Link, NetworkFacts, PeerTrial, Resolution, Transfer
+from distcheck.facts.rank import RankRun
 from distcheck.rollcall.peers import choose
 from distcheck.rollcall.protocol import PeerDoor
 from distcheck.rules.network.ephemeral_ports import opened
@@ -653,6 +656,38 @@ def test_a_link_that_negotiated_less_than_the_others_is_a_warning(of, change, on
     assert finding.message == (
         "the network of node2 is slow: eth0 runs at 1000 Mbit/s, the links of other nodes at 100000"
     )
+
+
+@pytest.mark.parametrize(
+    ("layers", "interface", "variables", "severity"),
+    [
+        (["InfiniBand"] * 4, "", {}, "info"),
+        (["Ethernet"] * 4, "ens1", {}, "info"),
+        (["Ethernet"] * 4, "eth0", {}, "warning"),
+        (["InfiniBand"] * 3, "", {}, "warning"),
+        (["InfiniBand"] * 4, "", {"NCCL_IB_DISABLE": "1"}, "warning"),
+        (["InfiniBand"] * 4, "", {"NCCL_IB_HCA": "^mlx5"}, "warning"),
+    ],
+)
+def test_a_slow_link_beside_the_adapters_of_nccl_is_an_info(of, change, judge, layers, interface, variables, severity):
+    job = change.environment(of(4, 2, gpus=2), None, **variables)
+    for n, layer in enumerate(layers):
+        gids = {3: Gid(address="", interface=interface)} if interface else {}
+        port = HcaPort(number=1, link_layer=layer, state="ACTIVE", gids=gids)
+        job = change.node(job, n, infiniband=Infiniband(hcas=(Hca(name="mlx5_0", ports=(port,)),)))
+    job = change.node(job, 1, network=network(2, link(2, speed_Mbps=1000)))
+    (finding,) = judge(job, "paths").findings
+    assert (finding.rule, finding.severity, finding.nodes) == ("net-nic-down-or-slow", severity, ("node2",))
+    assert finding.message.endswith("at 100000; NCCL uses mlx5_0:1") is (severity == "info")
+
+
+def test_a_slow_link_is_a_warning_where_nccl_logged_that_it_uses_sockets(of, change, judge):
+    port = HcaPort(number=1, link_layer="InfiniBand", state="ACTIVE")
+    job = change.node(of(4, 2, gpus=2), None, infiniband=Infiniband(hcas=(Hca(name="mlx5_0", ports=(port,)),)))
+    job = change.node(job, 1, network=network(2, link(2, speed_Mbps=1000)))
+    job = change.rank(job, 0, run=RankRun(pid=1, step="done", outcome="done", nccl=NcclLog(network="Socket")))
+    (finding,) = judge(job, "paths").findings
+    assert finding.severity == "warning"
 
 
 def test_the_slower_of_two_links_is_named_with_the_speed_of_the_other(of, change, only):
