@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpus
+from distcheck.facts.gpu import GpuProcess, Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix
-from distcheck.rules.gpu.readings import Reading, by_node, judged, not_read, number, on_grace, readings
+from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.gpu.readings import Reading, by_node, findings, judged, not_read, number, on_grace, readings
 from distcheck.rules.wording import grouped, listed, numbers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 _MUCH_BYTES = 1 << 30
 """More than a driver and a display need."""
@@ -22,11 +23,21 @@ _BUSY_PERCENT = 20
 _EXCLUSIVE, _PROHIBITED = (1, 3), 2
 
 
-def _shares(reading: Reading) -> bool:
-    """Return whether the Multi-Process Service runs on a GPU, as server process or daemon."""
-    gpus = reading.node.gpus
+def _clients(reading: Reading) -> tuple[GpuProcess, ...]:
+    """Return the processes that compute on a GPU through the Multi-Process Service."""
     clients = reading.health.mps_processes
-    return bool(clients and not isinstance(clients, Missing)) or (isinstance(gpus, Gpus) and gpus.mps_daemon)
+    return () if isinstance(clients, Missing) else clients
+
+
+def _shares(reading: Reading) -> bool:
+    """Return whether the Multi-Process Service runs on a GPU, seen by its clients or the daemon."""
+    gpus = reading.node.gpus
+    return bool(_clients(reading)) or (isinstance(gpus, Gpus) and gpus.mps_daemon)
+
+
+def _pids(processes: Collection[GpuProcess]) -> str:
+    """Return the numbers of processes: process 4711, processes 4711 and 4712."""
+    return f"{'process' if len(processes) == 1 else 'processes'} {listed([str(each.pid) for each in processes])}"
 
 
 def _others(reading: Reading) -> str:
@@ -35,10 +46,9 @@ def _others(reading: Reading) -> str:
         return ""  # each MIG device has its own users
     health, used = reading.health, number(reading.gpu.memory_used_bytes)
     if health.processes and not isinstance(health.processes, Missing):
-        pids = listed([str(process.pid) for process in health.processes])
         held = sum(process.memory_bytes or 0 for process in health.processes)
         words = f", with {held / 1e9:.1f} GB of its memory" if held else ""
-        return f"in use by {'process' if len(health.processes) == 1 else 'processes'} {pids}{words}"
+        return f"in use by {_pids(health.processes)}{words}"
     otherwise = on_grace(reading) or health.display is True
     if used > _MUCH_BYTES and not otherwise:
         return f"{used / 1e9:.1f} GB of its memory in use by processes that are hidden from here"
@@ -173,19 +183,27 @@ def gpu_exclusive_mode(job: Job) -> Iterator[Outcome]:
     A second process gets ``CUDA error: all CUDA-capable devices are busy or unavailable``: a rank that takes the wrong
     GPU first, a data loader that touches CUDA, or a process of an earlier job that has not ended.
 
-    Found by NVML's compute mode. A warning: a job with one process per GPU that calls ``set_device`` first is not
-    affected.
+    Found by NVML's compute mode. It is a warning where another process is on the GPU or several ranks take it, and else
+    an info: a job with one process per GPU that calls ``set_device`` first is not affected. The Multi-Process Service
+    counts as one process.
 
     Fix: call ``torch.cuda.set_device(local_rank)`` before anything else; ``sudo nvidia-smi -c DEFAULT``.
+
+    See: https://docs.nvidia.com/deploy/mps/
     """
-    yield from judged(
-        job,
-        lambda r: "compute mode exclusive: one process at a time" if r.health.compute_mode in _EXCLUSIVE else "",
-        Fix(
-            "Have every process take its GPU before any other CUDA call, or set the default mode.",
-            ('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))', "sudo nvidia-smi -i {gpu} -c DEFAULT"),
-        ),
+
+    def say(reading: Reading, *, crowded: bool) -> str:
+        several = bool(_others(reading)) or (len(reading.ranks) > 1 and not _shares(reading))
+        return "compute mode exclusive: one process at a time" if several is crowded else ""
+
+    exclusive = [reading for reading in readings(job) if reading.health.compute_mode in _EXCLUSIVE]
+    fix = Fix(
+        "Have every process take its GPU before any other CUDA call, or set the default mode.",
+        ('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))', "sudo nvidia-smi -i {gpu} -c DEFAULT"),
     )
+    severity: Severity = "info" if "node" in job.asked.looks else "warning"
+    yield from judged(job, partial(say, crowded=True), fix, among=exclusive, severity=severity)
+    yield from findings(judged(job, partial(say, crowded=False), fix, among=exclusive, severity="info"))
 
 
 @rule("gpu", scope="gpu")
@@ -245,23 +263,27 @@ def gpu_mps_active(job: Job) -> Iterator[Outcome]:
     down the others: ``CUDA_ERROR_MPS_RPC_FAILURE``. NCCL connects processes on one GPU only from 2.30 on, with
     NCCL_MULTI_RANK_GPU_ENABLE=1.
 
-    Found by its processes in NVML's list, or by the daemon nvidia-cuda-mps-control. A warning.
+    Found by its processes in NVML's list, or by the daemon nvidia-cuda-mps-control. It is a warning where other
+    processes use the job's GPUs through it; one rank per GPU works with it as without it. For ``distcheck node`` it is
+    an info, because a job may be running.
 
     Fix: ``echo quit | nvidia-cuda-mps-control`` if it is not needed.
 
-    See: https://docs.nvidia.com/deploy/mps/
+    See: https://docs.nvidia.com/deploy/mps/, https://github.com/NVIDIA/nccl/issues/418
     """
     yield from not_read(job)
     using = [reading for reading in readings(job) if reading.used and _shares(reading)]
     for group in grouped(using, lambda reading: reading.node.key).values():
         node = group[0].node
+        clients = {process.pid: process for reading in group for process in _clients(reading)}
+        users = f", in use by {_pids(clients.values())}" if clients else ""
         yield Finding(
-            severity="warning",
+            severity="warning" if clients and "node" not in job.asked.looks else "info",
             scope="node",
             owner="unknown",
             ranks=numbers_of(rank for reading in group for rank in reading.ranks),
             nodes=(node.name,),
-            message=f"{node.name}: NVIDIA's Multi-Process Service is active",
+            message=f"{node.name}: NVIDIA's Multi-Process Service is active{users}",
             evidence={"gpus": listed([str(reading.gpu.index) for reading in group], most=16)},
             fix=Fix(
                 "Stop it if it is not needed.",

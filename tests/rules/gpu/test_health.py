@@ -141,7 +141,7 @@ AT_GPU_3 = [
     ("processes 4711:- 4712:-", "gpu-other-processes", "warning", False, "in use by processes 4711 and 4712"),
     ("memory.used 9000000000", "gpu-other-processes", "warning", False, "8.4 GB of its memory in use"),
     ("utilisation 97", "gpu-utilisation-before-start", "warning", False, "97 % busy"),
-    ("compute_mode 3", "gpu-exclusive-mode", "warning", False, "one process at a time"),
+    ("compute_mode 3", "gpu-exclusive-mode", "info", False, "one process at a time"),
     ("compute_mode 2", "gpu-prohibited-mode", "error", False, "CUDA cannot use it"),
     ("persistence 0", "gpu-persistence-off", "info", False, "persistence mode is off"),
     ("mps_processes 4711:1000", "gpu-mps-active", "warning", False, "Multi-Process Service is active"),
@@ -321,7 +321,27 @@ def test_a_usable_imex_channel_is_silent(on, says, change):
 def test_the_mps_daemon_is_found_without_nvml(on, says, change):
     job = on(H200 + "processes 4711:-\n")
     job = change.node(job, 0, gpus=replace(job.nodes[0].gpus, mps_daemon=True))
-    assert says(job) == [("gpu-mps-active", "warning", tuple(range(8)), ("node1",))]
+    assert says(job) == [("gpu-mps-active", "info", tuple(range(8)), ("node1",))]
+
+
+def test_mps_is_a_warning_where_other_processes_compute_through_it(on, says, judge):
+    job = on(H200 + "3.mps_processes 4711:1000 4712:1000\n")
+    assert says(job) == [("gpu-mps-active", "warning", (3,), ("node1",))]
+    (finding,) = judge(job).findings
+    assert finding.message.endswith("Multi-Process Service is active, in use by processes 4711 and 4712")
+
+
+def test_an_exclusive_gpu_is_a_warning_where_it_gets_a_second_process(on, change, says):
+    exclusive = H200 + "3.compute_mode 3\n"
+    busy = says(on(exclusive + "3.processes 4711:-\n"))
+    assert sorted(busy) == [
+        ("gpu-exclusive-mode", "warning", (3,), ("node1",)),
+        ("gpu-other-processes", "warning", (3,), ("node1",)),
+    ]
+    shared = change.rank(on(exclusive), 4, gpu="GPU-03")
+    assert ("gpu-exclusive-mode", "warning", (3, 4), ("node1",)) in says(shared)
+    mps = change.node(shared, 0, gpus=replace(shared.nodes[0].gpus, mps_daemon=True))
+    assert ("gpu-exclusive-mode", "info", (3, 4), ("node1",)) in says(mps)
 
 
 def test_a_node_by_itself_may_have_a_job_running(on, says):
@@ -330,6 +350,8 @@ def test_a_node_by_itself_may_have_a_job_running(on, says):
         ("gpu-other-processes", "info"),
         ("gpu-utilisation-before-start", "info"),
     }
+    through_mps = on(H200 + "3.mps_processes 4711:1000\n", looks=("node", "gpu"))
+    assert says(through_mps) == [("gpu-mps-active", "info", (3,), ("node1",))]
 
 
 def test_a_grace_whose_driver_has_no_numa_node(on, says):
