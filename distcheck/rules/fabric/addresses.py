@@ -22,6 +22,7 @@ from distcheck.rules.fabric.gid_choices import (
 )
 from distcheck.rules.fabric.lines import FabricPort, alone, not_read, ranks_of, setting, taken, views, where
 from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.nccl.settings import removal
 from distcheck.rules.wording import found, grouped, listed, named
 from distcheck.selection.gids import INDEX, V2, number, usable
 from distcheck.selection.nccl_settings import of_rank
@@ -67,7 +68,7 @@ def _index(job: Job, choices: list[GidChoice], what: str, severity: Severity) ->
         Fix(
             f"Unset {INDEX}: NCCL 2.21 and later choose the RoCE v2 entry themselves. With an older NCCL, set the "
             "index of the RoCE v2 entry with the node's IPv4 address.",
-            (f"unset {INDEX}", *_SHOW),
+            (removal(job, ranks[0], INDEX), *_SHOW),
         ),
         severity=severity,
         evidence={INDEX: values} | tables(ports_of(choices)),

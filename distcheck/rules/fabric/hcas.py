@@ -21,13 +21,14 @@ from distcheck.rules.fabric.lines import (
     where,
 )
 from distcheck.rules.finding import Fix, Severity
-from distcheck.rules.nccl.settings import alike
+from distcheck.rules.nccl.settings import alike, removal
 from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of
 from distcheck.selection.adapters import HCA, allows, items_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from distcheck.facts.rank import RankFacts
     from distcheck.rules.finding import Finding
 
 
@@ -64,7 +65,7 @@ def ib_hca_no_match(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: {HCA}={brief(value, 60)} selects none of the active ports {where(active)}",
-            _correct(active),
+            _correct(job, ranks[0], active),
             severity="warning" if value.startswith("^") else "error",
             evidence={HCA: value} | shown(active),
         )
@@ -78,7 +79,7 @@ def ib_hca_no_match(job: Job) -> Iterator[Outcome]:
                 job,
                 ranks,
                 f"{named(job, ranks)}: {listed([repr(i) for i in odd])} in {HCA}={brief(value, 60)}: {why}",
-                _correct([line for view in where_set for line in taken(view)]),
+                _correct(job, ranks[0], [line for view in where_set for line in taken(view)]),
                 severity="warning",
                 evidence={HCA: value, "adapters": sorted(names)},
             )
@@ -88,11 +89,11 @@ def _hit(value: str, item: str, name: str) -> bool:
     return name == item if value.removeprefix("^").startswith("=") else name.startswith(item)
 
 
-def _correct(lines: list[FabricPort]) -> Fix:
+def _correct(job: Job, rank: RankFacts, lines: list[FabricPort]) -> Fix:
     names = sorted({line.hca.name for line in lines if line.port.link_layer == lines[0].port.link_layer})
     return Fix(
         f"Unset {HCA}, or name the adapters as they are on the nodes, without blanks.",
-        (f"unset {HCA}", f"export {HCA}=={','.join(names)}", "ls /sys/class/infiniband"),
+        (removal(job, rank, HCA), f"export {HCA}=={','.join(names)}", "ls /sys/class/infiniband"),
     )
 
 

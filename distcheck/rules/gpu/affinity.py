@@ -123,7 +123,7 @@ def gpu_far_from_nic(job: Job) -> Iterator[Outcome]:
             adapters[id(take)] = found.down.nics[0].name
             down.append((take, f"{_gets(take, found)}; {_verb(found.down)} {_where(found.down)} but down"))
     for alike in by_picture(left_out):
-        yield _finding(job, alike, _list_of(alike[0][0].node), scope="rank", owner="user")
+        yield _finding(job, alike, _list_of(alike[0][0]), scope="rank", owner="user")
     for alike in by_picture(down):
         name = adapters[id(alike[0][0])]
         fix = Fix(
@@ -168,12 +168,13 @@ def _usual(job: Job, take: Take, wanted: Near) -> bool:
     return 2 * near > others.total() - 1
 
 
-def _list_of(node: NodeFacts) -> Fix:
-    near = by_gpu(node.pci) if isinstance(node.pci, Pci) else {}
+def _list_of(take: Take) -> Fix:
+    near = by_gpu(take.node.pci) if isinstance(take.node.pci, Pci) else {}
     names = dict.fromkeys(nic.name for found in near.values() for nic in found.nics)
+    unset = [f"unset {HCA}"] if HCA in take.rank.environment else []  # else a configuration file sets it
     return Fix(
         f"Unset {HCA} so that NCCL chooses, or have it name the adapter next to every GPU.",
-        (f"unset {HCA}", f"export {HCA}=={','.join(names)}", "nvidia-smi topo -m"),
+        (*unset, f"export {HCA}=={','.join(names)}", "nvidia-smi topo -m"),
     )
 
 

@@ -133,6 +133,11 @@ def undo(name: str, setting: Setting) -> str:
     return f"{_sudo(setting)}sed -i {shlex.quote(f'/^{name}=/d')} {shlex.quote(setting.origin)}"
 
 
+def removal(job: Job, rank: RankFacts, name: str) -> str:
+    """Return the command that removes a setting where this rank's NCCL finds it."""
+    return next(undo(name, group.settings[name]) for group in alike(job) if any(each is rank for each in group.ranks))
+
+
 def redo(name: str, setting: Setting, value: str, old: str = "") -> str:
     """Return the command that gives a setting another value, or with `old` its right name."""
     if setting.origin == ENVIRONMENT:

@@ -90,8 +90,9 @@ def test_ranks_with_one_adapter_each_are_compared_by_rank(fabric, told, change):
     assert told(job) == []
 
 
-def test_a_list_in_a_configuration_file_is_read_below_the_variable(fabric, told, change):
+def test_a_list_in_a_configuration_file_is_read_below_the_variable(fabric, told, change, judge):
     file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=("NCCL_IB_HCA=mlx4",))
     job = change.process(fabric(RAILS, RAILS), None, nccl_files=(file,))
     assert told(job) == [("ib-hca-no-match", "error", *ALL)]
+    assert judge(job, "ib_hcas").findings[0].fix.commands[0] == "sudo sed -i '/^NCCL_IB_HCA=/d' /etc/nccl.conf"
     assert told(change.environment(job, None, NCCL_IB_HCA="mlx5")) == []

@@ -206,10 +206,11 @@ def test_it_is_silent_if_a_plugin_or_topology_file_decides(on, says, variables):
 @pytest.mark.parametrize(
     ("lines", "found"), [(("NCCL_IB_HCA==mlx5_0",), 1), (("NCCL_IB_HCA==mlx5_0", "NCCL_IB_DISABLE=1"), 0)]
 )
-def test_a_configuration_file_is_read_like_the_variables(on, change, says, lines, found):
+def test_a_configuration_file_is_read_like_the_variables(on, change, says, judge, lines, found):
     file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=lines)
     job = change.process(on(machines.DGX_H100, machines.DGX_H100), None, nccl_files=(file,))
     assert len(says(job)) == found
+    assert all(f.fix.commands[0].startswith("export") for f in judge(job, "gpu_places").findings)
     assert says(change.environment(job, None, NCCL_IB_HCA="")) == []
 
 
