@@ -152,18 +152,14 @@ def sw_driver_differs_nodes(job: Job) -> Iterator[Outcome]:
     NVLink SHARP, multi-node NVLink), IMEX refuses to join nodes with different drivers, and a torch that needs a newer
     CUDA fails on some nodes only: ``The NVIDIA driver on your system is too old``.
 
-    Found by the versions that NVML reports on each node. The finding names the nodes that differ from the majority, or
-    all of them where there is no majority, as with one node against one.
+    Found by the versions that NVML reports on each node. A node whose CUDA version is unknown counts with the nodes
+    that have its driver. The finding names the nodes that differ from the majority, or all of them where there is no
+    majority, as with one node against one.
 
     Fix: install one driver on all nodes; until then request nodes that have the same one.
     """
     yield from not_seen(job)
-    versions: dict[str, list[str]] = {}
-    for node in nvidia_nodes(job):
-        gpus = node.gpus
-        if isinstance(gpus, Gpus) and isinstance(gpus.driver, str):
-            cuda = f" (CUDA {gpus.cuda_driver})" if isinstance(gpus.cuda_driver, str) else ""
-            versions.setdefault(f"driver {gpus.driver}{cuda}", []).append(node.key)
+    versions = _versions(job)
     if len(versions) < 2:
         return
     names = {node.key: node.name for node in job.nodes}
@@ -190,3 +186,19 @@ def sw_driver_differs_nodes(job: Job) -> Iterator[Outcome]:
             ("nvidia-smi --query-gpu=driver_version --format=csv,noheader", "sinfo -o '%N %f'"),
         ),
     )
+
+
+def _versions(job: Job) -> dict[str, list[str]]:
+    """Return the nodes' keys by version; a driver's only known CUDA version counts for all nodes that have the driver.
+
+    Nodes whose version remains unknown are left out.
+    """
+    read = [(node.key, node.gpus) for node in nvidia_nodes(job) if isinstance(node.gpus, Gpus)]
+    versions: dict[str, list[str]] = {}
+    for driver, nodes in grouped(read, lambda item: item[1].driver).items():
+        known = {gpus.cuda_driver for _, gpus in nodes if isinstance(gpus.cuda_driver, str)}
+        for key, gpus in nodes if isinstance(driver, str) else ():
+            cuda = gpus.cuda_driver if len(known) > 1 else next(iter(known), "")
+            if isinstance(cuda, str):
+                versions.setdefault(f"driver {driver}{cuda and f' (CUDA {cuda})'}", []).append(key)
+    return versions

@@ -211,10 +211,30 @@ def test_a_node_without_nvml_is_not_compared(on, judge, change):
     }
 
 
-def test_an_unknown_driver_is_not_a_difference(on, judge, change):
-    job = on(H100, H100)
-    job = change.node(job, 1, gpus=replace(job.nodes[1].gpus, driver=Missing(reason="NVML error 3: Not Supported")))
+@pytest.mark.parametrize("version", ["driver", "cuda_driver"])
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_an_unknown_version_is_not_a_difference(on, judge, change, nodes, version):
+    job = on(*[H100] * nodes)
+    unknown = {version: Missing(reason="NVML error 3: Not Supported")}
+    job = change.node(job, 1, gpus=replace(job.nodes[1].gpus, **unknown))
     assert judge(job, "gpu_fleet").findings == ()
+
+
+def test_another_driver_is_a_difference_where_a_cuda_version_is_unknown(on, judge, change):
+    job = on(H100, H100, H100 + OLDER, H100)
+    unknown = Missing(reason="NVML error 3: Not Supported")
+    for n in (1, 2):
+        job = change.node(job, n, gpus=replace(job.nodes[n].gpus, cuda_driver=unknown))
+    (finding,) = judge(job, "gpu_fleet").findings
+    assert (finding.rule, finding.nodes) == ("sw-driver-differs-nodes", ("node3",))
+    assert "node3 has driver 535.183.01; most nodes have driver 550.54.15 (CUDA 12.4)" in finding.message
+
+
+def test_two_cuda_versions_of_one_driver_leave_an_unknown_one_out(on, judge, change):
+    job = on(H100, H100, H100 + "cuda 12080\n", H100)
+    job = change.node(job, 3, gpus=replace(job.nodes[3].gpus, cuda_driver=Missing(reason="NVML error 999: Unknown")))
+    (finding,) = judge(job, "gpu_fleet").findings
+    assert (finding.rule, finding.nodes) == ("sw-driver-differs-nodes", ("node3",))
 
 
 DIRECT = A100.replace("link.remote 2", "link.remote 0")
