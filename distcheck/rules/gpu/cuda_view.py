@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from distcheck.facts.base import Missing
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.gpu import Gpus, usable_name
 from distcheck.facts.job import Job
@@ -59,18 +60,20 @@ class Shown(NamedTuple):
 def shown(job: Job) -> tuple[Shown, ...]:
     """Return the ranks to which CUDA showed other GPUs, or another order, than their variables select.
 
-    Nodes with a lost GPU and ranks with a wrong CUDA_VISIBLE_DEVICES are left to other rules.
+    Nodes with a lost GPU and ranks with a wrong CUDA_VISIBLE_DEVICES are left to other rules. GPUs that neither a UUID
+    nor an address can identify in both lists are not compared.
     """
     found = []
     for node, _ in without_loss(job):
         for ranks, _, fault, own, visible in values(job, node):
-            expected = visible.uuids
+            expected, by_address = visible.uuids, any(isinstance(gpu.uuid, Missing) for gpu in own)
             for rank in ranks if fault is None else ():
                 view = rank.cuda
                 if not isinstance(view, CudaView) or view.error:
                     continue
                 uuids = tuple([device.uuid for device in view.devices])
-                if uuids != expected and all(uuids):
+                known = all(gpu.uuid and (gpu.uuid in expected or gpu.pci or not by_address) for gpu in view.devices)
+                if uuids != expected and known:
                     found.append(Shown(node, own, rank, uuids, expected))
     return tuple(found)
 

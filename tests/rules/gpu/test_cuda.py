@@ -322,6 +322,27 @@ def test_a_list_that_is_wrong_explains_what_cuda_shows(of, change, found):
     assert [f.rule for f in found(job) if f.severity == "error"] == ["gpu-cvd-bad-item"]
 
 
+def without_uuids(change, job):
+    """Have NVML report no UUIDs; what CUDA shows is then named by the GPUs' addresses."""
+    gpus = job.nodes[0].gpus
+    devices = tuple(replace(gpu, uuid=Missing(reason="NVML error 999: Unknown Error")) for gpu in gpus.devices)
+    job = change.node(job, 0, gpus=replace(gpus, devices=devices))
+    return shows(change, job, range(len(job.ranks)), *(f"PCI-{gpu.pci}" for gpu in devices))
+
+
+def test_gpus_without_uuids_are_compared_by_their_addresses(of, change, only, found):
+    job = without_uuids(change, of(1, 4, 4))
+    assert found(job) == ()
+    finding = only(shows(change, job, range(4), *job.ranks[0].visible_gpus[:3]))
+    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-hidden-from-cuda", "error", (3,))
+    assert "CUDA shows 3 of 4 GPUs: GPU 3 (0000:04:00.0) is hidden" in finding.message
+
+
+def test_gpus_that_cannot_be_found_in_nvmls_list_are_not_hidden(of, change, found):
+    job = without_uuids(change, of(1, 4, 4))
+    assert found(shows(change, job, range(4), *(f"GPU-1-{i}" for i in range(4)))) == ()
+
+
 # -- the guess of torch
 
 
