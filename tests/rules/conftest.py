@@ -310,6 +310,7 @@ def judge() -> Callable[..., Diagnosis]:
         for finding in said.findings:
             agrees_with_its_record(finding)
             assert "\n" not in finding.message, finding.message
+            assert "{}" not in finding.message, finding.message
             assert len(finding.message) <= 300, finding.message
             wrong = {c: why for c in finding.fix.commands if (why := unpasteable(c, job))}
             assert not wrong, f"{finding.rule}: {wrong}"

@@ -14,7 +14,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import Logged, logged, nodes_in_use, setting, settings_shown, who
 from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.readings import Reading, not_ready, nvlinks_of, readings
-from distcheck.rules.wording import found, grouped, listed, once
+from distcheck.rules.wording import are, found, grouped, listed, once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,7 +61,7 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
             job,
             [t.rank for t in group],
             f"{who(job, group)}: NCCL uses {'shared memory' if how == 'SHM' else 'the network'} between GPUs of the "
-            f"same node that NVLink connects{off and '; ' + listed([f'{n}={v}' for n, v in off.items()]) + ' is set'}",
+            f"same node that NVLink connects{_set(off)}",
             Fix(
                 "Unset the variable." if off else "Run the ranks of a node in one container with shared memory.",
                 tuple(f"unset {name}" for name in off)
@@ -72,6 +72,12 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
             owner="user" if off else "unknown",
             evidence={f"rank {t.rank.placement.rank}": listed(list(t.log.transports)) for t in group[:8]} | off,
         )
+
+
+def _set(variables: dict[str, str]) -> str:
+    """Return which variables are set, for the end of a message; '' if none are."""
+    values = [f"{name}={value}" for name, value in variables.items()]
+    return f"; {listed(values)} {are(values)} set" if values else ""
 
 
 def _pairs(t: Logged, others: Iterable[RankFacts]) -> Iterator[frozenset[int | None]]:
@@ -195,7 +201,7 @@ def nccl_hostid_split(job: Job) -> Iterator[Outcome]:
             job,
             [t.rank for t in group],
             f"{who(job, group)}: NCCL counts {group[0].log.local_ranks} of the {here} ranks of {node.name} on one node"
-            f"{hostid and '; ' + listed([f'{n}={v}' for n, v in hostid.items()]) + ' is set'}",
+            f"{_set(hostid)}",
             Fix(
                 "Give the ranks of a node the same host name and /dev/shm, and no NCCL_HOSTID.",
                 ("unset NCCL_HOSTID", "hostname; cat /proc/sys/kernel/random/boot_id", "df /dev/shm"),

@@ -220,16 +220,17 @@ def test_nccls_own_transports_are_no_plugins(nccl_job, logs, says, value):
 
 
 @pytest.mark.parametrize("how", ["SHM", "NET"])
-def test_perf_p2p_not_nvlink_names_the_ranks_that_bypass_nvlink(nccl_job, logs, says, how):
+def test_perf_p2p_not_nvlink_names_the_ranks_that_bypass_nvlink(nccl_job, logs, says, judge, how):
     job = logs(nccl_job(1), [2], peers={"P2P": (1,), how: (3,)}, transports={f"{how}/x": 4})
     assert says(job) == [("perf-p2p-not-nvlink", "warning", (2,), ("node1",))]
+    assert judge(job, *FAMILIES).findings[0].message.endswith("GPUs of the same node that NVLink connects")
 
 
 def test_perf_p2p_not_nvlink_names_the_variable(nccl_job, logs, judge):
     job = logs(nccl_job(1), None, peers={"SHM": (0, 1)}, settings={"NCCL_P2P_DISABLE": "1"})
     (finding,) = judge(job, *FAMILIES).findings
     assert (finding.rule, finding.ranks, finding.scope) == ("perf-p2p-not-nvlink", NODE1, "job")
-    assert "NCCL_P2P_DISABLE=1" in finding.message
+    assert finding.message.endswith("NVLink connects; NCCL_P2P_DISABLE=1 is set")
 
 
 @pytest.mark.parametrize("access", [(1, 0, 0), (0, 3, 0), (0, 0, 1)])
@@ -341,7 +342,10 @@ def test_nccl_hostid_split_names_the_node_that_nccl_splits(nccl_job, logs, says,
     job = logs(job, NODE1, nodes=9)
     assert says(job) == [("nccl-hostid-split", "warning", NODE2, ("node2",))]
     (finding,) = judge(job, *FAMILIES).findings
-    assert "NCCL counts 1 of the 8 ranks of node2 on one node; NCCL_HOSTID=a is set" in finding.message
+    counted = "NCCL counts 1 of the 8 ranks of node2 on one node"
+    assert finding.message.endswith(f"{counted}; NCCL_HOSTID=a is set")
+    (finding,) = judge(logs(job, None, settings={}), *FAMILIES).findings
+    assert finding.message.endswith(counted)
 
 
 def test_machines_that_nccl_treats_as_one_are_an_error(nccl_job, logs, says):
