@@ -247,7 +247,7 @@ def gpu_pcie_downgraded(job: Job) -> Iterator[Outcome]:
         say,
         Fix(
             "Reseat the GPU or its riser, and check the BIOS setting for the slot.",
-            ("nvidia-smi -q -i {gpu} | grep -A 12 'Link Info'", "sudo lspci -vv -s {gpu} | grep -i lnk"),
+            ("nvidia-smi -q -i {gpu} | grep -A 12 'Link Info'", "sudo lspci -vv -s {pci} | grep -i lnk"),
         ),
         among=[r for r in readings(job) if r.gpu.load is not None or (pcie := r.health.pcie).width != pcie.max_width],
     )

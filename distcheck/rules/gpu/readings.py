@@ -192,7 +192,7 @@ def judged(
     `say` returns what is wrong with a GPU, '' if nothing is, `Missing` if unknown. It is called for the GPUs of
     `among`, in the order of `readings`; for all of them if a cheaper test has not left out sound ones. A fault of a GPU
     that no rank uses is an info finding. In the commands of `fix`, {gpu} stands for the argument of nvidia-smi's
-    ``-i``.
+    ``-i``; a command with {pci} is given once for each GPU, with its PCI address.
     """
     yield from not_read(job)
     asked = readings(job) if among is None else among
@@ -236,10 +236,16 @@ def _finding(
         nodes=tuple(names),
         message=brief(f"{listed(names, most=3)}: {'; '.join(parts[:2])}{more}", 300),
         evidence=evidence,
-        fix=Fix(
-            fix.text, tuple(command.replace("{gpu}", _option([r.gpu for r, _ in first])) for command in fix.commands)
-        ),
+        fix=Fix(fix.text, tuple(_commands(fix, [reading.gpu for reading, _ in first]))),
     )
+
+
+def _commands(fix: Fix, gpus: list[Gpu]) -> Iterator[str]:
+    for command in fix.commands:
+        if "{pci}" in command:
+            yield from (command.replace("{pci}", gpu.pci) for gpu in gpus if isinstance(gpu.pci, str))
+        else:
+            yield command.replace("{gpu}", _option(gpus))
 
 
 def _option(gpus: list[Gpu]) -> str:

@@ -291,6 +291,20 @@ def test_old_link_counters_are_read_if_the_new_ones_are_missing(on, judge):
     assert "NVLink 4 has counted 123456 crc errors" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("text", "commands"),
+    [
+        ("3.pcie.width 8\n", ["lspci -vv -s 0000:61:00.0"]),
+        ("3.pcie.width 8\n1.pcie.width 8\n", ["lspci -vv -s 0000:43:00.0", "lspci -vv -s 0000:61:00.0"]),
+        ("3.pcie.width 8\n3.pci !999\n", []),
+    ],
+)
+def test_the_bus_is_asked_for_gpus_by_their_addresses(on, judge, text, commands):
+    finding = next(f for f in judge(on(H200 + text)).findings if f.rule == "gpu-pcie-downgraded")
+    asked = [command for command in finding.fix.commands if "lspci" in command]
+    assert asked == [f"sudo {command} | grep -i lnk" for command in commands]
+
+
 def test_errors_that_all_links_count_are_silent(on, says):
     assert says(on(H200 + "field.161 5000\npcie.replays 5000\n")) == []
 
