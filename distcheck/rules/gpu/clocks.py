@@ -20,7 +20,8 @@ from distcheck.rules.gpu.loads import (
     usual_clocks,
     usual_power_limits,
 )
-from distcheck.rules.gpu.readings import Reading, findings, judged, number, readings
+from distcheck.rules.gpu.readings import Reading, findings, judged, not_read, number, readings
+from distcheck.rules.wording import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,34 +90,39 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
     """
     usual = usual_power_limits(job)
 
-    def words(name: str, limit: float, default: float) -> str:
+    def judge(name: str, limit: float, default: float) -> tuple[str, float]:
+        """Return what is wrong with a limit, '' if nothing is, and the limit to set instead."""
         if 0 < limit < _NOTICEABLE * default:
-            return f"its power is limited to {limit:g} W; the default is {default:g} W"
+            return f"its power is limited to {limit:g} W; the default is {default:g} W", default
         others = usual.get(name, 0)
         if 0 < limit < _NOTICEABLE * others:
-            return f"its power is limited to {limit:g} W; most GPUs of its model have {others:g} W"
-        return ""
+            return f"its power is limited to {limit:g} W; most GPUs of its model have {others:g} W", others
+        return "", 0
 
     def braked(reading: Reading) -> str:
         reasons = int(number(reading.health.clocks.event_reasons))
         return "slowed by the system's power brake" if reasons & POWER_BRAKE else held_by_brake(reading)
 
     caps = {
-        (name, limit, default): words(str(name), number(limit), number(default))
+        (name, limit, default): judge(str(name), number(limit), number(default))
         for name, limit, default in {_limits(reading) for reading in readings(job)}
     }
-    low = [r for r in readings(job) if caps[_limits(r)]] if any(caps.values()) else []
+    low = [r for r in readings(job) if caps[_limits(r)][0]] if any(words for words, _ in caps.values()) else []
     sites = len(job.nodes) > 1 and len(set(caps.values())) == 1
-    yield from judged(
-        job,
-        lambda r: caps[_limits(r)],
-        Fix(
-            "Restore the GPU's default limit, unless the site set this one on purpose.",
-            ("nvidia-smi -q -d POWER", "sudo nvidia-smi -i {gpu} -pl WATTS"),
-        ),
-        among=low,
-        severity="info" if sites else "warning",
-    )
+    yield from not_read(job)
+    for watts, alike in grouped(low, lambda r: caps[_limits(r)][1]).items():
+        yield from findings(
+            judged(
+                job,
+                lambda r: caps[_limits(r)][0],
+                Fix(
+                    "Restore the GPU's usual limit, unless the site set this one on purpose.",
+                    ("nvidia-smi -q -d POWER", f"sudo nvidia-smi -i {{gpu}} -pl {watts:g}"),
+                ),
+                among=alike,
+                severity="info" if sites else "warning",
+            )
+        )
     yield from findings(
         judged(
             job,

@@ -316,6 +316,21 @@ def test_a_power_limit_on_all_nodes_is_the_sites_choice(on, says):
     assert says(on(H200, capped)) == [("gpu-power-cap", "warning", tuple(range(8, 16)), ("node2",))]
 
 
+@pytest.mark.parametrize(
+    ("limits", "commands"),
+    [
+        ("3.power.limit 400000\n", ["-i 0000:61:00.0 -pl 700"]),
+        ("3.power.limit 400000\n1.power.limit 300000\n", ["-i 1,3 -pl 700"]),
+        ("3.power.limit 400000\n3.power.default 600000\n1.power.limit 300000\n",
+         ["-i 0000:43:00.0 -pl 700", "-i 0000:61:00.0 -pl 600"]),
+        ("power.limit 600000\npower.default 600000\n", ["-i 0,1,2,3,4,5,6,7 -pl 700"]),
+    ],
+)  # fmt: skip
+def test_the_usual_power_limit_can_be_pasted(on, judge, limits, commands):
+    found = [f for f in judge(on(H200, H200, H200 + limits)).findings if f.rule == "gpu-power-cap"]
+    assert [f.fix.commands[-1] for f in found] == [f"sudo nvidia-smi {command}" for command in commands]
+
+
 def test_a_missing_imex_channel(on, says):
     rack = H200 + CLUSTER
     assert says(on(rack, rack)) == [("gpu-mnnvl-imex", "error", tuple(range(16)), ("node1", "node2"))]
