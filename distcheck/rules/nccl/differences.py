@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import SEVERITIES, Fix
 from distcheck.rules.nccl.grammar import problem_of
-from distcheck.rules.nccl.settings import alike, redo, uses_nccl, weigh
+from distcheck.rules.nccl.settings import alike, redo, undo, uses_nccl, weigh
 from distcheck.rules.nccl.tables import current, tables
 from distcheck.rules.wording import brief, found, grouped, listed, majority, named, numbered, numbers_of
 from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, strtoll
@@ -96,20 +96,13 @@ def _difference(
     effect = {"error": "collectives can hang", "warning": "collectives can be slow", "info": ""}[severity]
     right = groups[min(most)] if most is not None else None
     wrong = [r for side in odd for r in ranks[side]]
-    setting = groups[min(odd[0])].settings.get(first, Setting(""))
-    commands = [
-        redo(name, groups[min(odd[0])].settings.get(name, Setting("")), right.value(name))
-        if right is not None and right.value(name)
-        else f"unset {name}"
-        for name in names[:4]
-    ]
-    if setting.origin != ENVIRONMENT and (right is None or not right.value(first)):
-        commands[0] = f"sed -i '/^{first}=/d' {setting.origin}"
+    apart = [groups[n] for side in odd for n in sorted(side)]
+    commands = [command for name in names[:4] for command in _cures(name, apart, right.value(name) if right else "")]
     yield found(
         job,
         wrong,
         f"{words}{rest}{more}{effect and f'; {effect}'}",
-        Fix(f"Give {numbered(numbers_of(wrong))} the same settings as the others.", tuple(commands)),
+        Fix(f"Give {numbered(numbers_of(wrong))} the same settings as the others.", tuple(dict.fromkeys(commands))),
         severity=weigh(job, severity),
         scope="job",
         evidence={
@@ -117,6 +110,15 @@ def _difference(
             for name in names[:12]
         },
     )
+
+
+def _cures(name: str, apart: list[Alike], value: str) -> Iterator[str]:
+    """Yield the commands that give these ranks the other ranks' value, or that remove their own if that is ''."""
+    for group in apart:
+        if value:
+            yield redo(name, group.settings.get(name, Setting("")), value)
+        elif name in group.settings:
+            yield undo(name, group.settings[name])
 
 
 def _has(group: Alike, name: str, ranks: list[RankFacts]) -> str:

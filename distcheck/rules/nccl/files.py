@@ -10,7 +10,7 @@ from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_with
-from distcheck.rules.nccl.settings import PREFIXES, alike, owner_of, redo, untrimmed, uses_nccl, weigh
+from distcheck.rules.nccl.settings import PREFIXES, alike, owner_of, redo, undo, untrimmed, uses_nccl, weigh
 from distcheck.rules.wording import brief, found, grouped, listed, named
 from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, pair
 
@@ -230,9 +230,9 @@ def nccl_topo_file_stale(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: NCCL's topology file {brief(seen.path, 60)} {problem}",
             Fix(
                 "Remove the file, or replace it by that of this machine." if own else "Unset NCCL_TOPO_FILE.",
-                (f"ls -l {shlex.quote(seen.path)}",) if own else ("unset NCCL_TOPO_FILE",),
+                (f"ls -l {shlex.quote(seen.path)}",) if own else (undo("NCCL_TOPO_FILE", setting),),
             ),
             severity=weigh(job, "warning"),
-            owner="admin" if own else "user",
+            owner="admin" if own else owner_of([setting]),
             evidence={"file": seen.path, **({"absent": list(seen.absent_devices)} if seen.absent_devices else {})},
         )

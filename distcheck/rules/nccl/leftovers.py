@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.job import Job
+    from distcheck.selection.nccl_settings import Setting
 
 _SWITCHES = {"NCCL_P2P_DISABLE": 1, "NCCL_SHM_DISABLE": 1, "NCCL_PXN_DISABLE": 1, "NCCL_NVLS_ENABLE": 0,
              "NCCL_CUMEM_ENABLE": 0, "NCCL_DMABUF_ENABLE": 0, "NCCL_NET_GDR_READ": 0}  # fmt: skip
@@ -103,15 +104,16 @@ def nccl_p2p_disable_and_level(job: Job) -> Iterator[Outcome]:
     See: https://github.com/NVIDIA/nccl/blob/master/src/graph/paths.cc (ncclGetLevel)
     """
 
-    def both(group: Alike, name: str, value: str) -> bool | None:
-        return True if name == "NCCL_P2P_LEVEL" and value and group.number("NCCL_P2P_DISABLE") == 1 else None
+    def both(group: Alike, name: str, value: str) -> Setting | None:
+        disabled = group.number("NCCL_P2P_DISABLE") == 1
+        return group.settings["NCCL_P2P_DISABLE"] if name == "NCCL_P2P_LEVEL" and value and disabled else None
 
-    for (name, setting, _), ranks in each(job, both).items():
+    for (name, setting, disable), ranks in each(job, both).items():
         yield found(
             job,
             ranks,
             f"{named(job, ranks)}: {shown(name, setting)} has no effect beside NCCL_P2P_DISABLE=1",
-            Fix("Keep one of them.", (undo(name, setting), "unset NCCL_P2P_DISABLE")),
+            Fix("Keep one of them.", (undo(name, setting), undo("NCCL_P2P_DISABLE", disable))),
             severity="info",
             evidence={name: setting.value, "NCCL_P2P_DISABLE": "1"},
         )

@@ -282,7 +282,16 @@ def test_a_difference_in_the_files_of_a_node_names_the_file(job, change, judge):
     (finding,) = (f for f in findings if f.rule == "nccl-env-differs")
     assert (finding.severity, finding.ranks) == ("error", (3,))
     assert "NCCL_PROTO=Simple (in /etc/nccl.conf); the other 3 do not set NCCL_PROTO" in finding.message
-    assert finding.fix.commands == ("sed -i '/^NCCL_PROTO=/d' /etc/nccl.conf",)
+    assert finding.fix.commands == ("sudo sed -i '/^NCCL_PROTO=/d' /etc/nccl.conf",)
+
+
+def test_each_setting_that_differs_is_removed_where_it_is_set(job, change, judge):
+    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=("NCCL_PROTO=Simple",))
+    job = change.environment(change.process(job, 3, nccl_files=(file,)), 3, NCCL_ALGO="Ring")
+    (finding,) = (f for f in judge(job, *FAMILIES).findings if f.rule == "nccl-env-differs")
+    assert finding.fix.commands == ("unset NCCL_ALGO", "sudo sed -i '/^NCCL_PROTO=/d' /etc/nccl.conf")
+    (finding,) = (f for f in judge(change.keep(job, 0, 3), *FAMILIES).findings if f.rule == "nccl-env-differs")
+    assert finding.fix.commands == ("unset NCCL_ALGO", "sudo sed -i '/^NCCL_PROTO=/d' /etc/nccl.conf")
 
 
 def test_a_wrong_value_on_one_rank_is_one_finding(job, change, says):
@@ -366,6 +375,19 @@ def test_nccl_topo_file_stale_names_the_node_of_the_file(job, change, says, stat
     assert says(job) == ([("nccl-topo-file-stale", "warning", (2, 3))] if fires else [])
 
 
+def test_a_stale_topology_file_is_unset_where_it_is_set(job, change, judge):
+    seen = NamedPath(path="/t.xml", state="missing", folder="writable")
+    job = change.process(job, None, named_paths={"NCCL_TOPO_FILE": seen})
+    (finding,) = judge(change.environment(job, None, NCCL_TOPO_FILE="/t.xml"), "nccl_files").findings
+    assert (finding.owner, finding.fix.commands) == ("user", ("unset NCCL_TOPO_FILE",))
+    job = change.process(job, None, nccl_files=(file("NCCL_TOPO_FILE=/t.xml", path="/etc/nccl.conf", origin="system"),))
+    (finding,) = (f for f in judge(job, "nccl_files").findings if f.rule == "nccl-topo-file-stale")
+    assert (finding.owner, finding.fix.commands) == (
+        "admin",
+        ("sudo sed -i '/^NCCL_TOPO_FILE=/d' /etc/nccl.conf",),
+    )
+
+
 # -- leftovers
 
 
@@ -416,9 +438,13 @@ def test_nccl_efa_ib_vars_are_unused_where_another_network_is_selected(job, chan
     assert says(change.environment(job, None, NCCL_NET="AWS Libfabric")) == expected
 
 
-def test_nccl_p2p_disable_and_level_is_an_info(job, change, says):
-    job = change.environment(job, None, NCCL_P2P_DISABLE="1", NCCL_P2P_LEVEL="NVL")
-    assert ("nccl-p2p-disable-and-level", "info", (0, 1, 2, 3)) in says(job)
+def test_nccl_p2p_disable_and_level_is_an_info(job, change, says, judge):
+    level = change.environment(job, None, NCCL_P2P_LEVEL="NVL")
+    both = change.environment(level, None, NCCL_P2P_DISABLE="1")
+    assert ("nccl-p2p-disable-and-level", "info", (0, 1, 2, 3)) in says(both)
+    in_file = change.process(level, None, nccl_files=(file("NCCL_P2P_DISABLE=1"),))
+    (finding,) = (f for f in judge(in_file, *FAMILIES).findings if f.rule == "nccl-p2p-disable-and-level")
+    assert finding.fix.commands == ("unset NCCL_P2P_LEVEL", "sed -i '/^NCCL_P2P_DISABLE=/d' /home/eve/.nccl.conf")
 
 
 # -- logs
