@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
@@ -131,7 +132,7 @@ def ib_hca_prefix_trap(job: Job) -> Iterator[Outcome]:
                 f"{listed(names)}",
                 Fix(
                     "Require whole names with a leading =.",
-                    (f"export {HCA}='{sign}={','.join(items)}'",),
+                    (f"export {HCA}={shlex.quote(f'{sign}={value.removeprefix(sign)}')}",),
                 ),
                 severity="warning",
                 evidence={HCA: value, **surplus},

@@ -51,6 +51,15 @@ def test_ib_hca_prefix_trap_names_the_surplus_adapters(fabric, told, message):
     assert message(fabric(RAILS, RAILS, NCCL_IB_HCA="^mlx5_1")).endswith("also excludes mlx5_10 and mlx5_11")
 
 
+@pytest.mark.parametrize(
+    ("value", "exact"),
+    [("mlx5_1:1", "=mlx5_1:1"), ("^mlx5_1:1", "'^=mlx5_1:1'"), ("mlx5_1:1,mlx5_0:1", "=mlx5_1:1,mlx5_0:1")],
+)
+def test_whole_names_keep_their_ports(fabric, judge, value, exact):
+    (finding,) = judge(fabric(RAILS, RAILS, NCCL_IB_HCA=value), "ib_hcas").findings
+    assert finding.fix.commands == (f"export NCCL_IB_HCA={exact}",)
+
+
 def test_ib_mixed_link_layer_by_consequence(fabric, told):
     both = [*RAILS, roce("mlx5_bond_0")]
     ethernet = [roce(f"rocep{n}s0", f"10.{n}.0.1") for n in range(4)]
