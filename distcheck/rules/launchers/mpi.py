@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from distcheck.facts.gpu import Gpus
@@ -80,7 +81,7 @@ def mpi_env_not_forwarded(job: Job) -> Iterator[Outcome]:
             Fix(
                 f"Forward them to all nodes with {starter(source) or 'the launcher'}, or set them in a file that every "
                 "node reads.",
-                (carry(names),) if carry else tuple(f"export {n}={source.environment[n]}" for n in names),
+                (carry(names),) if carry else tuple(f"export {n}={shlex.quote(source.environment[n])}" for n in names),
             ),
             severity="warning",
             scope="job",
@@ -107,7 +108,7 @@ def deepspeed_env_not_forwarded(job: Job) -> Iterator[Outcome]:
             _message(job, names, have, lack),
             Fix(
                 "Add them to the file that DeepSpeed forwards to all nodes.",
-                tuple(f"echo {n}={source.environment[n]} >> ~/.deepspeed_env" for n in names),
+                tuple(f"echo {shlex.quote(f'{n}={source.environment[n]}')} >> ~/.deepspeed_env" for n in names),
             ),
             severity="warning",
             scope="job",

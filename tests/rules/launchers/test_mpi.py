@@ -71,6 +71,13 @@ def test_variables_set_on_one_node_only_are_a_warning_that_names_the_others(job_
     assert finding.fix.commands[0] == command
 
 
+def test_a_value_that_a_shell_would_split_is_quoted(job_of, change, deepspeed, only):
+    job = change.environment(job_of(nodes=2, launcher="horovod", looks=ALL), (0, 1), NCCL_ALGO="a;b c")
+    assert only(job)[0].fix.commands == ("export NCCL_ALGO='a;b c'",)
+    job = change.environment(deepspeed(), (0, 1), NCCL_ALGO="a;b c")
+    assert only(job)[0].fix.commands == ("echo 'NCCL_ALGO=a;b c' >> ~/.deepspeed_env",)
+
+
 def test_variables_set_on_one_rank_on_purpose_are_silent(job_of, change, silent):
     job = job_of(nodes=2, launcher="openmpi", looks=ALL)
     assert silent(change.environment(job, (0, 1), NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl"))
