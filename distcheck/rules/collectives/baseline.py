@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import label
@@ -85,6 +86,6 @@ def _finding(before: Baseline, name: str, fallen: list[Change], ran: Collectives
         | changed,
         fix=Fix(
             "Find the slow node or link, and what has changed since the baseline.",
-            ("distcheck isolate", f"distcheck report {before.file}"),
+            ("distcheck isolate", f"distcheck report {quote(before.file)}"),
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +133,10 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
                 culprit,
                 Fix(
                     "Exclude the node; check for other processes, throttled clocks, limits, and the link's rate.",
-                    (f"ssh {_hosts(job, culprit.nodes)[0]} 'uptime; nvidia-smi -q -d PERFORMANCE'", "distcheck net"),
+                    (
+                        f"ssh {quote(_hosts(job, culprit.nodes)[0])} 'uptime; nvidia-smi -q -d PERFORMANCE'",
+                        "distcheck net",
+                    ),
                 ),
                 **_one_rail(job, culprit),
             )
@@ -153,13 +157,13 @@ def isolation_bad_link(job: Job) -> Iterator[Outcome]:
     for culprit in searched.culprits if searched else ():
         hosts = _hosts(job, culprit.nodes)
         if culprit.part == "link" and len(hosts) > 1:
-            a, *_, b = hosts
+            a, *_, b = map(quote, hosts)
             yield _found(
                 job,
                 culprit,
                 Fix(
                     "Check the path between the two nodes; to start now, exclude one of them.",
-                    (f"distcheck net --hosts {a},{b} --nproc 1", f"ssh {a} tracepath -n {b}"),
+                    (f"distcheck net --hosts {a},{b} --nproc 1", f"ssh {a} tracepath -n {quote(b)}"),
                 ),
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -154,7 +155,10 @@ def step_output_wrong(job: Job) -> Iterator[Outcome]:
                 f"{first_wrong(odd[0].training.wrong_output)}",
                 Fix(
                     "Do not train on these nodes; measure the groups of the mesh, then search for the bad node.",
-                    (*([f"distcheck gate --mesh {job.asked.mesh}"] if job.asked.mesh else []), "distcheck isolate"),
+                    (
+                        *([f"distcheck gate --mesh {quote(str(job.asked.mesh))}"] if job.asked.mesh else []),
+                        "distcheck isolate",
+                    ),
                 ),
                 scope="node" if few else "link",
                 owner="admin",

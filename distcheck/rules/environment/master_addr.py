@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -50,7 +51,7 @@ def env_master_addr_format(job: Job) -> Iterator[Outcome]:
         if not malformed(address):
             continue
         host = cleaned(address)
-        command = f"export MASTER_ADDR={host}" if host else export(job, ranks[0], "MASTER_ADDR")
+        command = f"export MASTER_ADDR={quote(host)}" if host else export(job, ranks[0], "MASTER_ADDR")
         if "[" in address and ":" not in address:
             command = export(job, ranks[0], "MASTER_ADDR") if "SLURM_JOB_ID" in ranks[0].environment else command
         yield found(
@@ -96,7 +97,7 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
             Fix(
                 "Correct the name if it is wrong. Otherwise use the IP address of rank 0's node, or add the name to "
                 "DNS or /etc/hosts of the nodes that cannot resolve it.",
-                (f"getent hosts {address}", export(job, ranks[0], "MASTER_ADDR")),
+                (f"getent hosts {quote(address or '')}", export(job, ranks[0], "MASTER_ADDR")),
             ),
             scope="node" if temporary else "rank",
             owner="admin" if others or temporary else "user",
@@ -212,7 +213,7 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: MASTER_ADDR {address} is {name}; rank 0 belongs to {home}",
-            Fix("Set MASTER_ADDR to the node on which rank 0 runs.", (f"export MASTER_ADDR={home}",)),
+            Fix("Set MASTER_ADDR to the node on which rank 0 runs.", (f"export MASTER_ADDR={quote(home)}",)),
             evidence={"MASTER_ADDR": address, "is": name, "rank_0_belongs_to": home},
         )
     if zero and isinstance(job.node_of(zero).interfaces, Missing) and len(job.nodes) > 1:

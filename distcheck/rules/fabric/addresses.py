@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
@@ -107,7 +108,7 @@ def roce_port_in_other_namespace(job: Job) -> Iterator[Outcome]:
                 "Give the container the network of the host, or the pod an interface of the adapter.",
                 (
                     "# add to docker run: --network=host",
-                    f"export NCCL_IB_HCA=^{','.join(names)}  # to start without these adapters",
+                    f"export NCCL_IB_HCA={quote('^' + ','.join(names))}  # to start without these adapters",
                     *_SHOW,
                 ),
             ),
@@ -148,7 +149,7 @@ def roce_no_ipv4_gid(job: Job) -> Iterator[Outcome]:
             f"the port of that name has one on other nodes",
             Fix(
                 "Assign an IPv4 address to the port's network interface.",
-                (f"ip address show dev {interface}" if interface else "rdma link show", *_SHOW),
+                (f"ip address show dev {quote(interface)}" if interface else "rdma link show", *_SHOW),
             ),
             severity="warning" if works else "error",
             scope="node",

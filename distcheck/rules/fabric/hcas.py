@@ -94,7 +94,7 @@ def _correct(job: Job, rank: RankFacts, lines: list[FabricPort]) -> Fix:
     names = sorted({line.hca.name for line in lines if line.port.link_layer == lines[0].port.link_layer})
     return Fix(
         f"Unset {HCA}, or name the adapters as they are on the nodes, without blanks.",
-        (removal(job, rank, HCA), f"export {HCA}=={','.join(names)}", "ls /sys/class/infiniband"),
+        (removal(job, rank, HCA), f"export {HCA}={shlex.quote('=' + ','.join(names))}", "ls /sys/class/infiniband"),
     )
 
 
@@ -175,7 +175,10 @@ def ib_mixed_link_layer(job: Job) -> Iterator[Outcome]:
         f"NCCL may use both link layers: {listed([brief(words, 100) for words in per_layer])}",
         Fix(
             "Have NCCL use the adapters of one link layer.",
-            (f"export {HCA}='^={','.join(ethernet)}'", "grep . /sys/class/infiniband/*/ports/*/link_layer"),
+            (
+                f"export {HCA}={shlex.quote('^=' + ','.join(ethernet))}",
+                "grep . /sys/class/infiniband/*/ports/*/link_layer",
+            ),
         ),
         severity=severity,
         scope="job",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ def ib_loopback_slow(job: Job) -> Iterator[Outcome]:
         usual = median(_reached(line) for line in alike)
         shared = usual < _SHARE * rate and len(alike) > 1
         for lines in [slow] if shared and slow else [[line] for line in slow]:
-            least = min(map(_reached, lines))
+            least, hca = min(map(_reached, lines)), quote(lines[0].hca.name)
             others = f"; the {len(alike)} ports of this rate reach {usual:.0f} Gb/s (median)" if len(alike) > 1 else ""
             yield found(
                 job,
@@ -53,7 +54,7 @@ def ib_loopback_slow(job: Job) -> Iterator[Outcome]:
                 f", its rate is {rate:g} Gb/s{others}",
                 Fix(
                     "Compare the width and generation of the adapter's PCIe link with the maximum.",
-                    (f"sudo lspci -vv -s $(basename $(readlink /sys/class/infiniband/{lines[0].hca.name}/device))",),
+                    (f"sudo lspci -vv -s $(basename $(readlink /sys/class/infiniband/{hca}/device))",),
                 ),
                 severity="warning" if shared else "error",
                 scope="job" if shared else "node",

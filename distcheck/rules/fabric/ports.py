@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
@@ -52,9 +53,9 @@ def ib_port_down(job: Job) -> Iterator[Outcome]:
         lambda line: Fix(
             "Check the cable and the switch port; drain the node until the port is up.",
             (
-                f"ibstat {line.hca.name}",
-                f"cat /sys/class/infiniband/{line.hca.name}/ports/{line.port.number}/phys_state",
-                f"rdma link show {line.hca.name}/{line.port.number}",
+                f"ibstat {quote(line.hca.name)}",
+                f"cat /sys/class/infiniband/{quote(line.hca.name)}/ports/{line.port.number}/phys_state",
+                f"rdma link show {quote(line.hca.name)}/{line.port.number}",
             ),
         ),
     )
@@ -112,7 +113,7 @@ def ib_no_subnet_manager(job: Job) -> Iterator[Outcome]:
         "no subnet manager has activated it",
         lambda line: Fix(
             "Start the subnet manager of this fabric: opensm on one node, UFM, or the one in the switch.",
-            (f"sminfo -C {line.hca.name} -P {line.port.number}", "sudo systemctl status opensm"),
+            (f"sminfo -C {quote(line.hca.name)} -P {line.port.number}", "sudo systemctl status opensm"),
         ),
     )
 
@@ -159,7 +160,7 @@ def ib_rate_degraded(job: Job) -> Iterator[Outcome]:
             f"{first.port.speed}); {expected}",
             Fix(
                 "Reseat or replace the cable; check that cable, switch port and adapter support the expected speed.",
-                (f"sudo mlxlink -d {first.hca.name} -m -e -c", f"ibstat {first.hca.name}"),
+                (f"sudo mlxlink -d {quote(first.hca.name)} -m -e -c", f"ibstat {quote(first.hca.name)}"),
             ),
             severity="warning",
             scope="node",
@@ -204,7 +205,7 @@ def ib_sriov_vf_guid(job: Job) -> Iterator[Outcome]:
             f"{where(lines)} {'has' if len(lines) == 1 else 'have'} no GUID; expected one from the hypervisor",
             Fix(
                 "On the hypervisor assign node and port GUIDs to the virtual function and bind it again.",
-                (f"cat /sys/class/infiniband/{lines[0].hca.name}/node_guid", "ip link show"),
+                (f"cat /sys/class/infiniband/{quote(lines[0].hca.name)}/node_guid", "ip link show"),
             ),
             severity="warning",
             scope="node",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -125,7 +126,7 @@ def gpu_far_from_nic(job: Job) -> Iterator[Outcome]:
     for alike in by_picture(left_out):
         yield _finding(job, alike, _list_of(alike[0][0]), scope="rank", owner="user")
     for alike in by_picture(down):
-        name = adapters[id(alike[0][0])]
+        name = quote(adapters[id(alike[0][0])])
         fix = Fix(
             "Bring the port up; until then exclude the node, or accept the slower path.",
             (f"ibstat {name}", f"rdma link show {name}/1", f"cat /sys/class/infiniband/{name}/ports/*/phys_state"),
@@ -174,7 +175,7 @@ def _list_of(take: Take) -> Fix:
     unset = [f"unset {HCA}"] if HCA in take.rank.environment else []  # else a configuration file sets it
     return Fix(
         f"Unset {HCA} so that NCCL chooses, or have it name the adapter next to every GPU.",
-        (*unset, f"export {HCA}=={','.join(names)}", "nvidia-smi topo -m"),
+        (*unset, f"export {HCA}={quote('=' + ','.join(names))}", "nvidia-smi topo -m"),
     )
 
 

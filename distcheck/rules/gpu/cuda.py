@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -160,7 +161,11 @@ def _wrong_library(job: Job, ranks: list[RankFacts], view: CudaView, gpus: Gpus)
         fix = Fix(
             "The driver was upgraded while its old kernel module stayed loaded, or the container brings its own"
             " driver library: reboot the node or restart the container.",
-            ("cat /proc/driver/nvidia/version", f"ls -l {view.library or '/usr/lib/*/libcuda.so*'}", "sudo reboot"),
+            (
+                "cat /proc/driver/nvidia/version",
+                f"ls -l {quote(view.library) if view.library else '/usr/lib/*/libcuda.so*'}",
+                "sudo reboot",
+            ),
         )
     else:
         word = folder[1] if folder else "stubs" if view.error == 34 else "compat"

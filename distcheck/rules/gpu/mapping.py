@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -133,7 +134,7 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
                 evidence={f"GPU {gpu.index}": ", ".join((*card(gpu).values(), gpu.lost)) for gpu in lost},
                 fix=Fix(
                     "Drain the node and reboot it; power-cycle it if the GPU does not come back.",
-                    (f"scontrol update nodename={node.name} state=drain reason=gpu-lost", "sudo reboot"),
+                    (f"scontrol update nodename={quote(node.name)} state=drain reason=gpu-lost", "sudo reboot"),
                 ),
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.cuda import CudaView
@@ -101,7 +102,7 @@ def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
             f"one MIG device: {ranks[0].gpu}",
             Fix(
                 "Give each process one MIG device by its UUID, and take it as cuda:0.",
-                (f"export {VARIABLE}={ranks[0].gpu}  # another one for each rank", "nvidia-smi -L"),
+                (f"export {VARIABLE}={quote(str(ranks[0].gpu))}  # another one for each rank", "nvidia-smi -L"),
             ),
             severity="warning",
             evidence={VARIABLE: value, "visible": ranks[0].gpu, "named": count},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -82,7 +83,7 @@ def _other_order(job: Job, group: list[Shown]) -> Outcome:
     place, (real, meant) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
     fix = _BY_BUS
     if first.rank.environment.get(ORDER) == "PCI_BUS_ID":
-        fix = Fix("Name the GPUs by UUID.", (f"export {VARIABLE}={','.join(first.expected)}",))
+        fix = Fix("Name the GPUs by UUID.", (f"export {VARIABLE}={quote(','.join(first.expected))}",))
     return found(
         job,
         ranks,
@@ -146,7 +147,7 @@ def _hidden(job: Job, group: list[Shown], severity: Severity) -> Outcome:
     else:
         more = [uuid for uuid in first.uuids if uuid not in first.expected]
         what = f"CUDA shows {listed(more)}, which NVML does not list"
-    drain = (f"scontrol update nodename={first.node.name} state=drain reason=gpu-hidden",)
+    drain = (f"scontrol update nodename={quote(first.node.name)} state=drain reason=gpu-hidden",)
     return found(
         job,
         ranks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.gpu import Gpu, Gpus, usable_name
@@ -98,7 +99,7 @@ def no_gpu(job: Job, nodes: list[NodeFacts], why: str, *, suspect: bool) -> Find
         fix = Fix(
             "Give the user access to the GPUs' device files, usually through a group.",
             (
-                f"ls -l {' '.join(closed[:_MOST_FILES])}; id",
+                f"ls -l {' '.join(map(quote, closed[:_MOST_FILES]))}; id",
                 'sudo usermod -aG video "$USER"  # or the group of the files',
             ),
         )

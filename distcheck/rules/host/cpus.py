@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.quantities import count
@@ -198,7 +199,7 @@ def _more_cpus(ranks: Sequence[RankFacts], quota: CpuQuota) -> tuple[str, ...]:
     return (
         f"# add to docker run: --cpus={4 * len(ranks)}",
         f"# put in front of the command: systemd-run --user --scope -p CPUQuota={400 * len(ranks)}%",
-        f"cat {quota.cgroup}/cpu.stat",
+        f"cat {quote(quota.cgroup)}/cpu.stat",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
@@ -94,7 +95,8 @@ def _by_cgroup(job: Job) -> Iterator[_Bound]:
     ]
     for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].limit)).values():
         ranks, tasks = [rank for rank, _ in pairs], min((limit for _, limit in pairs), key=lambda limit: limit.left)
-        commands = ("# add to docker run: --pids-limit=-1", f"cat {tasks.cgroup}/pids.current {tasks.cgroup}/pids.max")
+        cgroup = quote(tasks.cgroup)
+        commands = ("# add to docker run: --pids-limit=-1", f"cat {cgroup}/pids.current {cgroup}/pids.max")
         fix = Fix("Raise the limit of the container or the service that starts the ranks.", commands)
         yield _Bound(ranks, "pids.max of their cgroup", tasks.limit, tasks.left, fix, None)
 

@@ -182,7 +182,10 @@ def host_own_name_unresolvable(job: Job) -> Iterator[Outcome]:
         own = {} if isinstance(node.interfaces, Missing) else {i.address: i.name for i in node.interfaces}
         fix = Fix(
             "Add the name with the node's own address to /etc/hosts or DNS.",
-            (f"getent ahosts {node.hostname}", *(f"export GLOO_SOCKET_IFNAME={name}" for name in _outward(node)[:1])),
+            (
+                f"getent ahosts {quote(node.hostname)}",
+                *(f"export GLOO_SOCKET_IFNAME={quote(name)}" for name in _outward(node)[:1]),
+            ),
         )
         if isinstance(name, Missing):
             message = f"{node.name}: its own host name does not resolve: {brief(name.reason, 120)}"

@@ -96,7 +96,7 @@ def _started_by_distcheck(job: Job, rank: RankFacts, nproc: str) -> str:
     if nproc == "gpu":  # it counts the GPUs of its own node only
         nproc = str(len(gpus.devices)) if launched and isinstance(gpus, Gpus) else "auto"
     names = [node.name for node in launched.nodes] if launched and launched.engine == "ssh" else []
-    hosts = f"--hosts {','.join(names)} " if names else ""
+    hosts = f"--hosts {shlex.quote(','.join(names))} " if names else ""
     return f"distcheck {job.asked.command} {hosts}--nproc {nproc}"
 
 

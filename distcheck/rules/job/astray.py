@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.rules.job.addresses import (
@@ -119,7 +120,8 @@ def look_up(job: Job, name: str, *nodes: str) -> tuple[str, ...]:
     """Return the commands that resolve a name on these nodes; '' stands for an unknown node."""
     pods = any("KUBERNETES_SERVICE_HOST" in r.environment for r in job.ranks)
     known = () if pods or (len(job.nodes) == 1 and job.met) else tuple(dict.fromkeys(filter(None, nodes)))
-    return tuple(f"ssh {node} getent ahosts {name}" for node in known) or (f"getent ahosts {name}",)
+    far = quote(quote(name))  # over ssh a second shell reads it
+    return tuple(f"ssh {quote(node)} getent ahosts {far}" for node in known) or (f"getent ahosts {quote(name)}",)
 
 
 def keeps_others_away(job: Job) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.rules.job.agents import in_step, rendezvous, told
@@ -67,16 +68,16 @@ def look_at(job: Job, nodes: Sequence[str]) -> tuple[str, ...]:
     first = job.ranks[0].environment if job.ranks else {}
     some = nodes[:_MOST]
     if slurm := next((j for r in job.ranks if (j := r.environment.get("SLURM_JOB_ID"))), ""):
-        look = f"scontrol show node {','.join(some)}" if some else f"scontrol show job {slurm}"
-        return look, f"sacct -j {slurm} --format=JobID,State,ExitCode,NodeList"
+        look = f"scontrol show node {quote(','.join(some))}" if some else f"scontrol show job {quote(slurm)}"
+        return look, f"sacct -j {quote(slurm)} --format=JobID,State,ExitCode,NodeList"
     if "KUBERNETES_SERVICE_HOST" not in first:
-        return tuple(f"ssh {node} pgrep -af python" for node in some)
+        return tuple(f"ssh {quote(node)} pgrep -af python" for node in some)
     if "JOB_COMPLETION_INDEX" not in first:
-        return tuple(f"kubectl describe pod {pod}" for pod in some)
+        return tuple(f"kubectl describe pod {quote(pod)}" for pod in some)
     # An Indexed Job's pod name is its host name with a random suffix, so the pod is selected by label.
     label = "batch.kubernetes.io/job-{}={}".format
     return tuple(
-        f"kubectl get pods -o wide -l {label('name', name)},{label('completion-index', index)}"
+        f"kubectl get pods -o wide -l {quote(label('name', name) + ',' + label('completion-index', index))}"
         for name, _, index in (pod.rpartition("-") for pod in some)
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.rules.job.settings import agreed_port, free_port, usual_port
@@ -60,7 +61,7 @@ def other_port(job: Job, rank: RankFacts) -> tuple[str, ...]:
 
         return (restarted(job, rank, {"master-port": str(port)}),)
     if table and table.launcher in HAND_OVER and not job.asked.started_here:
-        return (HAND_OVER[table.launcher].format(addr=rank.placement.master_addr or first_host(job), port=port),)
+        return (HAND_OVER[table.launcher].format(addr=quote(rank.placement.master_addr or first_host(job)), port=port),)
     if rank.placement.launcher == "distcheck" and job.launched is None:
         return (f"distcheck {job.asked.command} --nproc {len(job.ranks)} --master-port {port}",)
     return (f"export MASTER_PORT={port}",)
@@ -82,7 +83,7 @@ def master_commands(job: Job, rank: RankFacts, *variables: str) -> tuple[str, ..
     launcher = table_of(rank)
     if launcher and launcher.launcher in HAND_OVER:
         port = usual_port(job)
-        return (HAND_OVER[launcher.launcher].format(addr=first_host(job), port=port),)
+        return (HAND_OVER[launcher.launcher].format(addr=quote(first_host(job)), port=port),)
     return tuple(export(job, rank, name) for name in names)
 
 
@@ -107,11 +108,11 @@ def export(job: Job, rank: RankFacts, variable: str) -> str:
         "LOCAL_RANK": f"$((RANK % {here}))",
         "LOCAL_WORLD_SIZE": str(here),
         "GROUP_RANK": "$NODE_RANK",
-        "MASTER_ADDR": first_host(job),
+        "MASTER_ADDR": quote(first_host(job)),
         "MASTER_PORT": str(usual_port(job)),
     }[variable]
     if slurm and variable == "MASTER_ADDR":
-        return SLURM_MASTER_ADDR if _leads_the_list(job, rank) else f"export MASTER_ADDR={first_host(job)}"
+        return SLURM_MASTER_ADDR if _leads_the_list(job, rank) else f"export MASTER_ADDR={value}"
     if slurm and variable == "MASTER_PORT" and agreed_port(job) is None:
         return SLURM_MASTER_PORT
     return f"export {variable}={value}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.ranges import fold
@@ -124,7 +125,7 @@ def torchrun_node_rank_with_c10d(job: Job) -> Iterator[Outcome]:
                     restarted(
                         job,
                         first,
-                        {"rdzv-backend": "static", "node-rank": "$NODE_RANK", "master-addr": first_host(job)},
+                        {"rdzv-backend": "static", "node-rank": "$NODE_RANK", "master-addr": quote(first_host(job))},
                     ),
                 ),
             ),

@@ -148,7 +148,7 @@ def deepspeed_hostfile_slots(job: Job) -> Iterator[Outcome]:
         f"{listed(counted)}; other nodes run {most} ranks",
         Fix(
             "Correct the slots in DeepSpeed's hostfile.",
-            tuple(f"sed -i 's/^{n.name} .*/{n.name} slots={_gpus_on(n)}/' hostfile" for n in short[:8]),
+            tuple(f"sed -i {shlex.quote(f's/^{n.name} .*/{n.name} slots={_gpus_on(n)}/')} hostfile" for n in short[:8]),
         ),
         severity="warning",
         scope="job",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
@@ -68,7 +69,11 @@ def launch_node_unreachable(job: Job) -> Iterator[Outcome]:
     for launched, nodes in nodes_with(job, "unreachable"):
         for group in alike(launched, nodes):
             names = tuple(n.name for n in group)
-            command = f"ssh {names[0]} true" if launched.engine == "ssh" else f"sinfo -N -l -n {','.join(names)}"
+            command = (
+                f"ssh {quote(names[0])} true"
+                if launched.engine == "ssh"
+                else f"sinfo -N -l -n {quote(','.join(names))}"
+            )
             yield about_nodes(
                 launched,
                 group,
@@ -97,14 +102,14 @@ def launch_probe_missing(job: Job) -> Iterator[Outcome]:
                 problem = f"distcheck is not installed in {python} on {where(group)}"
                 fix = Fix(
                     "Install it in the Python that the job uses there, or select that Python with --python.",
-                    (f"{run_on(launched, node)} {python} -m pip install distcheck=={job.distcheck}",),
+                    (run_on(launched, node, python, "-m", "pip", "install", f"distcheck=={job.distcheck}"),),
                 )
             else:
                 problem = f"{python} cannot be run on {where(group)}"
                 fix = Fix(
                     "Install Python there, or select the job's Python with --python. If it is on a shared file "
                     "system, check that the file system is mounted.",
-                    (f"{run_on(launched, node)} ls -lL {python}", f"{run_on(launched, node)} mount"),
+                    (run_on(launched, node, "ls", "-lL", python), run_on(launched, node, "mount")),
                 )
             yield about_nodes(launched, group, f"{problem}: {error_line(node.words)}", fix, confirmed=True)
 
@@ -127,7 +132,11 @@ def launch_probe_unreadable(job: Job) -> Iterator[Outcome]:
             f"distcheck {versions} on {where(nodes)} is incompatible with {job.distcheck} here",
             Fix(
                 f"Install distcheck {job.distcheck} on every node, or one Python for all of them (--python).",
-                (f"{run_on(launched, nodes[0])} {python_of(launched)} -m pip install distcheck=={job.distcheck}",),
+                (
+                    run_on(
+                        launched, nodes[0], python_of(launched), "-m", "pip", "install", f"distcheck=={job.distcheck}"
+                    ),
+                ),
             ),
             confirmed=False,
         )
@@ -162,9 +171,7 @@ def launch_probe_failed(job: Job) -> Iterator[Outcome]:
                 f"the probe on {where(group)} {ended} before it reported: {error_line(group[0].words)}",
                 Fix(
                     "Run the same command there by hand and read its output.",
-                    (f"{run_on(launched, group[0])} {' '.join(launched.command[-4:])}",)
-                    if launched.engine == "ssh"
-                    else (),
+                    (run_on(launched, group[0], *launched.command[-4:]),) if launched.engine == "ssh" else (),
                 ),
                 confirmed=False,
             )
@@ -189,7 +196,7 @@ def launch_probe_silent(job: Job) -> Iterator[Outcome]:
             f"no report from {where(nodes)} within {job.seconds:.0f} s",
             Fix(
                 "Check that a program can be started there; for slow nodes raise --timeout.",
-                (f"{run_on(launched, nodes[0])} uptime",),
+                (run_on(launched, nodes[0], "uptime"),),
             ),
             confirmed=False,
             shared=False,
@@ -209,7 +216,7 @@ def launch_node_left_out(job: Job) -> Iterator[Outcome]:
     if launched is None or not job.left_out:
         return
     good = tuple(n.name for n in launched.nodes)
-    names = ",".join(good)
+    names = quote(",".join(good))
     commands = {
         "slurm": f"# add to srun: --nodelist={names} --nodes={len(good)}",
         "ssh": f"distcheck {job.asked.command} --hosts {names}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from shlex import join, quote
 from typing import TYPE_CHECKING
 
 from distcheck.rules.finding import Finding, Fix, Scope
@@ -93,11 +94,13 @@ def error_line(output: str) -> str:
     return brief((errors or lines or ["no output"])[-1], 160)
 
 
-def run_on(launched: Launched, node: LaunchedNode) -> str:
-    """Return the command prefix that runs a command on a node."""
+def run_on(launched: Launched, node: LaunchedNode, *words: str) -> str:
+    """Return the command that runs these words on a node."""
+    name = quote(node.name)
     if launched.engine == "ssh":
-        return f"ssh {node.name}"
-    return f"srun --nodelist={node.name} --ntasks=1" if launched.engine == "slurm" else f"mpirun --host {node.name}"
+        return f"ssh {name} {join(map(quote, words))}"  # a second shell reads them there
+    starter = f"srun --nodelist={name} --ntasks=1" if launched.engine == "slurm" else f"mpirun --host {name}"
+    return f"{starter} {join(words)}"
 
 
 def python_of(launched: Launched) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
@@ -104,7 +105,7 @@ def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
         f"torchrun, and torchrun's world has {agents_in_world(first)}; expected one task on each node",
         Fix(
             "Start one torchrun per node; torchrun starts the processes of its node.",
-            (agent_per_node(job, first, {"master-addr": first_host(job)}),),
+            (agent_per_node(job, first, {"master-addr": quote(first_host(job))}),),
         ),
         scope="job",
         evidence={
@@ -120,7 +121,7 @@ def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
 def _with_master(job: Job, rank: RankFacts, address: str) -> str:
     """Return the agent's command line with the master, which it does not read from variables."""
     port = exported(job, rank).get("MASTER_PORT") or str(free_port(job) or PORT)
-    where = {"master-addr": address, "master-port": port}
+    where = {"master-addr": quote(address), "master-port": quote(port)}
     if "SLURM_JOB_ID" in rank.environment:
         return agent_per_node(job, rank, where)
     return restarted(job, rank, {"nnodes": "$NNODES", "node-rank": "$NODE_RANK", **where})
@@ -137,7 +138,7 @@ def _static(job: Job, rank: RankFacts) -> dict[str, str]:
         "rdzv-backend": "static",
         "nnodes": str(nodes),
         "node-rank": "$NODE_RANK",
-        "master-addr": first_host(job),
+        "master-addr": quote(first_host(job)),
         "master-port": str(free_port(job) or PORT),
     }
 
@@ -197,7 +198,7 @@ def torchrun_localhost_name_ambiguous(job: Job) -> Iterator[Outcome]:
         f"{agents_in_world(first)} of {wanted(job, first)} nodes met",
         Fix(
             "Set --rdzv-endpoint to the first node's address.",
-            (restarted(job, first, {"rdzv-endpoint": f"{job.node_of(first).name}:{endpoint_port(options)}"}),),
+            (restarted(job, first, {"rdzv-endpoint": quote(f"{job.node_of(first).name}:{endpoint_port(options)}")}),),
         ),
         severity="error" if certain else "info",
         scope="job",
@@ -233,7 +234,7 @@ def torchrun_fqdn_unreachable(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: MASTER_ADDR {address}, the host name of torchrun's first agent, {problem}",
             Fix(
                 "Pass each agent the address at which the other nodes reach it, or add the name to DNS or /etc/hosts.",
-                (f"getent hosts {address}", _local_addr(job, ranks[0])),
+                (f"getent hosts {quote(address)}", _local_addr(job, ranks[0])),
             ),
             scope="node" if temporary else "rank",
             confirmed=not temporary,

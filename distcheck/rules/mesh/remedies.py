@@ -88,7 +88,7 @@ def _ordering(job: Job, launcher: str, nodes: list[str], each: int) -> tuple[str
             f"srun --ntasks={len(nodes) * each} --distribution=arbitrary {command}",
         )
     if launcher == "openmpi" and len(nodes) <= _MOST_NODES:
-        return (f"# add to mpirun: --host {','.join(f'{node}:{each}' for node in nodes)}",)
+        return (f"# add to mpirun: --host {shlex.quote(','.join(f'{node}:{each}' for node in nodes))}",)
     if launcher == "ssh":
         return (f"# distcheck: --hosts {hosts}",)
     return (f"# node ranks in this order: {hosts}",)

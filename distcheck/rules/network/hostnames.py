@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -286,7 +287,7 @@ def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
             f"{listed([f'{node.name} ({_at(node, address)})' for node in nodes])} have the same address {address}",
             Fix(
                 "Give each node its own address.",
-                (f"sudo arping -D -c 3 -I {_at(nodes[0], address).split()[0]} {address}",),
+                (f"sudo arping -D -c 3 -I {quote(_at(nodes[0], address).split()[0])} {quote(address)}",),
             ),
             severity="error" if address in used else "info",
             scope="job",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.rules.finding import Fix
@@ -115,7 +116,7 @@ def fix_commands(seen: Survey, choice: Choice, library: Library) -> tuple[str, .
     """Return the commands that make a library use the interface that reaches the other nodes."""
     way = seen.way(choice)
     if library == "gloo":
-        return (f"export GLOO_SOCKET_IFNAME={way.name}",) if way else ("ip -brief address",)
+        return (f"export GLOO_SOCKET_IFNAME={quote(way.name)}",) if way else ("ip -brief address",)
     first = ("unset NCCL_COMM_ID",) if COMM_ID in choice.settings else ()
     if way is None:
         return first or ("export NCCL_SOCKET_IFNAME=^lo,docker,virbr,veth,br-",)
@@ -123,7 +124,7 @@ def fix_commands(seen: Survey, choice: Choice, library: Library) -> tuple[str, .
     family: tuple[str, ...] = ()
     if way not in nccl(choice.interfaces, wish):
         family = (f"export NCCL_SOCKET_FAMILY={'AF_INET6' if ':' in way.address else 'AF_INET'}",)
-    return (*first, f"export NCCL_SOCKET_IFNAME=={way.name}", *family)
+    return (*first, f"export NCCL_SOCKET_IFNAME={quote('=' + way.name)}", *family)
 
 
 def shown(interfaces: Iterable[Interface]) -> str:
@@ -138,7 +139,11 @@ def cure_of_syntax(seen: Survey, choice: Choice) -> tuple[tuple[str, ...], Sever
     hoped = nccl(choice.interfaces, {**choice.settings, IFNAME: wish}) if items_of(wish) else ()
     if seen.several and hoped and only_this_host(choice.node, hoped[0]):
         hoped = ()  # ^docker, for example, leaves the loopback
-    cure = (f"export NCCL_SOCKET_IFNAME={wish}",) if hoped and len(value) > 1 else fix_commands(seen, choice, "nccl")
+    cure = (
+        (f"export NCCL_SOCKET_IFNAME={quote(wish)}",)
+        if hoped and len(value) > 1
+        else fix_commands(seen, choice, "nccl")
+    )
     return cure, _harm(seen, choice, hoped)
 
 

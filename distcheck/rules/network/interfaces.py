@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -153,7 +154,7 @@ def net_nccl_ifname_prefix_trap(job: Job) -> Iterator[Outcome]:
                 job,
                 ranks,
                 f"{named(job, ranks)}: NCCL_SOCKET_IFNAME {brief(value, 60)} also {verb} {listed(list(more))}",
-                Fix("Match whole names.", (f"export NCCL_SOCKET_IFNAME={exact}",)),
+                Fix("Match whole names.", (f"export NCCL_SOCKET_IFNAME={quote(exact)}",)),
                 severity="info",
                 evidence={"NCCL_SOCKET_IFNAME": value, "also": list(more)},
             )

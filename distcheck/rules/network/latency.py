@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from shlex import quote
 from statistics import median
 
 from distcheck.facts.job import Job
@@ -101,7 +102,7 @@ def _finding(
     text = "Find where the path becomes long, and check the interface at its end for shaping or overload."
     if may_be_meant:
         text = f"No action if the job is meant to span sites; otherwise: {text[0].lower()}{text[1:]}"
-    target = ways.name(sides[-1:]) if len(ways.job.nodes) > 1 else "localhost"
+    target = quote(ways.name(sides[-1:])) if len(ways.job.nodes) > 1 else "localhost"
     return found(
         ways.job,
         ways.ranks(sides),

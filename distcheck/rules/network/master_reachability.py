@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
@@ -231,7 +232,10 @@ def net_master_silent(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: the program listening at {_places(ranks[0], attempts)} is not rank 0: {answer}",
             Fix(
                 "Use another MASTER_PORT for the job, or end the program that listens there.",
-                (*other_port(job, ranks[0]), f"ssh {attempts[0].address} ss -ltnp 'sport = :{attempts[0].port}'"),
+                (
+                    *other_port(job, ranks[0]),
+                    f"ssh {quote(attempts[0].address)} ss -ltnp 'sport = :{attempts[0].port}'",
+                ),
             ),
             evidence=tried(attempts),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from shlex import quote
 
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
@@ -39,10 +40,10 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
     if eaten:
         source, target = next(iter(eaten))
         node = next((n for n in job.nodes if n.key == source), job.nodes[0])
-        name = interface_name(job, node)
+        name = quote(interface_name(job, node))
         fix = Fix(
             "Set the MTU that the path carries on the network interfaces, or fix the path.",
-            (f"ping -M do -s 1472 -c 3 {ways.name([target])}", f"sudo ip link set dev {name} mtu 1400"),
+            (f"ping -M do -s 1472 -c 3 {quote(ways.name([target]))}", f"sudo ip link set dev {name} mtu 1400"),
         )
         yield ways.finding(eaten, "send full-size packets to", "although small ones arrive", fix)
     else:
@@ -73,7 +74,7 @@ def _jumbo_on_one_side(job: Job, ways: Ways) -> Iterator[Outcome]:
                 "TCP works because it negotiates a smaller MSS",
                 Fix(
                     "Set the same MTU on all nodes and on the switch ports between them.",
-                    (f"sudo ip link set dev {interface_name(job, node)} mtu {_USUAL_MTU_BYTES}",),
+                    (f"sudo ip link set dev {quote(interface_name(job, node))} mtu {_USUAL_MTU_BYTES}",),
                 ),
                 severity="warning",
                 scope="node",

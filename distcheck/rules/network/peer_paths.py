@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from shlex import quote
 from statistics import median_high
 
 from distcheck.facts.base import Missing
@@ -143,7 +144,7 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
             "without packet loss",
             Fix(
                 "Check the error counters of the network interface, its cable and the switch port.",
-                (f"ethtool -S {interface_name(job, node)} | grep -iE 'err|drop|crc'",),
+                (f"ethtool -S {quote(interface_name(job, node))} | grep -iE 'err|drop|crc'",),
             ),
             severity="error" if max(shares) >= (_HEAVY_LOSS if everywhere else _LOSS) else "warning",
         )
@@ -183,7 +184,7 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
                 job.ranks_on(node),
                 f"the network of {node.name} is slow: {'; '.join(reasons)}"
                 + (f"; NCCL uses {listed(adapters, most=2)}" if adapters else ""),
-                Fix("Check the cable, the switch port and the members of a bond.", (f"ethtool {name}",)),
+                Fix("Check the cable, the switch port and the members of a bond.", (f"ethtool {quote(name)}",)),
                 severity="info" if adapters else "warning",
                 scope="node",
                 owner="admin",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from distcheck.facts.job import Job
 from distcheck.facts.network import A_STORE, Bind, PortOwner
 from distcheck.facts.rank import RankFacts, Role
@@ -15,9 +17,9 @@ from distcheck.rules.wording import brief
 def free_port_fix(job: Job, rank: RankFacts, bind: Bind) -> Fix:
     """Return the fix for a taken port; it ends the process only if the user owns it."""
     owner, node, another = bind.owner, job.node_of(rank), other_port(job, rank)
-    where = f"ssh {node.name} " if len(job.nodes) > 1 else ""
+    where = f"ssh {quote(node.name)} " if len(job.nodes) > 1 else ""
     if not isinstance(owner, PortOwner):
-        jobs = (f"squeue --nodelist={node.name}",) if "SLURM_JOB_ID" in rank.environment else ()
+        jobs = (f"squeue --nodelist={quote(node.name)}",) if "SLURM_JOB_ID" in rank.environment else ()
         return Fix(
             "Use another port for the job; root on that host can see which process holds this one.",
             (*another, *jobs, f"{where}sudo ss -ltnp 'sport = :{bind.port}'"),
@@ -25,7 +27,7 @@ def free_port_fix(job: Job, rank: RankFacts, bind: Bind) -> Fix:
     if owner.slurm_job and owner.slurm_job != rank.environment.get("SLURM_JOB_ID"):
         return Fix(
             f"Slurm job {owner.slurm_job} holds {node.name}:{bind.port}: use another port for this job.",
-            (*another, f"scontrol show job {owner.slurm_job}"),
+            (*another, f"scontrol show job {quote(owner.slurm_job)}"),
         )
     if owner.container or not owner.own or bind.port < first_open_port(node):
         place = f"Container {owner.container} of {owner.user}" if owner.container else f"A process of {owner.user}"

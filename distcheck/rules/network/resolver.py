@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from distcheck.facts.job import Job
 from distcheck.facts.network import Resolution
@@ -43,7 +44,7 @@ def net_dns_differs(job: Job) -> Iterator[Outcome]:
             + (f" ({where})" if where else ", where other ranks reached it"),
             Fix(
                 f"Correct the name on {listed(there)}, or set MASTER_ADDR to an IP address.",
-                (*look_up(job, name, there[0], where), f"export MASTER_ADDR={right[0]}"),
+                (*look_up(job, name, there[0], where), f"export MASTER_ADDR={quote(right[0])}"),
             ),
             owner="admin",
             evidence={"MASTER_ADDR": name, "resolves_to": sorted(reached), "rank_0_is_at": list(right)},
@@ -117,7 +118,7 @@ def net_dns_unstable(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: {name} resolves to {listed(list(addresses))} in some look-ups but not in all",
-            Fix("Set MASTER_ADDR to a name or address of rank 0's host alone.", (f"getent ahosts {name}",)),
+            Fix("Set MASTER_ADDR to a name or address of rank 0's host alone.", (f"getent ahosts {quote(name)}",)),
             severity="warning",
             evidence={"MASTER_ADDR": name, "changing": list(addresses)},
         )

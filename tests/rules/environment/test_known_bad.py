@@ -9,6 +9,7 @@ import pytest
 from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import TorchBuild
+from distcheck.facts.placement import Variables
 from distcheck.facts.rank import Agent, Installed
 from distcheck.rules.environment.known_bad import NCCL, TORCH
 
@@ -84,7 +85,7 @@ def test_gpus_of_different_capability_meet_the_fault_of_2_18_to_2_20(said, chang
 )
 def test_torchruns_c10d_on_python_3_12_is_named_for_torch_2_2_and_2_3(said, change, torch, python, backend, bad):
     def under_torchrun(job):
-        agent = Agent("torchrun", 7, (f"--rdzv-backend={backend}", "train.py"), {})
+        agent = Agent("torchrun", 7, (f"--rdzv-backend={backend}", "train.py"), Variables({}))
         return change.process(job, None, agent=agent)
 
     found = said(torch=torch, python=python, launcher="torchrun", of=under_torchrun)

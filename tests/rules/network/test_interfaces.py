@@ -219,11 +219,11 @@ def test_a_value_without_syntax_errors_is_accepted(value):
 @pytest.mark.parametrize(
     ("value", "severity", "command"),
     [
-        ("=^lo", "error", "export NCCL_SOCKET_IFNAME=^=lo"),
+        ("=^lo", "error", "export NCCL_SOCKET_IFNAME='^=lo'"),
         (" eth0", "error", "export NCCL_SOCKET_IFNAME=eth0"),
         ("eth9 ", "error", "export NCCL_SOCKET_IFNAME==eth0"),
         ("^=", "error", "export NCCL_SOCKET_IFNAME==eth0"),
-        ("^docker,^lo", "error", "export NCCL_SOCKET_IFNAME=^docker,lo"),
+        ("^docker,^lo", "error", "export NCCL_SOCKET_IFNAME='^docker,lo'"),
         ("^docker,^eth1", "error", "export NCCL_SOCKET_IFNAME==eth0"),
         ("eth0, eth1", "warning", "export NCCL_SOCKET_IFNAME=eth0,eth1"),
         ("=eth0,=eth9", "info", "export NCCL_SOCKET_IFNAME==eth0,eth9"),
@@ -326,7 +326,7 @@ def test_a_name_that_is_a_prefix_of_others_is_reported(of, only, said, change):
     for value in ("=eth1", "eth", "eth1,eth10"):
         assert said(tried(change, change.environment(job, 1, NCCL_SOCKET_IFNAME=value))) == []
     finding = only(tried(change, change.environment(job, 1, NCCL_SOCKET_IFNAME="^lo,eth1")))
-    assert finding.fix.commands == ("export NCCL_SOCKET_IFNAME=^=lo,eth1",)
+    assert finding.fix.commands == ("export NCCL_SOCKET_IFNAME='^=lo,eth1'",)
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
