@@ -38,9 +38,9 @@ def report(
     if not files:
         raise UsageError("report: no input; give the files or the directory that --save wrote")
     check_writable(options)
-    job = saved.merge([saved.load(path) for path in saved.find(files)])
+    job = saved.load_launch(files)
     asked = job.asked
-    before = None if options.baseline is None else saved.merge([saved.load(f) for f in saved.find([options.baseline])])
+    before = None if options.baseline is None else saved.load_launch([options.baseline])
     if before is not None and isinstance(before.collectives, Collectives) and before.collectives.measurements:
         from distcheck.expectation.baseline import of
 

@@ -20,6 +20,8 @@ SCHEMA = 1
 _LARGEST_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 24
 _LONGEST_NAME = 32
+_MOST_LAUNCHES = 4
+"""Named in an error."""
 
 
 def write(path: Path, text: str) -> None:
@@ -152,23 +154,59 @@ def find(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
+def load_launch(paths: Sequence[Path]) -> Job:
+    """Return the job of one launch, from the files that its processes wrote and folders of them.
+
+    Raises:
+        UsageError: a file is not a job, or the files are from different launches; the message groups them.
+    """
+    jobs = {path: load(path) for path in find(paths)}
+    by_launch: dict[str, list[Path]] = {}
+    for path, job in jobs.items():
+        of = "unknown" if job.world_size is None else job.world_size
+        by_launch.setdefault(f"{job.asked.command}, world size {of}", []).append(path)
+    met = [job for job in jobs.values() if job.met]
+    if len(by_launch) == 1 and _are_apart(met):
+        by_launch = {f"run {run}": [path for path in jobs if jobs[path].run == run] for run in _runs(met)}
+    if len(by_launch) > 1:
+        groups = [f"{name} ({_some(files, 1)})" for name, files in by_launch.items()]
+        raise UsageError(
+            f"the files are from different launches: {_some(groups, _MOST_LAUNCHES)}; report on one launch at a time"
+        )
+    return merge(tuple(jobs.values()))
+
+
+def _runs(jobs: Iterable[Job]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(job.run for job in jobs))
+
+
+def _some(things: Sequence[object], most: int) -> str:
+    more = f" and {len(things) - most} more" if len(things) > most else ""
+    return ", ".join(map(str, things[:most])) + more
+
+
+def _are_apart(met: Sequence[Job]) -> bool:
+    """Return whether roll calls are of different launches, and not of parts of one that could not reach each other.
+
+    A part lacks ranks, and no rank of a node is in two of them.
+    """
+    places: dict[tuple[int | None, str], str] = {}
+    for job in met:
+        for rank in job.ranks:
+            if places.setdefault((rank.placement.rank, job.node_of(rank).key), job.run) != job.run:
+                return True
+    whole = any(0 < (job.world_size or 0) <= len({r.placement.rank for r in job.ranks}) for job in met)
+    return whole and len(_runs(met)) > 1
+
+
 def merge(jobs: Sequence[Job]) -> Job:
     """Return the merged job of the processes of one launch; a single job stays unchanged.
 
-    A process that did not reach the others wrote its own run. It is of the same launch if it has the same command and
-    world size. Of two records of one process, the one in the more complete job is kept.
-
-    Raises:
-        UsageError: the files are of different launches.
+    A process that did not reach the others wrote its own run. Of two records of one process, the one in the more
+    complete job is kept.
     """
     ordered = sorted(jobs, key=lambda j: (not j.met, -len(j.ranks), j.run))
     whole = ordered[0]
-    for other in ordered[1:]:
-        if other.asked.command != whole.asked.command or other.world_size != whole.world_size:
-            raise UsageError(
-                f"the files are from different launches: {whole.asked.command} of {whole.world_size} ranks and "
-                f"{other.asked.command} of {other.world_size}; report on one launch at a time"
-            )
     facts = [(job.nodes, job.processes, job.ranks) for job in ordered[1:]]
     known = {p.uid for p in whole.processes}
     # A job without further facts only ended a little later.

@@ -30,7 +30,7 @@ def job_of(*ranks, world=4, met=False, command="env"):
     return Job(
         distcheck="0", run="r", met=met, nodes=(node(),),
         asked=Asked(command=command, looks=("environment", "meeting")),
-        processes=tuple(ProcessFacts(uid=f"p{r}", node="n", pid=r, command=("distcheck",)) for r in ranks),
+        processes=tuple(ProcessFacts(uid=f"p{r}", node="n", pid=r or 0, command=("distcheck",)) for r in ranks),
         ranks=tuple(
             RankFacts(process=f"p{r}", placement=Placement(rank=r, world_size=world), environment={}) for r in ranks
         ),
@@ -61,9 +61,48 @@ def test_a_later_file_of_a_member_does_not_lengthen_the_job():
     assert saved.merge([member, whole]) == whole
 
 
-def test_jobs_of_different_launches_are_not_merged():
-    with pytest.raises(UsageError, match="different launches"):
-        saved.merge([job_of(0), job_of(1, world=8)])
+def of_run(run, *ranks, on="n", **more):
+    """Return a job whose processes are of this run and on this node."""
+    job = job_of(*ranks, **more)
+    processes = tuple(msgspec.structs.replace(p, uid=f"{run}-{p.uid}", node=on) for p in job.processes)
+    ranks = tuple(msgspec.structs.replace(r, process=f"{run}-{r.process}") for r in job.ranks)
+    return msgspec.structs.replace(job, run=run, nodes=(node(on),), processes=processes, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [
+        (job_of(0), job_of(1, world=8), ("env, world size 4", "env, world size 8")),
+        (job_of(0), job_of(1, command="gate"), ("env, world size 4", "gate, world size 4")),
+        (of_run("a", 0, 1, world=2, met=True), of_run("b", 0, 1, world=2, met=True), ("run a", "run b")),
+        (of_run("a", 0, 1, world=2, met=True), of_run("b", 0, on="m", world=2, met=True), ("run a", "run b")),
+        (of_run("a", 0, 1, met=True), of_run("b", 0, met=True), ("run a", "run b")),
+        (of_run("a", None, world=None, met=True), of_run("b", None, world=None, met=True), ("run a", "run b")),
+    ],
+    ids=["world", "command", "both complete", "one complete", "the same rank of a node", "the same node"],
+)
+def test_files_of_different_launches_are_named_by_launch(tmp_path, first, second, named):
+    paths = [saved.save(first, tmp_path / "1.json"), saved.save(second, tmp_path / "2.json")]
+    with pytest.raises(UsageError, match="different launches") as told:
+        saved.load_launch([tmp_path])
+    for name, path in zip(named, paths, strict=True):
+        assert f"{name} ({path})" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (of_run("a", 0, on="n", met=True), of_run("b", 0, on="m", met=True)),
+        (of_run("a", 0, 1, met=True), of_run("b", 2, 3, met=True)),
+        (of_run("a", 0, 1, 2, 3, met=True), of_run("b", 1)),
+        (of_run("a", None, on="n", world=None, met=True), of_run("b", None, on="m", world=None, met=True)),
+    ],
+    ids=["two leaders with rank 0", "two roll calls", "a process that met nobody", "distcheck node on two nodes"],
+)
+def test_processes_of_one_launch_that_could_not_reach_each_other_are_merged(tmp_path, first, second):
+    saved.save(first, tmp_path / "1.json")
+    saved.save(second, tmp_path / "2.json")
+    assert len(saved.load_launch([tmp_path]).ranks) == len(first.ranks) + len(second.ranks)
 
 
 def test_a_failed_write_leaves_no_partial_file(tmp_path):

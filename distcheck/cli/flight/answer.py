@@ -110,7 +110,7 @@ def _nodes(jobs: Sequence[Path]) -> dict[int, str]:
         return {}
     from distcheck.facts import saved
 
-    job = saved.merge([saved.load(path) for path in saved.find(jobs)])
+    job = saved.load_launch(jobs)
     return {rank.placement.rank: job.node_of(rank).name for rank in job.ranks if rank.placement.rank is not None}
 
 
