@@ -213,6 +213,7 @@ def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: An
     Raises:
         UsageError: it is not what the option accepts.
     """
+    _refuse_empty(param, ctx, value)
     if value is param.default and not param.required:
         if value is None and (getattr(param, "multiple", False) or param.nargs == -1):
             value = ()  # typer 0.15 takes the length of a list that is not given
@@ -241,9 +242,27 @@ def _converted(value: Any, kind: Any) -> Any:
     return Path(value) if kind is Path else msgspec.convert(value, kind, strict=False)
 
 
+def _refuse_empty(param: Any, ctx: Any, value: Any) -> None:
+    """Refuse an empty value on the command line: a script's unset variable must not leave an option without effect."""
+    is_option = param.param_type_name == "option"
+    is_path = getattr(ctx.command.callback, "kinds", {}).get(param.name) == list[Path]  # words of COMMAND may be empty
+    words = value if isinstance(value, list | tuple) else [value]
+    if (is_option or is_path) and "" in words and _source(param, ctx) == "COMMANDLINE":
+        name = max(param.opts, key=len) if is_option else param.metavar
+        raise UsageError(
+            f"{name} '': the value is empty, perhaps an unset variable; give a value or drop {name}. "
+            f"See: {ctx.command_path} --help"
+        )
+
+
+def _source(param: Any, ctx: Any) -> str:
+    """Return where a value is from: COMMANDLINE, ENVIRONMENT or DEFAULT."""
+    source = ctx.get_parameter_source(param.name)
+    return "" if source is None else str(source.name)
+
+
 def _refuse(param: Any, ctx: Any, value: Any, declared: _Declared) -> NoReturn:
     option = max(param.opts, key=len)
-    source = ctx.get_parameter_source(param.name)
-    from_variable = source is not None and source.name == "ENVIRONMENT"
+    from_variable = _source(param, ctx) == "ENVIRONMENT"
     given = f"{param.envvar}={value} ({option})" if from_variable else f"{option} {value}"
     raise UsageError(f"{given}: {declared.expected}. See: {ctx.command_path} --help") from None

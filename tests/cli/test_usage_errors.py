@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
+from typer.main import get_command
 
-from distcheck.cli.main import main
+from distcheck.cli.main import MODULES, app, main
 
 USAGE = [
     (["gate", "--nproc", "0"], "--nproc 0", "1 to 4096"),
@@ -51,6 +52,8 @@ USAGE = [
     (["report"], "report", "--save"),
     (["report", "/nonexistent/job.json"], "/nonexistent/job.json", "--save"),
     (["report", "/etc/passwd"], "/etc/passwd", "--save"),
+    (["report", ""], "FILE|DIR ''", "drop FILE|DIR"),
+    (["report", "job.json", ""], "FILE|DIR ''", "drop FILE|DIR"),
     (["explain", "env-rank-unsett"], "env-rank-unsett", "env-rank-unset"),
     (["explain", "--log", "/nonexistent/job.log"], "/nonexistent/job.log", "No such file"),
     (["explain", "env-rank-unset", "--log", "job.log"], "env-rank-unset", "not both"),
@@ -71,6 +74,23 @@ def ended(monkeypatch, capsys, tmp_path):
         return exited.value.code, *capsys.readouterr()
 
     return ended
+
+
+@pytest.mark.parametrize("command", MODULES)
+def test_an_empty_value_is_refused_by_every_option(ended, command):
+    params = get_command(app([command])).commands[command].params
+    options = [max(p.opts, key=len) for p in params if p.param_type_name == "option" and not p.is_flag]
+    for words, option in ((words, o) for o in options for words in ([o, ""], [f"{o}="])):
+        code, out, err = ended(command, *words)
+        assert (code, out) == (2, "")
+        assert f"{option} '': the value is empty" in err
+        assert f"drop {option}" in err
+
+
+def test_an_empty_variable_is_as_good_as_none(ended, monkeypatch):
+    for name in ("DISTCHECK_HOSTS", "DISTCHECK_SELECT", "DISTCHECK_RANK", "DISTCHECK_SAVE"):
+        monkeypatch.setenv(name, "")
+    assert ended("env", "--nproc", "1")[0] == 0
 
 
 @pytest.mark.parametrize(("args", "value", "remedy"), USAGE, ids=lambda v: " ".join(v) if isinstance(v, list) else None)
