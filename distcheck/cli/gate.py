@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -61,10 +63,20 @@ def gate(
 
 
 def _program(command: list[str]) -> str:
-    found = shutil.which(command[0])
-    if found is None:
-        raise UsageError(f"COMMAND {command[0]}: not found on PATH; give its full path")
-    return found
+    name = command[0]
+    found = shutil.which(name)
+    if found is not None:
+        return found
+    there = name if "/" in name else shutil.which(name, os.F_OK)
+    if not there:
+        problem = "not found on PATH; give its full path"
+    elif not os.access(there, os.F_OK):
+        problem = "no such file; correct its path"
+    elif Path(there).is_dir():
+        problem = "is a directory; give a program"
+    else:
+        problem = f"not executable; make it so with: chmod +x {shlex.quote(there)}"
+    raise UsageError(f"COMMAND {name or repr(name)}: {problem}")
 
 
 def _file_of(command: list[str]) -> str:

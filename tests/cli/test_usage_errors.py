@@ -46,6 +46,10 @@ USAGE = [
     (["env", "--output", "/nonexistent/report"], "/nonexistent", "mkdir -p"),
     (["env", "--save", "/nonexistent/job"], "/nonexistent", "mkdir -p"),
     (["gate", "--", "no-such-program"], "no-such-program", "PATH"),
+    (["gate", "--", "./no-such-program"], "COMMAND ./no-such-program", "correct its path"),
+    (["gate", "--", ""], "COMMAND ''", "PATH"),
+    (["gate", "--", "/"], "COMMAND /", "is a directory"),
+    (["gate", "--", "/etc/passwd"], "COMMAND /etc/passwd", "chmod +x /etc/passwd"),
     (["gate", "--nproc", "2", "--export", "--", "true"], "--export", "one process per rank"),
     (["env", "--select", "gpu-duplicate", "--ignore", "gpu-duplicate"], "gpu-duplicate", "no rule is left"),
     (["gate", "--alone"], "--alone", "drop --alone"),
@@ -85,6 +89,14 @@ def test_an_empty_value_is_refused_by_every_option(ended, command):
         assert (code, out) == (2, "")
         assert f"{option} '': the value is empty" in err
         assert f"drop {option}" in err
+
+
+def test_a_command_on_path_that_is_not_executable_is_named_with_its_place(ended, monkeypatch, tmp_path):
+    (tmp_path / "train").touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, err = ended("gate", "--", "train")
+    assert code == 2
+    assert f"COMMAND train: not executable; make it so with: chmod +x {tmp_path / 'train'}" in err
 
 
 def test_an_empty_variable_is_as_good_as_none(ended, monkeypatch):
