@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from enum import Enum
@@ -23,6 +24,7 @@ from distcheck.facts.errors import UsageError
 
 LARGEST = 10**9
 """The largest number that an option accepts, unless it has a maximum of its own."""
+_OPTION = re.compile(r"--[a-z][a-z-]*[a-z]")
 _VARIABLES = (
     "Each option can also be set by an environment variable: --join-timeout, for example, by DISTCHECK_JOIN_TIMEOUT."
 )
@@ -153,6 +155,18 @@ class LazyCommand(TyperCommand):
     def get_help_option(self, ctx: Any) -> Any:
         """Return --help."""
         return _printing_help(super().get_help_option(ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an error about an option ends with the variable that set it, if one did."""
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            named = set(_OPTION.findall(str(error)))
+            found = {max(p.opts, key=len): p.envvar for p in ctx.command.params if _source(p, ctx) == "ENVIRONMENT"}
+            sets = [f"{variable} sets {option}" for option, variable in found.items() if option in named]
+            if not sets:
+                raise
+            raise UsageError(f"{error} ({', '.join(sets)})") from error
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options, one section per group."""

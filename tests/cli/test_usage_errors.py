@@ -99,6 +99,31 @@ def test_a_command_on_path_that_is_not_executable_is_named_with_its_place(ended,
     assert f"COMMAND train: not executable; make it so with: chmod +x {tmp_path / 'train'}" in err
 
 
+@pytest.mark.parametrize(
+    ("command", "name", "value", "option"),
+    [
+        ("env", "DISTCHECK_IGNORE", "nosuch", "--ignore"),
+        ("node", "DISTCHECK_SELECT", "nosuch", "--select"),
+        ("env", "DISTCHECK_TIMEOUT", "soon", "--timeout"),
+        ("env", "DISTCHECK_SAVE", "/nonexistent/job", "--save"),
+        ("env", "DISTCHECK_PATH", "data", "--path"),
+        ("gate", "DISTCHECK_NPROC", "0", "--nproc"),
+        ("gate", "DISTCHECK_HOSTS", "a[", "--hosts"),
+        ("bandwidth", "DISTCHECK_SIZES", "big", "--sizes"),
+    ],
+)
+def test_a_value_from_a_variable_is_reported_with_the_variable(ended, monkeypatch, command, name, value, option):
+    monkeypatch.setenv(name, value)
+    code, out, err = ended(command)
+    assert (code, out) == (2, "")
+    assert name in err
+    assert option in err
+    assert value in err
+    assert len(err.splitlines()) == 1
+    monkeypatch.delenv(name)
+    assert name not in ended(command, option, value)[2]
+
+
 def test_an_empty_variable_is_as_good_as_none(ended, monkeypatch):
     for name in ("DISTCHECK_HOSTS", "DISTCHECK_SELECT", "DISTCHECK_RANK", "DISTCHECK_SAVE"):
         monkeypatch.setenv(name, "")
