@@ -152,7 +152,8 @@ def perf_below_expectation(job: Job) -> Iterator[Outcome]:
         if each.expected.rung in _OTHERS:
             continue
         if each.standing == "not judged":
-            unjudged.append((op, _why_not(each)))
+            remedy = "use --min-busbw GBPS" if each.expected.ranks > 1 else "measure with two ranks or more"
+            unjudged.append((op, f"{_why_not(each)}; {remedy} to judge it"))
         elif each.standing in {"low", "too low"}:
             log = log_of(job)
             # NCCL over sockets is the cause, and has its own finding.
@@ -168,7 +169,7 @@ def perf_below_expectation(job: Job) -> Iterator[Outcome]:
     for reason, group in grouped(unjudged, lambda item: item[1]).items():
         yield NotChecked(
             required=False,
-            reason=f"{listed([op for op, _ in group])} not judged: {reason}; use --min-busbw GBPS to judge it",
+            reason=f"{listed([op for op, _ in group])} not judged: {reason}",
         )
 
 

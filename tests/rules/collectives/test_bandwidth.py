@@ -100,15 +100,19 @@ def test_min_busbw_replaces_the_usual_figure(measured, said):
 
 
 @pytest.mark.parametrize(
-    ("asked", "rule"), [({"min_busbw_GBps": 100.0}, "perf-below-min-busbw"), ({}, "perf-below-expectation")]
+    ("asked", "rule", "remedy"),
+    [
+        ({"min_busbw_GBps": 100.0}, "perf-below-min-busbw", "--min-busbw needs two"),
+        ({}, "perf-below-expectation", "measure with two ranks or more"),
+    ],
 )
-def test_a_single_rank_has_no_bus_bandwidth(measured, said, change, asked, rule):
+def test_a_single_rank_has_no_bus_bandwidth(measured, said, change, asked, rule, remedy):
     job = measured({}, per_node=1, **asked)
     rows = (Measurement("all_reduce", GIB, "float32", 9, (0.01,)),)
     rules, result = said(change.job(job, collectives=replace(job.collectives, measurements=rows)))
     assert rules == []
     assert [(n.rule, n.required) for n in result.not_checked] == [(rule, False)]
-    assert "a single rank" in result.not_checked[0].reason
+    assert result.not_checked[0].reason.partition("a single rank has no bus bandwidth; ")[2].startswith(remedy)
 
 
 # --- perf-threshold-impossible
