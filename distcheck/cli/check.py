@@ -10,6 +10,7 @@ from distcheck.cli.command import command
 from distcheck.cli.options import Looking, Measuring, Options
 from distcheck.cli.publish import check_writable, complain, publish
 from distcheck.cli.request import request_of
+from distcheck.cli.variables import warn_of_misspelt
 from distcheck.facts.errors import WriteError
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def run(request: Request, options: Options, *, to_stderr: bool) -> int:
 
         program.drop()
     check_writable(options)
+    if not options.quiet and request.own_ranks <= {0}:  # one process of the job, or one that has no valid rank
+        warn_of_misspelt(request.environ)
     outcome = entry.run(
         request, lambda job, diagnosis, code: publish(job, diagnosis, code, options, to_stderr=to_stderr)
     )

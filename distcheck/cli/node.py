@@ -14,6 +14,7 @@ from distcheck.cli.command import command
 from distcheck.cli.options import NodeOptions
 from distcheck.cli.publish import BROKEN, check_writable, complain, publish
 from distcheck.cli.request import paths_of, rules_of
+from distcheck.cli.variables import warn_of_misspelt
 from distcheck.facts.asked import Asked
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def node(options: NodeOptions) -> None:
     if sys.stdout is None and options.output is None:  # a daemon may have closed it; the exit code is enough
         options = msgspec.structs.replace(options, output=Path(os.devnull))
     check_writable(options)
+    if not options.quiet:
+        warn_of_misspelt(os.environ)
 
     past = "" if options.history is None else str(options.history)
 

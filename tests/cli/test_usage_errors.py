@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from typer.main import get_command
 
-from distcheck.cli.main import MODULES, app, main
+from distcheck.cli.main import MODULES, app
 
 USAGE = [
     (["gate", "--nproc", "0"], "--nproc 0", "1 to 4096"),
@@ -64,20 +62,6 @@ USAGE = [
     (["env", "--no-such-option"], "--no-such-option", "--help"),
     (["dance"], "dance", "See: distcheck --help"),
 ]
-
-
-@pytest.fixture
-def ended(monkeypatch, capsys, tmp_path):
-    """Run the command line in this process; return the exit code, standard output and standard error."""
-
-    def ended(*words):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["distcheck", *words])
-        with pytest.raises(SystemExit) as exited:
-            main()
-        return exited.value.code, *capsys.readouterr()
-
-    return ended
 
 
 @pytest.mark.parametrize("command", MODULES)
