@@ -144,7 +144,7 @@ async def hold(run: Session, server: Server) -> None:
 
     mine, heard = await asyncio.gather(take_own_part(), server.hear_all(PeerReport, patience, here))
     run.record.note_done("peers", done_at | {uid: here[uid].heard_at for uid in heard}, here.keys() - heard.keys())
-    trials = [*mine.trials, *(t for uid, told in heard.items() for t in told.trials if t.source == uid)]
+    trials = [*mine.trials, *_own_trials(heard)]
     run.record.peers = await _send_again(run, server, nonce, tuple(t for t in trials if t.target in doors))
     run.record.note_reverse({run.uid: mine.reverse} | {uid: told.reverse for uid, told in heard.items()})
     run.record.note_silent(server, here.keys() - heard.keys(), "it did not say in time which of the others it reaches")
@@ -169,8 +169,14 @@ async def _send_again(run: Session, server: Server, nonce: str, trials: tuple[Pe
         heard, mine = await asyncio.gather(
             server.hear_all(PeerReport, _PATIENCE_AGAIN_SECONDS, followers), asyncio.gather(*own)
         )
-        sent |= {(t.source, t.target, t.address): t for told in (*heard.values(), *mine) for t in told.trials}
+        told = [*_own_trials(heard), *(t for report in mine for t in report.trials)]
+        sent |= {(t.source, t.target, t.address): t for t in told}
     return tuple(better_of(t, sent.get((t.source, t.target, t.address))) for t in trials)
+
+
+def _own_trials(told: Mapping[str, PeerReport]) -> list[PeerTrial]:
+    """Return the trials of each follower; none speaks for another."""
+    return [t for uid, report in told.items() for t in report.trials if t.source == uid]
 
 
 def _door(trial: PeerTrial) -> PeerDoor:
