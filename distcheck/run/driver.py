@@ -128,7 +128,8 @@ async def _lead(run: Session) -> RunResult:
 
 async def _cut_short(run: Session, reason: str) -> RunResult:
     """End now with the facts so far; earlier measurements stay valid."""
-    if run.outcome is not None:  # the report is out; only the goodbyes are missing
+    if run.outcome is not None:  # the report is out; followers may still wait for its verdict
+        await _dismiss(run, run.outcome)
         return run.outcome
     await run.keep_own_runs()
     if run.record.met and run.connection is None:
@@ -145,7 +146,6 @@ async def _cut_short(run: Session, reason: str) -> RunResult:
 async def _end_alone(run: Session) -> RunResult:
     """Publish what this process knows and dismiss its followers, if any."""
     from distcheck.rules.diagnose import judge
-    from distcheck.run import leader
 
     if run.connection is not None:
         run.record.met = False
@@ -155,9 +155,15 @@ async def _end_alone(run: Session) -> RunResult:
     diagnosis = judge(job)
     code = 128 + run.interrupted if run.interrupted else diagnosis.verdict.exit_code
     outcome = await run.deliver(job, diagnosis, code)
-    if run.server is not None:
-        await leader.dismiss(run, outcome.exit_code)
+    await _dismiss(run, outcome)
     return outcome
+
+
+async def _dismiss(run: Session, outcome: RunResult) -> None:
+    if run.server is not None:
+        from distcheck.run import leader
+
+        await leader.dismiss(run, outcome.exit_code)
 
 
 async def _close(run: Session) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -135,6 +137,26 @@ def test_the_leader_writes_one_line_for_each_node_of_a_job(by_hand, tmp_path):
     ours = [json.loads(text[-1]) for text in lines.values()]
     assert {(run["command"], run["verdict"]) for run in ours} == {("net", leader.report["verdict"])}
     assert len({run["run"] for run in ours}) == 1
+
+
+def test_a_leader_that_is_interrupted_while_it_writes_the_history_has_told_the_verdict(by_hand, tmp_path):
+    (tmp_path / "history").mkdir()
+    output = tmp_path / "report"
+    more = ("--history", "history", "--format", "json")
+    with (tmp_path / "history" / "node1.jsonl").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # a writer waits a second for it
+        env = {"SLURMD_NODENAME": "node1"}
+        (leader,) = by_hand("net", [0], 2, *more, "--output", str(output), env=env)
+        (follower,) = by_hand("net", [1], 2, *more, env=env)
+        deadline = time.monotonic() + STARTING_SECONDS + 30
+        while not output.exists():
+            assert time.monotonic() < deadline, "it never wrote its report"
+            time.sleep(0.01)
+        leader.interrupt(signal.SIGINT)
+        ended, told = leader.wait(), follower.wait()
+    assert ended.code == 130
+    assert json.loads(output.read_text())["exit_code"] == told.code == 0
+    assert (told.out, told.err) == ("", "")
 
 
 @pytest.mark.parametrize("command", [("node",), ("net", "--nproc", "2")])
