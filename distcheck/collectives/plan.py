@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -126,7 +126,7 @@ class Timing(_Message, frozen=True):
     dtype: str
     iterations: Count
     """Calls in each burst."""
-    bursts: tuple[Measured, ...]
+    bursts: Annotated[tuple[Measured, ...], msgspec.Meta(min_length=1)]
     ended: Ended
 
 

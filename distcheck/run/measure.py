@@ -267,7 +267,7 @@ def _measurements(run: Session, reports: Mapping[str, RunReport]) -> tuple[Measu
     for uid, report in reports.items():
         own = run.record.ranks_of(uid)
         for rank, timing in report.timings:
-            if rank in own and timing.bursts:
+            if rank in own:
                 by_size.setdefault((timing.op, timing.dtype, timing.bytes), {})[rank] = timing
     complete = ([of[rank] for rank in range(world_size)] for of in by_size.values() if len(of) == world_size)
     return tuple(map(_measurement, complete))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distcheck.collectives.plan import Plan
+from distcheck.collectives.plan import GroupTiming, Plan, Timing
 from distcheck.facts.network import PeerTrial, ReverseLookup, Transfer
 from distcheck.rollcall import framing, protocol, wire
 from distcheck.rollcall.protocol import (
@@ -163,6 +163,16 @@ def test_an_endpoint_with_an_invalid_port_is_refused(report, port):
     said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", port),))
     with pytest.raises(ProtocolError):
         read(framing.encode(said), protocol.follower_decoder)
+
+
+def test_a_timing_without_a_burst_is_refused():
+    timing = Timing("all_reduce", 8, "float32", 3, (), "steady")
+    for said in (
+        RunReport({}, ((1, timing),)),
+        RunReport({}, (), groups=((1, GroupTiming("dp", "all_reduce", timing)),)),
+    ):
+        with pytest.raises(ProtocolError, match="length"):
+            read(framing.encode(said), protocol.follower_decoder)
 
 
 def survives(raw: bytes) -> None:
