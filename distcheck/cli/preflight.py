@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from distcheck.facts.asked import Backend
+from distcheck.probe.memory_file import memory_file
 from distcheck.report.harmless import harmless
 from distcheck.report.schema.document import Document
 from distcheck.rules.finding import VerdictName, outcome
@@ -185,7 +186,7 @@ def _run(words: list[str], environ: Mapping[str, str], seconds: float, *, quiet:
 
     stdout is a file in memory, so that nothing has to be read while the child runs.
     """
-    output = os.memfd_create("distcheck-report")
+    output = memory_file("distcheck-report")
     program = [sys.executable or "python3", "-m", "distcheck.cli.preflight", str(os.getpid()), *words]
     try:
         try:

@@ -106,6 +106,13 @@ def test_an_exit_code_0_that_the_child_did_not_write_is_no_pass(as_python, scrip
 
 
 @pytest.mark.process
+def test_a_python_without_memfd_create_has_the_result_too(as_python, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    as_python("echo exit code 30")
+    assert distcheck.preflight("env").exit_code == 30
+
+
+@pytest.mark.process
 def test_a_child_that_does_not_end_is_killed_and_is_no_pass(as_python, monkeypatch, capsys):
     as_python("trap '' TERM; echo waiting >&2; echo exit code 0; exec sleep 100")
     monkeypatch.setattr(interface, "_BEYOND_SECONDS", 0.5)
