@@ -61,6 +61,7 @@ class Server:
         """Beyond that the oldest connection before its report is closed, and no follower is admitted: the leader must
         be able to open files of its own."""
         self.on_trouble: Callable[[str], None] = lambda _reason: None
+        """Called with the reason when a follower is in trouble, or lost."""
         self.opened_at = asyncio.get_running_loop().time()
         self._rank = min(own := frozenset(ranks), default=0)
         self.elsewhere: dict[int, str] = {}
@@ -243,10 +244,6 @@ class Server:
         self._leaves_at = min(self._leaves_at, follower.leaves_at)
         self._note_present(follower.ranks)
         self._changed.set()
-
-    def hear_trouble(self, reason: str) -> None:
-        """Pass on that a follower is in trouble, or lost."""
-        self.on_trouble(reason)
 
     def secret_for(self, hello: Hello) -> bytes | None:
         """Return the secret that a follower must prove to know; None without one, and for another job's."""

@@ -30,6 +30,8 @@ from distcheck.rollcall.protocol import (
 from distcheck.rollcall.wire import HEADER, ProtocolError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from distcheck.rollcall.seal import Seal
 
 _HELLO_SECONDS = 5.0
@@ -43,6 +45,9 @@ Next = Literal["hello", "proof", "report", "message", "nothing"]
 
 class Leader(Protocol):
     """What a visit asks of the leader."""
+
+    on_trouble: Callable[[str], None]
+    """Called with the reason when a follower is in trouble, or lost."""
 
     def arrive(self, visit: Visit) -> None:
         """Take note of a new connection, of which nothing is known yet."""
@@ -64,9 +69,6 @@ class Leader(Protocol):
 
     def admit(self, visit: Visit, follower: Follower) -> None:
         """Take a follower that has reported; raises ProtocolError if it may not join."""
-
-    def hear_trouble(self, reason: str) -> None:
-        """Take note that a follower is in trouble, or lost."""
 
 
 class Visit(asyncio.BufferedProtocol):
@@ -118,7 +120,7 @@ class Visit(asyncio.BufferedProtocol):
         self._leader.leave(self, self._announced)
         if self._follower is not None:
             self._follower.leave()
-            self._leader.hear_trouble(f"lost the connection to {self._follower.report.node.name}")
+            self._leader.on_trouble(f"lost the connection to {self._follower.report.node.name}")
 
     def close(self) -> None:
         """Close the connection; without a follower, at once."""
@@ -209,7 +211,7 @@ class Visit(asyncio.BufferedProtocol):
     def _take_message(self, body: bytes, follower: Follower) -> None:
         word = self._message(body)
         if isinstance(word, Trouble):
-            self._leader.hear_trouble(word.reason)
+            self._leader.on_trouble(word.reason)
         elif isinstance(word, Ready):
             follower.ready.set()
         else:
