@@ -179,7 +179,7 @@ class _Start:
         if home.concluded_at is not None:
             stop_at = min(stop_at, home.concluded_at + _LINGER_SECONDS)
         if now >= stop_at:
-            home.stop()
+            home.note_stopped()
             return "end" if now >= stop_at + _LAST_WORDS_SECONDS else "stop"
         if not home.nobody_else:
             return "go on"

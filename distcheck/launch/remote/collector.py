@@ -85,7 +85,7 @@ class Homecoming:
         """Record that a command has ended."""
         (self._nodes.get(key) or self._engine).codes.append(code)
 
-    def stop(self) -> None:
+    def note_stopped(self) -> None:
         """Note that all probes are now stopped: how they end says nothing about them."""
         self._stopped = self._stopped or {host for host, heard in self._nodes.items() if not heard.codes}
 

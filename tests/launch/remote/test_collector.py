@@ -396,7 +396,7 @@ def test_a_live_line_shows_the_stage_and_the_nodes_without_facts():
 def test_a_probe_that_was_stopped_with_all_others_did_not_fail(engine, label):
     launch = Launch(engine)
     launch.tell(2, Arrived(__version__, "node2", 7), label=label)
-    launch.home.stop()
+    launch.home.note_stopped()
     launch.home.ended(launch.key(2), 143)
     assert launch.fates()["node2"] == "silent"
 
@@ -405,5 +405,5 @@ def test_a_probe_that_failed_before_all_were_stopped_failed():
     launch = Launch()
     launch.tell(2, Arrived(__version__, "node2", 7))
     launch.home.ended("node2", 1)
-    launch.home.stop()
+    launch.home.note_stopped()
     assert launch.fates()["node2"] == "ended"
