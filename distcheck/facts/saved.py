@@ -55,17 +55,28 @@ def check_writable(path: Path, option: str) -> None:
     Raises:
         UsageError: its folder does not exist or is not writable, or it is a folder itself and must not be.
     """
+    try:
+        problem = _why_not_writable(path, option)
+    except OSError as error:  # a folder on the way to it may not be entered
+        problem = f"{error.strerror or error}; choose another or change the permissions of its folders"
+    if problem:
+        raise UsageError(f"{option} {path}: {problem}")
+
+
+def _why_not_writable(path: Path, option: str) -> str:
+    """Return why a file cannot be written, and the remedy; empty if it can."""
     if path.is_dir() and option != "--save":
-        raise UsageError(f"{option} {path}: this is a folder; name a file in it, for example {path / 'FILE'}")
+        return f"this is a folder; name a file in it, for example {path / 'FILE'}"
     if path.exists() and not path.is_dir():
-        if not os.access(path, os.W_OK):
-            raise UsageError(f"{option} {path}: the file is not writable; choose another or change its permissions")
-        return
+        writable = os.access(path, os.W_OK)
+        return "" if writable else "the file is not writable; choose another or change its permissions"
     folder = path if path.is_dir() else path.parent
     if not folder.is_dir():
-        raise UsageError(f"{option} {path}: the folder {folder} does not exist; create it with: mkdir -p {folder}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{option} {path}: the folder {folder} is not writable; choose another")
+        there = next(part for part in (folder, *folder.parents) if part.exists())
+        if not there.is_dir():
+            return f"{there} is a file and not a folder; choose another folder"
+        return f"the folder {folder} does not exist; create it with: mkdir -p {folder}"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else f"the folder {folder} is not writable; choose another"
 
 
 def save(job: Job, path: Path) -> Path:
@@ -140,17 +151,17 @@ def find(paths: Sequence[Path]) -> list[Path]:
     """Return the job files: files as given, and the .json files in folders.
 
     Raises:
-        UsageError: a folder has none.
+        UsageError: a folder has none, or cannot be read.
     """
     found: list[Path] = []
     for path in paths:
-        if path.is_dir():
-            inside = sorted(path.glob("*.json"))
-            if not inside:
-                raise UsageError(f"{path} contains no .json file; give a folder written by --save")
-            found += inside
-        else:
-            found.append(path)
+        try:
+            inside = sorted(p for p in path.iterdir() if p.suffix == ".json") if path.is_dir() else [path]
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror or error}; change its permissions") from error
+        if not inside:
+            raise UsageError(f"{path} contains no .json file; give a folder written by --save")
+        found += inside
     return found
 
 
@@ -163,8 +174,8 @@ def load_launch(paths: Sequence[Path]) -> Job:
     jobs = {path: load(path) for path in find(paths)}
     by_launch: dict[str, list[Path]] = {}
     for path, job in jobs.items():
-        of = "unknown" if job.world_size is None else job.world_size
-        by_launch.setdefault(f"{job.asked.command}, world size {of}", []).append(path)
+        ranks = "" if job.world_size is None else f" of {job.world_size} ranks"
+        by_launch.setdefault(f"{job.asked.command}{ranks}", []).append(path)
     met = [job for job in jobs.values() if job.met]
     if len(by_launch) == 1 and _are_apart(met):
         by_launch = {f"run {run}": [path for path in jobs if jobs[path].run == run] for run in _runs(met)}

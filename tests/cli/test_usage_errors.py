@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.main import get_command
 
@@ -42,6 +44,8 @@ USAGE = [
     (["env", "--select", "no-such-rule"], "no-such-rule", "distcheck explain"),
     (["env", "--ignore", "no-such-rule"], "no-such-rule", "distcheck explain"),
     (["env", "--output", "/nonexistent/report"], "/nonexistent", "mkdir -p"),
+    (["env", "--output", "/etc/passwd/report"], "--output /etc/passwd/report", "/etc/passwd is a file"),
+    (["env", "--save", "/etc/passwd/a/b"], "--save /etc/passwd/a/b", "/etc/passwd is a file"),
     (["env", "--save", "/nonexistent/job"], "/nonexistent", "mkdir -p"),
     (["gate", "--", "no-such-program"], "no-such-program", "PATH"),
     (["gate", "--", "./no-such-program"], "COMMAND ./no-such-program", "correct its path"),
@@ -106,6 +110,23 @@ def test_a_value_from_a_variable_is_reported_with_the_variable(ended, monkeypatc
     assert len(err.splitlines()) == 1
     monkeypatch.delenv(name)
     assert name not in ended(command, option, value)[2]
+
+
+def test_a_folder_that_may_not_be_entered_is_named(ended, monkeypatch):
+    def denied(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", denied)
+    for words in (
+        ("env", "--save", "a/b"),
+        ("node", "--reason-file", "a/b"),
+        ("report", "a/b"),
+        ("explain", "--log", "a/b"),
+    ):
+        code, out, err = ended(*words)
+        assert (code, out) == (2, "")
+        assert "a/b" in err
+        assert "Permission denied" in err
 
 
 def test_an_empty_variable_is_as_good_as_none(ended, monkeypatch):

@@ -72,8 +72,8 @@ def of_run(run, *ranks, on="n", **more):
 @pytest.mark.parametrize(
     ("first", "second", "named"),
     [
-        (job_of(0), job_of(1, world=8), ("env, world size 4", "env, world size 8")),
-        (job_of(0), job_of(1, command="gate"), ("env, world size 4", "gate, world size 4")),
+        (job_of(0), job_of(1, world=8), ("env of 4 ranks", "env of 8 ranks")),
+        (job_of(0), job_of(1, command="gate"), ("env of 4 ranks", "gate of 4 ranks")),
         (of_run("a", 0, 1, world=2, met=True), of_run("b", 0, 1, world=2, met=True), ("run a", "run b")),
         (of_run("a", 0, 1, world=2, met=True), of_run("b", 0, on="m", world=2, met=True), ("run a", "run b")),
         (of_run("a", 0, 1, met=True), of_run("b", 0, met=True), ("run a", "run b")),
@@ -103,6 +103,22 @@ def test_processes_of_one_launch_that_could_not_reach_each_other_are_merged(tmp_
     saved.save(first, tmp_path / "1.json")
     saved.save(second, tmp_path / "2.json")
     assert len(saved.load_launch([tmp_path]).ranks) == len(first.ranks) + len(second.ranks)
+
+
+def test_a_path_that_may_not_be_looked_at_is_a_usage_error(tmp_path, monkeypatch):
+    def denied(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", denied)
+    for option in ("--output", "--save"):
+        with pytest.raises(UsageError, match=f"{option} {tmp_path}/job.json: Permission denied; choose another"):
+            saved.check_writable(tmp_path / "job.json", option)
+    with pytest.raises(UsageError, match=f"{tmp_path} cannot be read: Permission denied"):
+        saved.find([tmp_path])
+    monkeypatch.undo()
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(UsageError, match=f"{tmp_path} cannot be read: Permission denied"):
+        saved.find([tmp_path])
 
 
 def test_a_failed_write_leaves_no_partial_file(tmp_path):

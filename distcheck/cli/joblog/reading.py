@@ -61,19 +61,26 @@ def logs(paths: Sequence[Path], unread: list[str]) -> list[Log]:
     """
     found: list[Log] = []
     for path in paths:
-        if path != STANDARD_INPUT and path.is_dir():
-            try:
-                inside = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.endswith(_BINARY))
-            except OSError as error:
-                raise UsageError(f"--log {path}: {error.strerror or error}") from None
-            if not inside:
-                raise UsageError(f"--log {path}: the directory has no log files")
-            found += [Log(p, str(p), given=False) for p in inside[:_MOST_FILES]]
-            if len(inside) > _MOST_FILES:
-                unread.append(f"{path}: {len(inside) - _MOST_FILES} more files, from {inside[_MOST_FILES].name} on")
-        else:
+        inside = _inside(path)
+        if inside is None:
             found.append(Log(path, "standard input" if path == STANDARD_INPUT else str(path)))
+            continue
+        if not inside:
+            raise UsageError(f"--log {path}: the directory has no log files")
+        found += [Log(p, str(p), given=False) for p in inside[:_MOST_FILES]]
+        if len(inside) > _MOST_FILES:
+            unread.append(f"{path}: {len(inside) - _MOST_FILES} more files, from {inside[_MOST_FILES].name} on")
     return found
+
+
+def _inside(path: Path) -> list[Path] | None:
+    """Return the files in a directory that may be logs; None if it is no directory."""
+    try:
+        if path == STANDARD_INPUT or not path.is_dir():
+            return None
+        return sorted(p for p in path.rglob("*") if p.is_file() and not p.name.endswith(_BINARY))
+    except OSError as error:
+        raise UsageError(f"--log {path}: {error.strerror or error}") from None
 
 
 def pieces(log: Log, unread: list[str]) -> Iterator[Piece]:
