@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distcheck.cli.options import Checking, Reporting
-from distcheck.facts.errors import WriteError
+from distcheck.facts.errors import UsageError, WriteError
 from distcheck.report import Detail
 
 if TYPE_CHECKING:
@@ -24,14 +26,25 @@ _NARROWEST = 40
 """No table fits in fewer columns."""
 
 
-def check_writable(options: Reporting) -> None:
-    """Raise WriteError or UsageError before the run if an output cannot be written."""
+def check_writable(options: Reporting, inputs: Iterable[Path] = ()) -> None:
+    """Check before the run that each output can be written, and replaces no input and no other output.
+
+    Raises:
+        UsageError: it cannot, or it does.
+    """
     from distcheck.facts import saved
 
+    taken = dict.fromkeys(map(os.path.realpath, inputs), "an input")
     for name in ("output", "save", "exclude_file", "reason_file"):
         path = getattr(options, name, None)
-        if path is not None:
-            saved.check_writable(path, f"--{name.replace('_', '-')}")
+        if path is None:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        saved.check_writable(path, option)
+        if path.is_file() or not path.exists():  # a device or a folder takes several
+            other = taken.setdefault(os.path.realpath(path), option)
+            if other != option:
+                raise UsageError(f"{option} {path}: this file is {other} too; choose another")
 
 
 def publish(

@@ -37,7 +37,7 @@ def report(
         return
     if not files:
         raise UsageError("report: no input; give the files or the directory that --save wrote")
-    check_writable(options)
+    check_writable(options, saved.find([*files, *filter(None, [options.baseline])]))
     job = saved.load_launch(files)
     asked = job.asked
     before = None if options.baseline is None else saved.load_launch([options.baseline])

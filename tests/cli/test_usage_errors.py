@@ -129,6 +129,29 @@ def test_a_folder_that_may_not_be_entered_is_named(ended, monkeypatch):
         assert "Permission denied" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "option", "other"),
+    [
+        (("env", "--save", "x", "--output", "./x"), "--save x", "--output"),
+        (("node", "--save", "x", "--reason-file", "x"), "--reason-file x", "--save"),
+        (("report", "x", "--output", "x"), "--output x", "an input"),
+        (("report", ".", "--output", "x.json"), "--output x.json", "an input"),
+        (("report", "x", "--baseline", "x.json", "--output", "x.json"), "--output x.json", "an input"),
+    ],
+)
+def test_an_output_that_would_replace_an_input_or_another_output_is_refused(ended, tmp_path, words, option, other):
+    for name in ("x", "x.json"):
+        (tmp_path / name).write_text("before")
+    code, out, err = ended(*words)
+    assert (code, out) == (2, "")
+    assert f"{option}: this file is {other} too; choose another" in err
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"before"}
+
+
+def test_a_device_takes_several_outputs(ended):
+    assert ended("env", "--nproc", "1", "--save", "/dev/null", "--output", "/dev/null")[0] == 0
+
+
 def test_an_empty_variable_is_as_good_as_none(ended, monkeypatch):
     for name in ("DISTCHECK_HOSTS", "DISTCHECK_SELECT", "DISTCHECK_RANK", "DISTCHECK_SAVE"):
         monkeypatch.setenv(name, "")
