@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.errors import UsageError
 from distcheck.launch.remote.spec import Engine, Outside
+from distcheck.selection import nodelist
 from distcheck.selection.placement import find_table, integer
 
 if TYPE_CHECKING:
@@ -94,8 +95,17 @@ def _engine(options: Options, environ: Mapping[str, str]) -> Engine | None:
             raise UsageError("--launcher slurm: no allocation (SLURM_JOB_ID is not set); use sbatch or salloc")
         return wanted
     by_hand = options.rank is not None or (environ.get("RANK") and environ.get("WORLD_SIZE"))
-    if table is None and not by_hand and environ.get("SLURM_JOB_ID") and shutil.which("srun"):
+    if table or by_hand or not environ.get("SLURM_JOB_ID"):
+        return None
+    if shutil.which("srun"):
         return "slurm"
+    text = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
+    if (number := len(nodelist.expand(text))) > 1:
+        raise UsageError(
+            f"SLURM_JOB_NODELIST {text}: the allocation has {number} nodes, but srun, to start the probes there, is "
+            "not on PATH; add it (in a container, by a bind mount) or give --launcher ssh; --launcher local checks "
+            "this node alone"
+        )
     return None
 
 

@@ -187,9 +187,28 @@ def test_options_and_allocation_select_how_to_start_the_probes(environ, options,
     assert (launch and launch.engine) == engine
 
 
-def test_an_allocation_without_srun_runs_on_this_machine(monkeypatch):
+@pytest.mark.parametrize(
+    ("environ", "options"),
+    [
+        (BATCH | {"SLURM_JOB_NODELIST": "node1"}, {}),
+        (BATCH, {"launcher": "local"}),
+        (BATCH, {"alone": True}),
+        (BATCH | {"RANK": "0", "WORLD_SIZE": "2"}, {}),
+        (STEP, {}),
+        (TORCHRUN | BATCH, {}),
+    ],
+)
+def test_one_node_and_ranks_that_are_started_already_need_no_srun(monkeypatch, environ, options):
     monkeypatch.setenv("PATH", "/nowhere")
-    assert outside(BATCH) is None
+    assert outside(environ, **options) is None
+
+
+def test_an_allocation_of_several_nodes_without_srun_is_not_taken_for_this_node(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    for options in ({}, {"nproc": "2"}):
+        message = refused(BATCH, **options)
+        for part in ("SLURM_JOB_NODELIST node[1-4]", "4 nodes", "srun", "--launcher ssh", "--launcher local"):
+            assert part in message
 
 
 @pytest.mark.parametrize(
