@@ -3,6 +3,7 @@
 import sys
 from typing import NoReturn
 
+from distcheck.launch import signals
 from distcheck.run.garbage import hardly_searched
 from distcheck.run.streams import hold_standard_streams
 
@@ -10,6 +11,7 @@ from distcheck.run.streams import hold_standard_streams
 def main() -> NoReturn:
     """Run the command line."""
     hold_standard_streams()
+    signals.reset()
     with hardly_searched():
         try:
             if sys.argv[1:2] in (["bandwidth"], ["gate"], ["isolate"]):

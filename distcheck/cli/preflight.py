@@ -264,7 +264,6 @@ def _main() -> None:
     import runpy
 
     parent = int(sys.argv.pop(1))
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores it has children that ignore it
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         sys.exit(_BROKEN)

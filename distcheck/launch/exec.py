@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from distcheck.facts.errors import UsageError
 from distcheck.facts.placement import Placement
+from distcheck.launch import signals
 from distcheck.selection.placement import exported
 
 
@@ -32,8 +32,7 @@ def become(program: str, command: list[str], placement: Placement | None) -> NoR
         environment |= {k.encode(): v.encode() for k, v in exported(placement).items()}
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None if it was closed
         stream.flush()
-    for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec keeps ignored signals
-        signal.signal(signum, signal.SIG_DFL)
+    signals.restore()
     try:
         os.execve(program, command, environment)  # noqa: S606 the user's command, without a shell
     except OSError as error:

@@ -16,6 +16,7 @@ import time
 
 from distcheck import __version__
 from distcheck.facts.job import Job
+from distcheck.launch import signals
 from distcheck.launch.remote import assignment as assignments
 from distcheck.launch.remote import frames
 from distcheck.launch.remote.assignment import Assignment
@@ -115,5 +116,6 @@ def _end_with_stdin() -> None:
 
 if __name__ == "__main__":
     hold_standard_streams()
+    signals.reset()
     with hardly_searched():
         sys.exit(main())

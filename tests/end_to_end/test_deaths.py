@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,23 @@ def test_only_a_rank_killed_by_a_signal_is_named_with_it(distcheck, tmp_path, na
         assert "its /dev/shm has" in found["message"]
     if name in {"SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL"}:
         assert "it was in fault (site/sitecustomize.py:" in found["message"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [partial(signal.signal, signal.SIGCHLD, signal.SIG_IGN),
+     partial(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGCHLD})],
+    ids=["ignored", "blocked"],
+)  # fmt: skip
+def test_a_killed_rank_is_named_where_the_starting_process_ignores_or_blocks_the_end_of_children(
+    distcheck, tmp_path, given
+):
+    env = spoiled(tmp_path, (2,), KILL_ITSELF, name="SIGKILL")
+    limits = ["--timeout", "30", "--format", "json"]
+    ended = distcheck("bandwidth", "--nproc", "3", *limits, *SMALL, env=env, preexec_fn=given)
+    found = error_of(ended)
+    assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [2]), ended
+    assert "was killed by SIGKILL" in found["message"]
 
 
 def test_a_rank_whose_process_ends_with_a_shells_code_is_explained_as_the_signal(distcheck, tmp_path):

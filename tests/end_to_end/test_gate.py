@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from functools import partial
 
 import pytest
 
@@ -122,13 +124,18 @@ print(json.dumps({
 """
 
 
-def test_the_command_gets_its_process_unchanged(start, tmp_path):
+@pytest.mark.parametrize(
+    "given",
+    [None, partial(signal.signal, signal.SIGCHLD, signal.SIG_IGN),
+     partial(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGALRM})],
+    ids=["nothing", "ignored", "blocked"],
+)  # fmt: skip
+def test_the_command_gets_its_process_unchanged(start, tmp_path, given):
     script = tmp_path / "state.py"
     script.write_text(STATE)
-    bare = start(program=[sys.executable, str(script)], env={"LC_ALL": "", "LANG": "C"}).wait()
-    gated = start(
-        "gate", "--nproc", "1", *TABLE, "--", sys.executable, str(script), env={"LC_ALL": "", "LANG": "C"}
-    ).wait()
+    state = {"env": {"LC_ALL": "", "LANG": "C"}, "preexec_fn": given}
+    bare = start(program=[sys.executable, str(script)], **state).wait()
+    gated = start("gate", "--nproc", "1", *TABLE, "--", sys.executable, str(script), **state).wait()
     assert gated.code == 0, gated.err
     assert json.loads(gated.out) == json.loads(bare.out)
 

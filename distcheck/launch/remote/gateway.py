@@ -37,6 +37,7 @@ from ClusterShell.Event import EventHandler
 from ClusterShell.Worker.Worker import StreamWorker
 
 from distcheck import __version__
+from distcheck.launch import signals
 from distcheck.launch.remote import engine
 from distcheck.launch.remote.engine import Starts, Wish
 from distcheck.launch.remote.spec import CLOSE, Command
@@ -216,4 +217,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signals.reset()
     sys.exit(main())

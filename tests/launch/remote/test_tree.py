@@ -41,6 +41,10 @@ exit 3
 """
 """NODES are cases of what does not work; STARTED is what a probe with an assignment does first."""
 GATEWAY = f"exec {sys.executable} -m {gateway.MODULE} -"
+IGNORING = f"""import os, signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv("{sys.executable}", ["{sys.executable}", "-m", "{gateway.MODULE}", "-"])"""
+"""Starts a gateway that ignores the end of its children."""
 HOSTS = tuple(f"node{n}" for n in range(16))
 GATEWAYS = ("node0", "node4", "node8", "node12")
 OTHERS = tuple(host for host in HOSTS if host not in GATEWAYS)
@@ -172,8 +176,9 @@ def test_other_output_on_a_gateway_is_no_answer(line):
 
 
 @pytest.mark.process
-def test_gateways_log_in_to_the_others_and_each_probe_has_its_own_assignment(cluster):
-    lines = cluster()
+@pytest.mark.parametrize("nodes", ["", f"gateway,*) export VIA=$host; exec {sys.executable} -c '{IGNORING}' ;;"])
+def test_gateways_log_in_to_the_others_and_each_probe_has_its_own_assignment_and_exit_code(cluster, nodes):
+    lines = cluster(nodes)
     listener = run(Listener())
     assert_each_has_one_probe_with_its_own_assignment(listener, lines("probes"))
     logins = [line.split() for line in lines("logins")]
