@@ -13,6 +13,7 @@ import inspect
 import math
 import os
 import shlex
+import shutil
 import signal
 import time
 from collections import deque
@@ -75,8 +76,10 @@ def run(
     Ctrl-C reaches only distcheck, which then asks the probes for their facts.
 
     Raises:
-        UsageError: this machine does not allow as many open files as the commands, or those added, need.
+        UsageError: this machine lacks a program for the commands, or does not allow as many open files as they, or
+            those added, need.
     """
+    _require_programs(commands)
     task = task_self()
     for stream in ("stdout_msgtree", "stderr_msgtree"):
         task.set_default(stream, False)  # noqa: FBT003 its own API; lines are read as they come; a node may print forever
@@ -231,6 +234,16 @@ def _tell(command: Command, worker: Any, wanted: Wish) -> None:
         _signal(worker, signal.SIGUSR1 if wanted == "stop" else signal.SIGTERM)
     elif wanted == "stop":
         worker.set_write_eof()
+
+
+def _require_programs(commands: Sequence[Command]) -> None:
+    programs = {program for command in commands for program in ("setsid", *(command.argv or ("ssh",))[:1])}
+    missing = sorted(program for program in programs if not shutil.which(program))
+    if missing:
+        raise UsageError(
+            f"PATH of this machine, from which the probes are started, has no {' and no '.join(missing)}: install what "
+            "is missing (in a container, in its image), or run distcheck on a machine that has it"
+        )
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from distcheck.facts.errors import UsageError
 from distcheck.launch.remote import engine
 from distcheck.launch.remote.spec import Command
 
@@ -76,13 +77,19 @@ def test_many_lines_come_in_order_and_the_last_one_without_its_end_too():
     assert [words for _, words in ears.said] == [*map(str, range(1, 20001)), "last"]
 
 
-@pytest.mark.process
-def test_a_missing_program_ends_with_127_and_its_name_in_the_output():
-    ears = Ears()
-    command = Command(key="srun", argv=("no-such-launcher", "--label"))
-    engine.run([command], ears, ears.wish, connect_seconds=2, environment={})
-    assert ears.codes == {"srun": 127}
-    assert "no-such-launcher" in ears.errors[0][1]
+@pytest.mark.parametrize(
+    ("command", "present", "missing"),
+    [
+        (Command(key="node1", line="probe"), "setsid", "has no ssh:"),
+        (Command(key="node1", line="probe"), "ssh", "has no setsid:"),
+        (Command(key="srun", argv=("srun", "probe")), "ssh", "has no setsid and no srun:"),
+    ],
+)
+def test_a_program_that_this_machine_lacks_is_no_fault_of_a_node(monkeypatch, tmp_path, command, present, missing):
+    (tmp_path / present).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match=missing):
+        engine.run([command], Ears(), lambda: "end", connect_seconds=2, environment={})
 
 
 @pytest.mark.process
