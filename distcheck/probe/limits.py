@@ -107,7 +107,8 @@ def _user_tasks(root: Path) -> tuple[int, int] | None:
     tasks = 0
     for folder in (root / "proc").glob("[0-9]*"):
         try:
-            lines = dict(line.partition(":")[::2] for line in (folder / "status").read_text().splitlines())
+            status = (folder / "status").read_text("utf-8", "replace")  # the name may be cut inside a letter
+            lines = dict(line.partition(":")[::2] for line in status.splitlines())
             if int(lines["Uid"].split()[0]) == uid:
                 tasks += int(lines["Threads"])
         except (OSError, KeyError, ValueError, IndexError):
@@ -117,7 +118,7 @@ def _user_tasks(root: Path) -> tuple[int, int] | None:
 
 def _may_exceed(root: Path) -> bool:
     try:
-        status = (root / "proc/self/status").read_text()
+        status = (root / "proc/self/status").read_text("utf-8", "replace")
         effective = next(line for line in status.splitlines() if line.startswith("CapEff:"))
         return bool(int(effective.split()[1], 16) & _CAPS_BEYOND_NPROC)
     except (OSError, StopIteration, ValueError, IndexError):

@@ -12,8 +12,7 @@ from typing import Literal
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Bind, PortOwner, Resolution, ReverseLookup
 from distcheck.probe import ports
-from distcheck.probe.environment import redacted
-from distcheck.probe.process import container_of, slurm_job_of
+from distcheck.probe.process import command_or_name, container_of, slurm_job_of
 from distcheck.probe.waiting import waited_for_cpu
 
 
@@ -125,7 +124,7 @@ def port_owner(port: int) -> PortOwner | Missing:
             container = container_of(pid)
             return PortOwner(
                 pid=pid,
-                command=" ".join(redacted(process.cmdline()))[:300] or process.name(),
+                command=command_or_name(pid)[:300],
                 user=process.username(),
                 started=datetime.fromtimestamp(process.create_time(), tz=timezone.utc).isoformat(timespec="seconds"),
                 own=process.uids().real == os.getuid(),

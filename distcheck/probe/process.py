@@ -45,6 +45,11 @@ def command_of(pid: int) -> tuple[str, ...]:
     return tuple(word[:_LONGEST] for word in environment.redacted(words))
 
 
+def command_or_name(pid: int) -> str:
+    """Return a process's command line, its name if it has none (a kernel thread, a zombie), '?' if it is gone."""
+    return " ".join(command_of(pid)) or _text(f"/proc/{pid}/comm").strip() or "?"
+
+
 def parent_of(pid: int) -> int:
     """Return the parent's pid, 0 if the process is gone or hidden."""
     fields = _stat(pid)
@@ -65,10 +70,7 @@ def started(pid: int) -> str:
 
 def waits_in(pid: int) -> str:
     """Return the kernel function in which a process sleeps, '' if it runs or that is hidden."""
-    try:
-        name = Path(f"/proc/{pid}/wchan").read_text().strip()
-    except OSError:
-        return ""
+    name = _text(f"/proc/{pid}/wchan").strip()
     return "" if name == "0" else name[:_LONGEST]
 
 
@@ -77,7 +79,7 @@ def ancestors(pid: int | None = None) -> tuple[str, ...]:
     found: list[str] = []
     pid = parent_of(pid or os.getpid())
     while pid > 0 and len(found) < 16:
-        found.append(" ".join(command_of(pid)) or _comm(pid))
+        found.append(command_or_name(pid))
         pid = parent_of(pid)
     return tuple(found)
 
@@ -123,7 +125,7 @@ def _exported(pid: int) -> Variables | Missing:
 
 def slurm_job_of(pid: int) -> str:
     """Return the id of a process's Slurm job, by its cgroup or its variables; '' for none."""
-    found = _JOB.search(_cgroup(pid))
+    found = _JOB.search(_text(f"/proc/{pid}/cgroup"))
     if found:
         return found[1]
     try:
@@ -136,15 +138,8 @@ def slurm_job_of(pid: int) -> str:
 
 def container_of(pid: int) -> str:
     """Return the start of the id of a process's container, by its cgroup; '' if unknown."""
-    found = _CONTAINER.search(_cgroup(pid))
+    found = _CONTAINER.search(_text(f"/proc/{pid}/cgroup"))
     return found[1][:12] if found else ""
-
-
-def _cgroup(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cgroup").read_text()
-    except OSError:
-        return ""
 
 
 def shm_device(environ: Mapping[str, str], *, gpus: bool) -> int | Missing | None:
@@ -163,11 +158,8 @@ def locked_memory(root: Path = Path("/")) -> int:
     Source: linux/drivers/infiniband/core/umem.c: CAP_IPC_LOCK of the initial user namespace lifts RLIMIT_MEMLOCK.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    try:
-        held = re.search(r"^CapEff:\s*([0-9a-f]+)", (root / "proc/self/status").read_text(), re.MULTILINE)
-        initial = (root / "proc/self/uid_map").read_text().split() == _ALL_USERS
-    except OSError:
-        held, initial = None, False
+    held = re.search(r"^CapEff:\s*([0-9a-f]+)", _text(root / "proc/self/status"), re.MULTILINE)
+    initial = _text(root / "proc/self/uid_map").split() == _ALL_USERS
     lifted = initial and held is not None and bool(int(held[1], 16) >> _CAP_IPC_LOCK & 1)
     return -1 if lifted or soft == resource.RLIM_INFINITY else soft
 
@@ -189,14 +181,12 @@ def memory_policy_error() -> str | None:
 
 def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat after the command name, which may hold blanks."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+    return _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
-def _comm(pid: int) -> str:
+def _text(path: str | Path) -> str:
+    """Return a file of /proc, '' if the process is gone or hidden; names in it may be cut inside a letter."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(path).read_text("utf-8", "replace")
     except OSError:
-        return "?"
+        return ""

@@ -104,10 +104,11 @@ def test_without_cgroups_nothing_is_limited(tmp_path):
     assert (found.memory, found.cpu, found.tasks, found.namespaces) == (None, None, None, {})
 
 
-_AS_NOBODY = """
+_AS_NOBODY = r"""
 import ctypes, os, resource
 from distcheck.probe.limits import limits
 os.setgid(65534); os.setuid(65534)
+ctypes.CDLL(None).prctl(15, b"trainieren\xc3\xa4\xc3\xa4\xc3")  # cut inside a letter
 resource.setrlimit(resource.RLIMIT_NPROC, (77, 88))
 resource.setrlimit(resource.RLIMIT_STACK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))

@@ -35,6 +35,30 @@ def test_a_stopped_process_shows_state_t():
     assert process.state_of(child.pid) == ""
 
 
+CUT_NAME = r"""
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, b"trainieren\xc3\xa4\xc3\xa4\xc3")
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.process
+def test_a_process_whose_name_or_words_are_no_utf_8_is_shown_with_what_is_legible():
+    child = subprocess.Popen(
+        [sys.executable, "-c", CUT_NAME, b"lern\xe4n"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with child:
+        child.stdout.readline()
+        assert process.parent_of(child.pid) == os.getpid()
+        assert process.state_of(child.pid) in "RS"
+        assert process.started(child.pid)
+        assert process.command_or_name(child.pid).endswith("lern\ufffdn")
+        os.kill(child.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert process.command_or_name(child.pid) == "trainierenää\ufffd"
+
+
 @pytest.mark.process
 def test_a_process_that_ended_has_no_command_parent_or_state():
     child = subprocess.Popen(["true"])
@@ -124,14 +148,14 @@ def _only_child(pid):
     ],
 )
 def test_a_process_s_slurm_job_and_container_are_in_its_cgroup(monkeypatch, cgroup, job, container):
-    monkeypatch.setattr(process, "_cgroup", lambda _: cgroup)
+    monkeypatch.setattr(process, "_text", lambda _: cgroup)
     gone = 1 << 22
     assert (process.slurm_job_of(gone), process.container_of(gone)) == (job, container)
 
 
 @pytest.mark.process
 def test_without_a_cgroup_the_variables_give_the_slurm_job(monkeypatch):
-    monkeypatch.setattr(process, "_cgroup", lambda _: "0::/\n")
+    monkeypatch.setattr(process, "_text", lambda _: "0::/\n")
     sleeper = ["sleep", "30"]
     with subprocess.Popen(sleeper, env={"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]}) as running:
         try:

@@ -53,9 +53,9 @@ def _here() -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
     for task in (_SELF / "task").iterdir():
         with contextlib.suppress(OSError):  # it has ended
-            found["thread", (task / "comm").read_text().strip()] += 1
+            found["thread", (task / "comm").read_text("utf-8", "replace").strip()] += 1
             for child in (task / "children").read_text().split():
-                found["child", Path("/proc", child, "comm").read_text().strip()] += 1
+                found["child", Path("/proc", child, "comm").read_text("utf-8", "replace").strip()] += 1
     for descriptor in (_SELF / "fd").iterdir():
         with contextlib.suppress(OSError):
             if str(descriptor.readlink()).startswith("socket:"):
