@@ -16,6 +16,7 @@ from distcheck.cli.command import command
 from distcheck.cli.options import GateOptions
 from distcheck.cli.request import request_of
 from distcheck.cli.script import paths_in, rendezvous_backend_of, script_of
+from distcheck.facts.base import legible_text
 from distcheck.facts.errors import UsageError
 from distcheck.facts.storage import is_text
 
@@ -45,7 +46,7 @@ def gate(
         )
     asked = msgspec.structs.replace(
         request.asked,
-        program=Path(command[0]).name,
+        program=legible_text(Path(command[0]).name),
         export=options.export,
         rendezvous_file=_file_of(command),
         script=script_of(command),
@@ -80,6 +81,7 @@ def _program(command: list[str]) -> str:
 
 
 def _file_of(command: list[str]) -> str:
-    """Return the path of the first file:// URL in COMMAND, '' if there is none."""
+    """Return the path of the first file:// URL in COMMAND, '' if there is none that facts can hold."""
     found = next((word for word in command if "file:///" in word), "")
-    return found.partition("file://")[2].partition("?")[0].strip("'\"")
+    path = found.partition("file://")[2].partition("?")[0].strip("'\"")
+    return path if is_text(path) else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distcheck.facts.base import legible_text
 from distcheck.facts.storage import is_text
 from distcheck.probe.environment import redacted
 
@@ -19,10 +20,11 @@ _OUTPUTS = ("out", "log", "save")
 
 
 def script_of(command: Sequence[str]) -> str:
-    """Return the first Python file that COMMAND runs on this node, '' if it names none."""
+    """Return the first Python file that COMMAND runs on this node, '' if it names none that facts can hold."""
     if not Path(command[0]).name.startswith(_RUN_SCRIPTS):
         return ""
-    return next((word for word in command[1:] if word.endswith(".py") and not word.startswith("-")), "")
+    script = next((word for word in command[1:] if word.endswith(".py") and not word.startswith("-")), "")
+    return script if is_text(script) else ""
 
 
 def paths_in(command: Sequence[str]) -> tuple[str, ...]:
@@ -46,5 +48,5 @@ def rendezvous_backend_of(command: Sequence[str]) -> str:
     for word, following in zip(command, [*command[1:], ""], strict=True):
         option, given, value = word.partition("=")
         if option.replace("_", "-") == "--rdzv-backend":
-            return value if given else following
+            return legible_text(value if given else following)
     return ""

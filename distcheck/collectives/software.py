@@ -19,6 +19,7 @@ with without_warnings(), without_meta_kernels():
 
 from distcheck.collectives.plan import Software, gpu_uuid
 from distcheck.facts.libraries import dotted
+from distcheck.probe.mapped import mapped
 
 
 def software(device: torch.device) -> Software:
@@ -39,13 +40,13 @@ def nccl_version(maps: Path = Path("/proc/self/maps")) -> str:
     in LD_PRELOAD (_preload_cuda_deps in torch/__init__.py), but the linker looks for functions in that first.
     """
     try:
-        mapped = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "libnccl.so" in line}
-        for library in (None, *sorted(mapped)):  # None: what the whole process sees, as of LD_PRELOAD
+        loaded = {path for path in mapped(maps) if "libnccl.so" in path}
+        for library in (None, *sorted(loaded)):  # None: what the whole process sees, as of LD_PRELOAD
             number = ctypes.c_int()
             ask = getattr(ctypes.CDLL(library), "ncclGetVersion", None)
             if ask is not None and ask(ctypes.byref(number)) == 0:
                 return dotted(number.value)
-    except (OSError, IndexError):
+    except OSError:
         return ""
     return ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,31 @@ class Facts(msgspec.Struct, frozen=True, tag_field="fact", tag=str.lower, gc=Fal
 
     Facts never form reference cycles, so the garbage collector need not track a million of them (gc=False).
     """
+
+
+_F = TypeVar("_F")
+
+
+def legible(facts: _F) -> _F:
+    """Return facts with U+FFFD for bytes of file names that are not UTF-8, which no message or report can hold."""
+    try:
+        msgspec.msgpack.encode(facts)
+    except UnicodeEncodeError:
+        return msgspec.convert(_legible(msgspec.to_builtins(facts)), type(facts))
+    return facts
+
+
+def _legible(value: Any) -> Any:
+    if isinstance(value, str):
+        return legible_text(value)
+    if isinstance(value, dict):
+        return {_legible(key): _legible(each) for key, each in value.items()}
+    return [_legible(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def legible_text(text: str) -> str:
+    """Return text of the operating system, such as a path, with U+FFFD for bytes that are not UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 class Missing(Facts, frozen=True):

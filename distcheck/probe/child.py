@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from distcheck.facts.base import Missing
+from distcheck.facts.base import Missing, legible
 from distcheck.probe.ending import end_group
 from distcheck.probe.fork import Fork, may_fork
 from distcheck.probe.memory_file import memory_file
@@ -169,5 +169,5 @@ def exit_after_lifetime() -> None:
 
 def say(answer: Any) -> None:
     """In the child: print an answer as one line of JSON."""
-    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(legible(answer)).decode() + "\n")
     sys.stdout.flush()

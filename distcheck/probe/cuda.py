@@ -23,6 +23,7 @@ from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.gpu import Gpu
 from distcheck.probe import child
 from distcheck.probe.child import Question, exit_after_lifetime, say
+from distcheck.probe.mapped import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -117,7 +118,7 @@ def collect() -> CudaView | Missing:
 
 
 def _ask(cuda: ctypes.CDLL) -> CudaView:
-    library = _mapped()
+    library = next((path for path in mapped() if Path(path).name.startswith("libcuda.so")), "")
     version, count = ctypes.c_int(), ctypes.c_int()
     known = version.value if cuda.cuDriverGetVersion(ctypes.byref(version)) == 0 else 0
     error = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
@@ -173,15 +174,6 @@ def pci_address(text: str) -> str:
         return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{int(function or '0', 16):x}"
     except ValueError:
         return ""
-
-
-def _mapped(maps: Path = Path("/proc/self/maps")) -> str:
-    """Return the path of the CUDA library loaded in this process, with links resolved."""
-    try:
-        paths = [line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "libcuda.so" in line]
-    except (OSError, IndexError):
-        return ""
-    return next((path for path in paths if Path(path).name.startswith("libcuda.so")), "")
 
 
 def main() -> None:

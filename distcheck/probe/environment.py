@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from distcheck.facts.base import legible_text
 from distcheck.selection.placement import RANK_VARIABLES, TABLES
 
 _NAMES = frozenset(
@@ -85,5 +86,4 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
 
 
 def _clean(value: str) -> str:
-    """Replace invalid UTF-8 (surrogates of os.environ) so that the value can be encoded."""
-    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")[:_LONGEST]
+    return legible_text(value)[:_LONGEST]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distcheck import __version__
-from distcheck.facts.base import Missing
+from distcheck.facts.base import Missing, legible
 from distcheck.facts.gpu import Gpus, Xid
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.network import Interface, NetworkFacts
@@ -43,7 +43,7 @@ def collect(
     hostname, name = socket.gethostname(), name_of_node(environ)
     boot_id = _read("/proc/sys/kernel/random/boot_id")
     namespace = _link("/proc/self/ns/net")
-    return NodeFacts(
+    found = NodeFacts(
         key="|".join((name, _known(boot_id), _known(namespace))),
         name=name,
         hostname=hostname,
@@ -68,6 +68,7 @@ def collect(
         cpu_vendor=cpu_vendor(),
         proxy_ports=_proxy_ports() if "KUBERNETES_SERVICE_HOST" in environ else (),
     )
+    return legible(found)
 
 
 def name_of_node(environ: Mapping[str, str]) -> str:

@@ -24,6 +24,7 @@ from distcheck.facts.node import NO_TORCH
 from distcheck.probe import child
 from distcheck.probe.child import Question, exit_after_lifetime, say
 from distcheck.probe.elf import Dynamic, dynamic
+from distcheck.probe.mapped import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -75,7 +76,7 @@ def _nccl(linked: Dynamic, environ: Mapping[str, str], site: Path) -> Libraries:
         return Libraries()
     wheels = tuple(sorted(_distribution(folder.name) for folder in site.glob("nvidia_nccl_cu*.dist-info")))
     # The linker does not look for a library again that it has loaded by this name, as for LD_PRELOAD.
-    loaded = next(filter(_is_nccl, _mapped()), "")
+    loaded = next(filter(_is_nccl, mapped()), "")
     ways: tuple[tuple[FoundBy, tuple[str, ...]], ...] = (
         ("torch", linked.rpath),
         ("LD_LIBRARY_PATH", tuple(filter(None, environ.get("LD_LIBRARY_PATH", "").split(":")))),
@@ -102,7 +103,7 @@ def _nccl(linked: Dynamic, environ: Mapping[str, str], site: Path) -> Libraries:
 def _loaded(known: Libraries, linked: Dynamic, found: str, how: FoundBy) -> Libraries:
     """Load an NCCL and add what it is; raise OSError if it cannot be loaded."""
     library = ctypes.CDLL(found)
-    path = str(Path(found).resolve()) if "/" in found else next(filter(_is_nccl, _mapped()), "")
+    path = str(Path(found).resolve()) if "/" in found else next(filter(_is_nccl, mapped()), "")
     called = sorted({match.decode() for match in _CALLED.findall(linked.names)})
     return msgspec.structs.replace(
         known,
@@ -121,15 +122,6 @@ def _is_nccl(path: str) -> bool:
 def _distribution(folder: str) -> str:
     """Return a distribution as pip shows it: nvidia-nccl-cu12 2.27.3."""
     return folder.removesuffix(".dist-info").replace("-", " ").replace("_", "-")
-
-
-def _mapped() -> list[str]:
-    """Return the files that are mapped into this process, links resolved."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return []
-    return [fields[5] for line in lines if len(fields := line.split(maxsplit=5)) > 5 and fields[5].startswith("/")]
 
 
 def _version(library: ctypes.CDLL) -> str:
@@ -161,13 +153,13 @@ def _plugins(environ: Mapping[str, str]) -> Iterator[NcclPlugin]:
 
 
 def _plugin(kind: Literal["net", "tuner", "profiler"], name: str, symbol: str) -> NcclPlugin | None:
-    before = set(_mapped())
+    before = set(mapped())
     try:
         library = ctypes.CDLL(name)
     except OSError as error:
         absent = str(error).startswith(f"{name}: cannot open") and "No such file" in str(error)
         return None if absent else NcclPlugin(kind, name, error=str(error))
-    fresh = [path for path in _mapped() if path not in before]
+    fresh = [path for path in mapped() if path not in before]
     path = next((p for p in fresh if Path(p).name.startswith(Path(name).stem)), next(iter(fresh), ""))
     versions = range(1, _NEWEST_INTERFACE)
     return NcclPlugin(kind, name, path, tuple(f"{symbol}{n}" for n in versions if hasattr(library, f"{symbol}{n}")))

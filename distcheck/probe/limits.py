@@ -7,7 +7,7 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distcheck.facts.base import Missing
+from distcheck.facts.base import Missing, legible
 from distcheck.facts.host import CgroupLimit, CpuQuota, Limits
 from distcheck.facts.ranges import fold
 from distcheck.probe.cgroups import cgroup_of, number
@@ -31,7 +31,7 @@ def limits(root: Path = Path("/")) -> Limits:
 
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/admin-guide/cgroup-v1/
     """
-    return Limits(
+    found = Limits(
         memory=_tightest("memory", _memory, root),
         cpu=_cpu(root),
         tasks=_tightest("pids", _tasks, root),
@@ -41,6 +41,7 @@ def limits(root: Path = Path("/")) -> Limits:
         namespaces=_namespaces(root),
         memory_policy=memory_policy(),
     )
+    return legible(found)
 
 
 def _soft(limit: int) -> int:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 
-from distcheck.facts.base import Missing
+from distcheck.facts.base import Missing, legible
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.libraries import Libraries
@@ -26,7 +26,7 @@ def process_facts(
     """Collect the facts of this process, which reports for these ranks."""
     first = next((p for p in placements if p.rank in {0, None}), None)
     files, gpus = nccl_files.read(environ), node.accelerator == "nvidia"
-    return ProcessFacts(
+    found = ProcessFacts(
         uid=uid,
         node=node.key,
         pid=os.getpid(),
@@ -45,6 +45,7 @@ def process_facts(
         libraries=libraries,
         memory_policy_error=process.memory_policy_error() if gpus else None,
     )
+    return legible(found)
 
 
 def rank_facts(

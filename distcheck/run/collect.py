@@ -7,7 +7,7 @@ import socket
 
 import msgspec
 
-from distcheck.facts.base import Missing
+from distcheck.facts.base import Missing, legible, legible_text
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.host import HostFacts
@@ -68,8 +68,9 @@ async def collect(run: Session) -> None:
     )
     node = run.record.node = msgspec.structs.replace(node, storage=await looking)
     if run.asked.measures:
+        folder = temporary(environ)
         node = run.record.node = msgspec.structs.replace(
-            node, host=state, shm=space(SHM), tmp=space(folder := temporary(environ)), tmp_folder=folder
+            node, host=state, shm=space(SHM), tmp=legible(space(folder)), tmp_folder=legible_text(folder)
         )
     run.record.process = process_facts(run.uid, node, environ, run.request.placements, loaded)
     run.record.process = msgspec.structs.replace(run.record.process, earlier_attempt=await recalling)

@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+from distcheck.probe.mapped import mapped
 
 
 def run(*words, **variables):
     environ = {"PATH": os.environ["PATH"], **variables}
-    command = [sys.executable, "-m", "distcheck", *words, "--format", "json"]
+    command = [sys.executable, "-m", "distcheck", words[0], "--format", "json", *words[1:]]
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -30,6 +33,22 @@ def test_bad_paths_are_named_each_and_a_good_one_is_left_as_it_was(tmp_path):
     }
     assert done.returncode == 40
     assert [*good.iterdir()] == []
+
+
+def test_names_that_are_not_utf_8_disturb_no_healthy_job(tmp_path):
+    folder = tmp_path / "donn\udce9es"
+    folder.mkdir()
+    (folder / "train.py").write_text("")
+    library = folder / "libm.so"
+    library.write_bytes(Path(next(path for path in mapped() if "/libm" in path)).read_bytes())
+    Path(folder / "python").symlink_to(Path(sys.prefix))
+    variables = dict.fromkeys(("TMPDIR", "HOME", "SLURM_SCRIPT_CONTEXT"), str(folder))
+    variables |= dict.fromkeys(("NCCL_CONF_FILE", "NCCL_TOPO_FILE", "LD_PRELOAD"), str(library))
+    command = (f"{folder}/python/bin/python", f"{folder}/train.py", "--init-method", f"file://{folder}/init")
+    report = tmp_path / "report.json"
+    for words in (("node",), ("gate", "--nproc", "2", "--sizes", "64K:64K", "--output", str(report), "--", *command)):
+        done = run(*words, **variables)
+        assert (done.returncode, json.loads(done.stdout or report.read_text())["verdict"]) == (0, "pass"), done
 
 
 def test_a_relative_path_is_a_usage_error():
