@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spellings.packages import NO_MODULE
 
 _DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py"
 _DETECTION = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/comm/comm.py"
@@ -235,7 +236,7 @@ SPELLINGS = (
     _start(r"bad interpreter: No such file", source=_SHELL, says=_WINDOWS),
     # Packages.
     _start(
-        r"No module named ",
+        NO_MODULE,
         "sw-packages-differ launch-probe-missing sw-python-differs",
         weight=LIKELY,
         source=_PYTHON,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import HINT, LIKELY, SYMPTOM, told
 
 _EXTENSION = "https://github.com/pytorch/pytorch/blob/main/torch/utils/cpp_extension.py"
 _NVCC = "https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/index.html"
@@ -16,6 +16,10 @@ _start = partial(told, about="start-up", weight=LIKELY)
 _BUILD = "An extension could not be built: check the compiler, CUDA_HOME and that nvcc fits torch's CUDA."
 _VERSIONS = "Packages of versions that do not fit each other are installed."
 
+_NO_NOTICE = r"^(?:(?!warn|\b(?:info|debug)\b|not available|not installed).)*"
+"""The start of a line that is not the notice of a program that goes on without a module."""
+NO_MODULE = rf"{_NO_NOTICE}(?:Error: |python[\d.]*: )No module named "
+
 SPELLINGS = (
     *(  # torch itself, in contrast to a module that its version does not have
         told(pattern, "sw-torch-missing launch-probe-missing sw-packages-differ", about="start-up", source=_IMPORT)
@@ -23,6 +27,23 @@ SPELLINGS = (
             r"No module named '?torch'?(?:\W*$|\)|; )(?!.*is not a package)",
             r"python[\d.]*: No module named torch\.distributed\s*$",
         )
+    ),
+    *(
+        _start(
+            pattern,
+            weight=weight,
+            source=_IMPORT,
+            says="A Python module is missing in the job's environment.",
+            unless=r"'?etcd",
+        )
+        for pattern, weight in ((NO_MODULE, LIKELY), (r"No module named ", HINT))
+    ),
+    _start(
+        rf"{_NO_NOTICE}ImportError: ",
+        weight=SYMPTOM,
+        source=_IMPORT,
+        says="A Python module could not be loaded.",
+        unless=r"undefined symbol: nccl",
     ),
     *(
         _start(pattern, weight=weight, source=source, says=_BUILD)
