@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distcheck.cli.joblog.matching import Sighting
-from distcheck.cli.joblog.spelling import LIKELY, NOISE, SYMPTOM, About
+from distcheck.cli.joblog.spelling import ERROR, GUESS, LIKELY, NOISE, SYMPTOM, About
 from distcheck.cli.joblog.spellings.errors import MISTAKE
+from distcheck.cli.joblog.spellings.guesses import TRAINING
 
 _MOST_CAUSES = 3
 _DECEMBER = 12
@@ -16,7 +17,9 @@ _WAITED = frozenset({"env-rank-missing", "net-master-refused", "net-master-unrea
 """A rank reports these also where another one has failed before it came."""
 
 _FAILED = re.compile(r"Error\b|\[E|has timed out|\b(?:bind|listen)\b")
-_ELSEWHERE = frozenset({"application", "GPU", "process killed"})
+_LEAST: dict[About, int] = {"GPU": ERROR, "process killed": LIKELY}
+"""How much a line must say to show that the ranks had met: a job that hangs at its start is ended by SIGTERM, too."""
+_RETRIED = re.compile(r"\bretrying\b|\b(?:will|to) retry\b|\bretry(?:ing)? to connect", re.IGNORECASE)
 
 
 class LikelyCause(NamedTuple):
@@ -46,7 +49,7 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
 
     A mistake in the script comes before what other ranks then report: that a rank did not come, or symptoms.
 
-    torch warns of every attempt to connect that it repeats: if something else failed later, the ranks had met.
+    Programs warn of every attempt to connect that they repeat: if something else failed later, the ranks had met.
 
     Times decide only if all these lines have one: else the order of the lines does.
     """
@@ -79,13 +82,17 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
 
 
 def _is_retried(seen: Sighting) -> bool:
-    return "socket.cpp" in seen.text and not _FAILED.search(seen.text)
+    """Whether a line is about a connection that the program then tries again, as in many healthy starts."""
+    in_torch = "socket.cpp" in seen.text and not _FAILED.search(seen.text)
+    return in_torch or (seen.spelling.about == "network" and bool(_RETRIED.search(seen.text)))
 
 
 def _is_elsewhere(seen: Sighting) -> bool:
-    """Whether a line shows a fault that ranks which have not met cannot have."""
-    known = seen.spelling.weight >= LIKELY and seen.spelling.about in _ELSEWHERE
-    return seen.spelling is MISTAKE or known
+    """Whether a line shows what ranks that have not met cannot have: training, or a fault of another kind."""
+    about, weight = seen.spelling.about, seen.spelling.weight
+    if about == "application":
+        return seen.spelling in TRAINING or weight == GUESS or weight >= ERROR
+    return about in _LEAST and weight >= _LEAST[about]
 
 
 def _precedes(seen: Sighting, other: Sighting) -> bool:

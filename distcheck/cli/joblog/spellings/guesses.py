@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache, partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, ERROR, GUESS, About, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, ERROR, GUESS, NOISE, About, told
 
 _LOGGING = "https://docs.python.org/3/library/logging.html#logging-levels"
 _PYTHON = "https://docs.python.org/3/library/traceback.html"
@@ -28,7 +28,7 @@ _NETWORK = re.compile(
     r"\bconnect|socket|network|unreachable|rdma|infiniband|\bibv_|\bhost\b|\bport\b|\baddress\b|\bpeer", re.IGNORECASE
 )
 _GPU = re.compile(r"\bcuda|\bgpus?\b|nvml|nvidia|\bhip\b|rocm|nvlink|\bxid\b|\bdriver", re.IGNORECASE)
-_CUT = "Python raised an error; its last line, which names it, is not in the log."
+_CUT = "Python raised an error. Its last line, which names it, is missing, or distcheck does not know it."
 _REPORTED = "A program reported a failure that distcheck does not know."
 _STACK = "The frames of a C++ stack; the error itself is not in the log."
 _LATE = (
@@ -61,6 +61,19 @@ STARTING = told(
     says="Python raised an error that distcheck does not know.",
 )
 """An error of code that runs while a job starts; it comes before the errors that no table knows."""
+
+TRAINING = tuple(
+    told(
+        rf"{before}loss['\"]?[:=]? ?-?\d+\.\d",
+        about="application",
+        weight=NOISE,
+        fallback=True,
+        source="https://huggingface.co/docs/transformers/main/en/main_classes/callback",
+        says="The script trains.",
+    )
+    for before in (" ", "'", "_")
+)
+"""A step of training: the ranks have met."""
 
 SPELLINGS = (
     # Parts of stacks.
@@ -110,4 +123,5 @@ SPELLINGS = (
         )
         for about in _CLASSES
     ),
+    *TRAINING,
 )
