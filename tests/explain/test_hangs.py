@@ -378,3 +378,49 @@ def test_another_error_of_a_rank_explains_the_hang(tmp_path):
     found = explained([path])
     assert found.hang is None
     assert "out of memory" in found.telling.text
+
+
+REACHED = (
+    "[rank1]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting for"
+    " send/recv from rank 0. Please check rank 0 logs for faulty rank.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "ranks", "says"),
+    [
+        (["[rank0]: RuntimeError: Rank 3 failed to pass monitoredBarrier in 30000 ms\n"], (3,), "rank 3 is behind: it"),
+        (["[E x.cpp:1] Rank 3 failed to pass monitoredBarrier in 500 ms\n"], (3,), "within 0.5 s"),
+        (["[rank0]: [Rank 0]: Ranks 4 failed to pass monitoredBarrier in 30000 ms\n"], (4,), "within 30 s"),
+        (
+            [
+                "[Rank 0]: Rank 5 failed to pass monitoredBarrier in 30000 ms\n",
+                "[Rank 0]: Rank 3 failed to pass monitoredBarrier in 30000 ms\n",
+                "RuntimeError: ProcessGroupWrapper: Monitored Barrier encountered error running collective: x. Err: \n",
+                "[Rank 0]: Ranks 3, 5 failed to pass monitoredBarrier in 30000 ms\n",
+            ],
+            (3, 5),
+            "ranks 3,5 are behind: they did not reach monitored_barrier()",
+        ),
+    ],
+)
+@pytest.mark.parametrize("before", ["", REACHED, "[rank2]: [c.cc:81] Connection closed by peer [10.0.0.2]:41\n"])
+def test_the_ranks_that_a_monitored_barrier_waited_for_are_behind_and_not_the_one_that_reports(
+    tmp_path, before, lines, ranks, says
+):
+    path = tmp_path / "job.log"
+    path.write_text(before + "".join(lines))
+    found = explained([path])
+    assert (found.causes, found.about, found.hang.kind, found.hang.ranks) == ((), "application", "behind", ranks)
+    assert says in found.hang.says
+    assert found.telling.rank not in ranks
+
+
+def test_a_barrier_that_names_no_rank_or_whose_late_rank_failed_has_no_rank_behind(tmp_path):
+    path = tmp_path / "job.log"
+    for text in (REACHED, "[rank0]: RuntimeError: Rank 0 timed out in monitoredBarrier after 30000 ms.\n"):
+        path.write_text(text)
+        assert (explained([path]).hang, explained([path]).about) == (None, "application")
+    path.write_text("[rank0]: Rank 3 failed to pass monitoredBarrier in 30000 ms\n[rank3]: KeyError: 'loss'\n")
+    found = explained([path])
+    assert (found.hang, found.telling.rank) == (None, 3)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from distcheck.cli.joblog import remedies
+from distcheck.cli.joblog.barrier import barrier
 from distcheck.cli.joblog.fixes import PARTITIONS
 from distcheck.cli.joblog.hang import Hang, hang, mismatch
 from distcheck.cli.joblog.judging import LikelyCause, judged
@@ -157,15 +158,17 @@ def answer(seen: Sequence[Sighting], watch: Waits | None = None) -> Answer:
         causes=causes,
         about=judgement.about,
         telling=_telling(first, root),
-        hang=_hang(watch, first.spelling) if watch and not causes else None,
+        hang=None if causes else _hang(seen, watch, first.spelling),
         later=tuple(_telling(s, None) for s in [*reversed(later.values())][:2]),
         next=tuple(proofs) or _next(first.spelling, dumped=watch is not None and watch.dumped),
     )
 
 
-def _hang(watch: Waits, spelling: Spelling) -> Hang | None:
-    """Return what the watchdog's lines prove about the collective of an error: all of it only if it timed out."""
-    if "collective" not in spelling.says:
+def _hang(seen: Sequence[Sighting], watch: Waits | None, spelling: Spelling) -> Hang | None:
+    """Return what lines prove about the collective of an error; the watchdog's all of it only if it timed out."""
+    if spelling.weight <= CONSEQUENCE and (late := barrier(seen)):
+        return late
+    if watch is None or "collective" not in spelling.says:
         return None
     return hang(watch) if spelling.weight == CONSEQUENCE else mismatch(watch)
 

@@ -159,7 +159,7 @@ def _behind(waiting: dict[int, Call], watch: Waits, busy: Collection[int]) -> Ha
     }
     if late:
         first = [own for own in sure if own.number == number]
-        says = f"{_named(late)} {_is(late)} behind: {_it(late)} did not call collective {number} of {label};"
+        says = f"{named(late)} {_is(late)} behind: {_it(late)} did not call collective {number} of {label};"
         says += f" {_ranks(first)} {_wait(first)} in {_collective(first)}"
         return Hang(kind="behind", says=says, ranks=tuple(sorted(late)))
     by_number = sorted(grouped(seen, _number).items())
@@ -192,12 +192,12 @@ def _no_one_behind(waiting: list[dict[int, Call]], watch: Waits, timed_out: Coll
             report = "reports" if len(here) == 1 else "report"
             when = "" if here.isdisjoint(seen.rank for seen in watch.time_outs) else " in this attempt"
             parts.append(
-                f"{_named(here)} {report} no time-out{when}: not in this collective, dead, stuck elsewhere, or ended"
+                f"{named(here)} {report} no time-out{when}: not in this collective, dead, stuck elsewhere, or ended"
                 " before the report"
             )
         if absent:
             parts.append(
-                f"the log has no line of {_named(absent)}: not in this collective, dead or stuck elsewhere, or"
+                f"the log has no line of {named(absent)}: not in this collective, dead or stuck elsewhere, or"
                 " logged elsewhere"
             )
         return Hang(kind="missing", says="; ".join(parts), ranks=tuple(sorted(here or absent)))
@@ -264,10 +264,10 @@ def _numbers(seen: Sequence[Call]) -> tuple[int, ...]:
 
 
 def _ranks(seen: Sequence[Call]) -> str:
-    return _named(own.rank for own in seen)
+    return named(own.rank for own in seen)
 
 
-def _named(ranks: Iterable[int]) -> str:
+def named(ranks: Iterable[int]) -> str:
     """Return ranks in a few ranges: rank 1, ranks 0-3,7."""
     distinct = set(ranks)
     return f"{'rank' if len(distinct) == 1 else 'ranks'} {fold(distinct, _MOST_RANGES)}"

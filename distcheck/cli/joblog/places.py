@@ -48,7 +48,9 @@ _PREFIXES = tuple(
     )
 )
 _OWN_RANK_INSIDE = re.compile(r"\bRank (\d+)\]|\[[Rr]ank(\d+)\]")
-_RANK_INSIDE = re.compile(rf"{_OWN_RANK_INSIDE.pattern}|\brank\s?[=:]\s?(\d+)\b|\b[Rr]ank (\d+)\b(?! of)")
+_RANK_INSIDE = re.compile(
+    rf"{_OWN_RANK_INSIDE.pattern}|\brank\s?[=:]\s?(\d+)\b|\b[Rr]ank (\d+)\b(?! of| failed to pass)"
+)
 _NODE_INSIDE = re.compile(
     rf"\b({_NAME}):\d+:\d+ \[\d+\] |\bhost\s*:\s+({_NAME})|srun: error: ({_NAME}): task|\bON ({_NAME}) CANCELLED"
 )

@@ -10,6 +10,7 @@ _DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.Distrib
 _DISTRIBUTED = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/distributed_c10d.py"
 _WATCHDOG = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"
 _WRAPPER = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp"
+_GLOO = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"
 _PYTHON = "https://docs.python.org/3/library/exceptions.html"
 _BARRIER = "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier"
 _app = partial(told, about="application")
@@ -21,6 +22,17 @@ _LATE = (
     "A rank did not reach or finish a collective in time. Usually another rank prepares data or saves a file for longer"
     " than the timeout, calls another collective, or failed first."
 )
+
+BARRIERS = tuple(
+    _app(
+        rf"{ranks} failed to pass monitoredBarrier in (?P<late_ms>\d{{1,12}}) ms",
+        source=_GLOO,
+        weight=CONSEQUENCE,
+        says=_LATE,
+    )
+    for ranks in (r"Ranks (?P<late>\d{1,5}(?:, ?\d{1,5})*)", r"Rank (?P<late>\d{1,5})")
+)
+"""Rank 0 names the ranks of its group that came late: all of them in one line, or one in each."""
 
 SPELLINGS = (
     _app(
@@ -124,7 +136,15 @@ SPELLINGS = (
         weight=HINT,  # the next line tells more
         says="A collective failed or timed out, and torch's watchdog ended the process.",
     ),
-    _app(r"failed to pass monitoredBarrier", source=_DISTRIBUTED, weight=CONSEQUENCE, says=_LATE),
+    *BARRIERS,
+    *(
+        _app(pattern, source=source, weight=CONSEQUENCE, says=_LATE)
+        for pattern, source in (
+            (r"successfully reached monitoredBarrier, but", _GLOO),
+            (r"timed out in monitoredBarrier after", _GLOO),
+            (r"Monitored Barrier encountered error running collective", _WRAPPER),
+        )
+    ),
     _app(r"NCCL communicator was aborted", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(
         r"only (?:a )?subset of ranks is submitting tensors",
