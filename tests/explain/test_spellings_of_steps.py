@@ -164,3 +164,28 @@ def test_a_container_or_launcher_that_cannot_run_is_a_failed_launch(line):
 
 def test_a_script_of_slurm_is_no_variable_of_slurm():
     assert rules("/var/spool/slurmd/job123/slurm_script: line 5: module: command not found\n") == []
+
+
+CANCELLED = (
+    "slurmstepd: error: *** STEP 12.0 ON node03 CANCELLED AT 2024-05-01T10:00:02 DUE TO NODE FAILURE, SEE SLURMCTLD LOG"
+    " FOR DETAILS ***\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "node"),
+    [
+        ("srun: error: Node failure on node05\n", "node05"),
+        ("salloc: error: Node failure on node05\n", "node05"),
+        ("srun: error: Node failure on node[05-06,09]\n", "node[05-06,09]"),
+    ],
+)
+def test_the_node_that_slurm_lost_is_named_and_not_one_that_reports_it(line, node):
+    for log in (line + CANCELLED, CANCELLED + line):
+        answer = found(log)
+        assert (answer.telling.node, answer.about, answer.causes) == (node, "process killed", ())
+
+
+def test_a_node_that_only_reports_a_lost_one_is_not_to_be_excluded():
+    assert "Exclude" not in found(CANCELLED).telling.says
+    assert found(CANCELLED).about == "process killed"

@@ -111,7 +111,7 @@ SPELLINGS = (
         says="Slurm refused the job: change the request, or choose a partition that can serve it.",
     ),
     _start(
-        r"salloc: (?:error|fatal): ",
+        r"salloc: (?:error|fatal): (?!Node failure)",
         source=_SBATCH,
         says="Slurm refused the job: change the request, or choose a partition that can serve it.",
     ),
@@ -181,14 +181,15 @@ SPELLINGS = (
         r"DUE TO JOB REQUEUE", source=_SBATCH, says="The scheduler put the job back in its queue, and starts it again."
     ),
     _killed(
-        r"DUE TO (?:NODE FAILURE|A NODE|NODE )",
-        source=_SBATCH,
-        says="Slurm lost a node of the job. Exclude it, and look at it before its next use.",
+        r"(?:srun|salloc): error: Node failure on",
+        source=_SRUN,
+        says="Slurm lost a node of the job; sinfo -R tells why. Exclude it, and look at it before its next use.",
     ),
     _killed(
-        r"srun: error: Node failure on",
+        r"DUE TO (?:NODE FAILURE|A NODE|NODE )",
         source=_SBATCH,
-        says="Slurm lost a node of the job. Exclude it, and look at it before its next use.",
+        weight=LIKELY,
+        says="Slurm lost a node of the job: sinfo -R lists it. This line has the name of a node that reports it.",
     ),
     # srun ends the other tasks of a step after one that failed
     _killed(
