@@ -92,3 +92,39 @@ def test_an_attempt_to_connect_that_is_repeated_is_no_cause_of_what_comes_after_
 def test_attempts_to_connect_that_are_repeated_to_the_end_are_the_cause(retry, ending):
     answer = found(f"{retry}\n{ending}\n")
     assert answer.causes[0].rule in {"net-master-refused", "net-master-unreachable"}
+
+
+@pytest.mark.parametrize(
+    "notice",
+    [
+        "epoch 1: train error: 0.23",
+        "epoch 1 val_error: 12.5%, lr: 0.1",
+        "mean squared error: 1.2e-3 loss 0.4",
+        "Test Error: ",
+        "validation error: nan",
+        "WARNING: error: could not read the cache",
+        "WARNING:root:ValueError: no cache",
+        "2024-05-01 10:00:00,123 [WARNING] OSError: cannot stat cache",
+        "2024-05-01 10:00:00,123 | INFO | error: retried",
+        "cache.py:3: UserWarning: error: no cache",
+        "WARNING: rank 3 did not join the logging service",
+    ],
+)
+def test_a_measure_and_a_warning_do_not_go_before_a_traceback(notice):
+    answer = found(f"{notice}\n{TRACEBACK}ValueError: bad sample\n")
+    assert (answer.telling.line, answer.causes) == (4, ())
+    assert found(f"{notice}\nstep 2\n").telling is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ValueError: 0.5, expected 1",
+        "CUDA error: unknown",
+        "launcher: error: 1.5 GB of memory missing",
+        "train.py: error: 10.0.0.1:29500 is taken by another",
+        "node1:1:2 [0] misc/x.cc:7 NCCL WARN something new",
+    ],
+)
+def test_an_error_with_a_number_is_no_measure(error):
+    assert found(f"{error}\n").telling.line == 1

@@ -27,6 +27,8 @@ _MOST_SEEN = 1000
 """Lines of a log with one spelling that are read for values, rank and time; further ones are only counted."""
 _SHINGLE_BYTES = 4
 _DIGITS = b"0123456789"
+_NO_ERROR = re.compile(rb" INFO |(?:^|[\s\[|:-])(?:WARNING|[A-Z][a-z]+Warning)[\s\]|:]")
+"""The level of a line whose program goes on, so that only a known message counts."""
 _CLOCK = re.compile(r"\d:\d\d:\d")
 _HOST, _RANK = re.compile(r"\bhost\s+: (\S+)"), re.compile(r"\brank\s+: (\d+) \(local_rank")
 
@@ -78,7 +80,7 @@ class Matcher:
                 line = _Line(surroundings, start, end, candidates[0].anchor)
                 matched = False
                 for spelling in candidates:  # those of the tables first
-                    if spelling.fallback and (matched or b" INFO " in line.raw):
+                    if spelling.fallback and (matched or _NO_ERROR.search(line.raw)):
                         continue
                     known = found.get(id(spelling))
                     if known and known.times >= _MOST_SEEN and not spelling.twice:

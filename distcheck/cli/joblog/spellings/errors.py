@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import ERROR, HINT, told
+from distcheck.cli.joblog.spelling import ERROR, HINT, NOISE, told
 
 _PYTHON = "https://docs.python.org/3/library/exceptions.html"
 _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug"
 _C10D = "https://github.com/pytorch/pytorch/tree/main/torch/csrc/distributed/c10d"
+_MEASURES = "https://docs.pytorch.org/tutorials/beginner/basics/quickstart_tutorial.html"
 _unknown = partial(told, weight=ERROR, fallback=True)
 _LAUNCHING = (
     r"launcher/|hostfile|mpi_discovery|multi_gpu_launcher|commands/launch|init_process_group|init_distributed|rendezvous"
@@ -24,8 +25,16 @@ MISTAKE = _unknown(
     says=_RAISED,
 )
 """A mistake in a program: no network and no other rank raises these."""
+_NUMBER = r"-?(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+|\d+(?=%)|nan|inf)%?"
 
 SPELLINGS = (
+    *(
+        _unknown(pattern, weight=NOISE, about="application", source=_MEASURES, says="The script measures an error.")
+        for pattern in (
+            rf"\w[ _]error: ?{_NUMBER}\s*(?:$|[^\w\s.:]|[a-z_]+(?:[:=]| -?\d))",
+            r"\b(?:test|train(?:ing)?|val(?:id|idation)?|eval(?:uation)?) error:\s*$",
+        )
+    ),
     _unknown(
         r"NCCL WARN .*(?:pci|cuda|\bhip\b|gpu|topo|xml|device ordinal)",
         about="GPU",
