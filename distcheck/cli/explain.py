@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from distcheck.cli.command import command
-from distcheck.cli.publish import print_to
+from distcheck.cli.publish import as_shown, print_to
 from distcheck.facts.errors import UsageError
 from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
 
@@ -68,7 +68,7 @@ def explain(
             raise UsageError(str(error.args[0])) from None
     else:
         text = listing()
-    print_to(sys.stdout, text, _REMEDY)
+    _print(text)
 
 
 def explanation(name: str) -> str:
@@ -118,7 +118,7 @@ def _log(paths: list[Path], form: str) -> int:
 
     _check_format(form, RENDERERS)
     answer = explained(paths)
-    print_to(sys.stdout, RENDERERS[form](answer), _REMEDY)
+    _print(RENDERERS[form](answer))
     return answer.exit_code
 
 
@@ -129,8 +129,12 @@ def _flight(paths: list[Path], jobs: list[Path], form: str) -> int:
 
     _check_format(form, FLIGHT_RENDERERS)
     answer = flight_explained(paths, jobs)
-    print_to(sys.stdout, FLIGHT_RENDERERS[form](answer), _REMEDY)
+    _print(FLIGHT_RENDERERS[form](answer))
     return answer.exit_code
+
+
+def _print(text: str) -> None:
+    print_to(sys.stdout, as_shown(text, sys.stdout), _REMEDY)
 
 
 def _check_format(form: str, known: Mapping[str, object]) -> None:

@@ -127,6 +127,15 @@ def _shows_utf8(stream: Any, *, terminal: bool) -> bool:
     return not terminal or ("utf" in locale.lower() and not coerced)
 
 
+def as_shown(text: str, stream: Any) -> str:
+    """Return text as a stream shows it: in ASCII if that, or the locale of a terminal, is not UTF-8."""
+    if _shows_utf8(stream, terminal=stream is not None and stream.isatty()):
+        return text
+    from distcheck.report.plain import ascii_only
+
+    return ascii_only(text)
+
+
 def print_to(stream: Any, text: str, remedy: str = "use --output FILE") -> None:
     """Print a report or another text; if that fails, the error ends with the remedy.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -14,6 +16,7 @@ BAR = 10
 """Columns of a full bar."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _ASCII = str.maketrans({"±": "+-", "…": "...", "█": "#", "·": ".", "°": " deg "})
+_OTHERS = re.compile(r"[^\x00-\x7f]+")
 _PARTS = str.maketrans(dict.fromkeys(_EIGHTHS[1:4], " ") | dict.fromkeys(_EIGHTHS[4:], "#"))
 
 
@@ -24,8 +27,8 @@ def bar(share: float) -> str:
 
 
 def ascii_only(text: str) -> str:
-    """Return text in ASCII; what has no equivalent is escaped."""
-    return text.translate(_ASCII).translate(_PARTS).encode("ascii", "backslashreplace").decode()
+    """Return text in ASCII; what has no equivalent is escaped as in JSON, so that JSON stays what it is."""
+    return _OTHERS.sub(lambda match: json.dumps(match[0])[1:-1], text.translate(_ASCII).translate(_PARTS))
 
 
 def drawn(table: Grid, width: int = 0) -> Iterator[str]:

@@ -1,16 +1,19 @@
 """What the terminal takes: its width, colours and characters."""
 
 import fcntl
+import json
 import os
 import pty
 import struct
+import subprocess
+import sys
 import termios
 from types import SimpleNamespace
 
 import pytest
 
 from distcheck.cli.options import Reporting
-from distcheck.cli.publish import _detail
+from distcheck.cli.publish import _detail, as_shown
 
 
 @pytest.fixture
@@ -82,3 +85,43 @@ def test_a_stream_that_is_not_utf_8_gets_ascii(locale, tmp_path):
     assert _detail(Reporting(), stream("ascii")).ascii is True
     assert _detail(Reporting(), stream("iso8859-1", tty=True)).ascii is True
     assert _detail(Reporting(output=tmp_path / "report"), stream("ascii")).ascii is False
+
+
+def test_text_is_shown_in_ascii_only_where_it_must_be(locale):
+    locale(LANG="C.UTF-8")
+    assert as_shown("é 😀 …", stream()) == as_shown("é 😀 …", None) == "é 😀 …"
+    assert as_shown("é 😀 …", stream("ascii")) == r"\u00e9 \ud83d\ude00 ..."
+    assert as_shown("plain\n", stream("ascii")) == "plain\n"
+
+
+PLAIN = ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("variables", PLAIN)
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ([], 0),
+        (["--log", "job.log"], 0),
+        (["--log", "job.log", "--format", "json"], 0),
+        (["--log", "job.log", "--format", "markdown"], 0),
+        (["--flight", "dumps"], 20),
+    ],
+)
+def test_explain_is_printed_where_stdout_is_not_utf_8(tmp_path, variables, words, code):
+    (tmp_path / "job.log").write_bytes("é: RuntimeError: No CUDA GPUs are available 😀\n".encode())
+    (tmp_path / "dumps").mkdir()
+    dump = {"version": "2.4", "rank": 0, "entries": [], "pg_config": {"0": {"name": "é", "ranks": "[0]"}}}
+    (tmp_path / "dumps" / "rank_0").write_text(json.dumps(dump))
+    done = subprocess.run(
+        [sys.executable, "-m", "distcheck", "explain", *words],
+        env=os.environ | variables,
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, b"")
+    assert done.stdout.isascii()
+    if "json" in words:
+        assert "é: RuntimeError: No CUDA GPUs are available 😀" in json.loads(done.stdout)["causes"][0]["text"]
