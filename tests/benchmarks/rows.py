@@ -331,7 +331,7 @@ _LARGEST = (
     "tests/benchmarks/judge_and_render.py",
     "tests/benchmarks/pace.py",
 )
-"""What only the largest job can show: how the engine and the report grow. A single rule's growth shows in `_JUDGING`."""
+"""What only the largest job can show: how the engine and the report grow. `_JUDGING` shows how a single rule grows."""
 
 COVERS: dict[str, tuple[str, ...]] = {
     "start_of_env_against_typer": (*_START, "tests/benchmarks/empty_app.py"),

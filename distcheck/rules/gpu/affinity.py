@@ -16,6 +16,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.gpu.assigned import WORDS, Routes, Take, by_picture, reach, takes, takes_by_node, ways
 from distcheck.rules.gpu.nodes import card, not_seen
+from distcheck.rules.nccl.settings import removal
 from distcheck.rules.wording import (
     are,
     brief,
@@ -124,7 +125,7 @@ def gpu_far_from_nic(job: Job) -> Iterator[Outcome]:
             adapters[id(take)] = found.down.nics[0].name
             down.append((take, f"{_gets(take, found)}; {_verb(found.down)} {_where(found.down)} but down"))
     for alike in by_picture(left_out):
-        yield _finding(job, alike, _list_of(alike[0][0]), scope="rank", owner="user")
+        yield _finding(job, alike, _list_of(job, alike[0][0]), scope="rank", owner="user")
     for alike in by_picture(down):
         name = quote(adapters[id(alike[0][0])])
         fix = Fix(
@@ -169,13 +170,12 @@ def _usual(job: Job, take: Take, wanted: Near) -> bool:
     return 2 * near > others.total() - 1
 
 
-def _list_of(take: Take) -> Fix:
+def _list_of(job: Job, take: Take) -> Fix:
     near = by_gpu(take.node.pci) if isinstance(take.node.pci, Pci) else {}
     names = dict.fromkeys(nic.name for found in near.values() for nic in found.nics)
-    unset = [f"unset {HCA}"] if HCA in take.rank.environment else []  # else a configuration file sets it
     return Fix(
         f"Unset {HCA} so that NCCL chooses, or have it name the adapter next to every GPU.",
-        (*unset, f"export {HCA}={quote('=' + ','.join(names))}", "nvidia-smi topo -m"),
+        (removal(job, take.rank, HCA), f"export {HCA}={quote('=' + ','.join(names))}", "nvidia-smi topo -m"),
     )
 
 

@@ -210,7 +210,8 @@ def test_a_configuration_file_is_read_like_the_variables(on, change, says, judge
     file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=lines)
     job = change.process(on(machines.DGX_H100, machines.DGX_H100), None, nccl_files=(file,))
     assert len(says(job)) == found
-    assert all(f.fix.commands[0].startswith("export") for f in judge(job, "gpu_places").findings)
+    removal = "sudo sed -i '/^NCCL_IB_HCA=/d' /etc/nccl.conf"
+    assert all(f.fix.commands[0] == removal for f in judge(job, "gpu_places").findings)
     assert says(change.environment(job, None, NCCL_IB_HCA="")) == []
 
 
