@@ -28,6 +28,8 @@ _MOST_HOSTS = 65536
 _LINE = re.compile(r"(?P<host>[^\s:=]+)(?::(?P<colon>\d+))?(?P<settings>(?:\s+[\w-]+\s*=\s*\S+)*)")
 _SPAN = re.compile(r"(\d+)-(\d+)")
 _SLOTS = re.compile(r"\sslots\s*=\s*(\S+)")
+_LONGEST_HOSTFILE_BYTES = 1 << 26
+_EXPECTED = "give a file with one node per line, for example node1 slots=8"
 _OWN_HOSTFILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
 
 
@@ -150,7 +152,7 @@ def expand(text: str, option: str) -> tuple[str, ...]:
             f"{option} {text!r} is not a list of hosts ({error}); expected, for example, a,b[1-4]"
         ) from error
     if not found:
-        raise UsageError(f"{option} {text!r} names no host")
+        raise UsageError(f"{option} {text!r} names no host; expected, for example, a,b[1-4]")
     for host in found:
         if host.startswith("-"):
             raise UsageError(f"{option} {text!r}: a host cannot begin with a dash")
@@ -168,10 +170,17 @@ def read_hostfile(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
     Raises:
         UsageError: the file cannot be read, or names no host.
     """
+    from distcheck.facts.saved import read
+
     try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--hostfile {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raw = read(path, _LONGEST_HOSTFILE_BYTES)
+        if len(raw) > _LONGEST_HOSTFILE_BYTES:
+            raise UsageError(f"--hostfile {path}: larger than 64 MiB; {_EXPECTED}")
+        lines = raw.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--hostfile {path}: not a text file in UTF-8; {_EXPECTED}") from error
+    except OSError as error:
+        raise UsageError(f"--hostfile {path}: cannot be read: {error.strerror or error}; {_EXPECTED}") from error
     hosts: dict[str, int] = {}
     slots: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
@@ -194,7 +203,7 @@ def read_hostfile(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
             if count:
                 slots[host] = slots.get(host, 0) + int(count)
     if not hosts:
-        raise UsageError(f"--hostfile {path} names no host")
+        raise UsageError(f"--hostfile {path} names no host; {_EXPECTED}")
     if any(count > 1 for count in hosts.values()) and not slots:
         slots = hosts
     return tuple(hosts), slots

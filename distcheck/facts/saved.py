@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import select
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from distcheck.facts.rank import ProcessFacts, RankFacts
 SCHEMA = 1
 _LARGEST_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 24
+_PIPE_SECONDS = 10
 _LONGEST_NAME = 32
 _MOST_LAUNCHES = 4
 """Named in an error."""
@@ -47,6 +50,30 @@ def write(path: Path, text: str) -> None:
             raise
     except OSError as error:
         raise WriteError(f"{path} could not be written: {error.strerror or error}; choose another file") from error
+
+
+def read(path: Path, most_bytes: int) -> bytes:
+    """Return what a file, a device or a pipe holds, of something larger the beginning: more than `most_bytes`.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe into which nothing is written for 10 s.
+    """
+    raw = bytearray()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe waits for its writer
+    try:
+        os.set_blocking(descriptor, True)
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        while len(raw) <= most_bytes:
+            if not poller.poll(_PIPE_SECONDS * 1000):
+                raise TimeoutError(errno.ETIMEDOUT, f"nothing came from it for {_PIPE_SECONDS} s")
+            more = os.read(descriptor, _CHUNK_BYTES)
+            if not more:
+                break
+            raw += more
+    finally:
+        os.close(descriptor)
+    return bytes(raw)
 
 
 def check_writable(path: Path, option: str) -> None:
@@ -101,11 +128,7 @@ def load(path: Path) -> Job:
         UsageError: the file cannot be read, is not a job, has an invalid value, is truncated, or has a newer schema.
     """
     try:
-        with path.open("rb") as file:
-            raw = b""
-            # A device or a pipe has no size to check.
-            while len(raw) <= _LARGEST_BYTES and (more := file.read(max(_CHUNK_BYTES, len(raw)))):
-                raw += more
+        raw = read(path, _LARGEST_BYTES)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}; give a file written by --save") from error
     if len(raw) > _LARGEST_BYTES:

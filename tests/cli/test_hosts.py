@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -148,7 +149,8 @@ def test_an_invalid_hostfile_is_reported_with_its_line(tmp_path, text, problem):
 def test_an_unreadable_hostfile_is_reported(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     assert "cannot be read: No such file or directory" in refused(hostfile=tmp_path / "absent")
-    assert "cannot be read" in refused(hostfile=tmp_path / "binary")
+    assert "binary: not a text file in UTF-8" in refused(hostfile=tmp_path / "binary")
+    assert "/dev/zero: larger than 64 MiB" in refused(hostfile=Path("/dev/zero"))
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,6}", fullmatch=True), st.integers(1, 64), min_size=1), st.booleans())

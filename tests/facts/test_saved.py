@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -154,6 +156,18 @@ def test_a_file_that_is_too_large_is_refused(tmp_path, monkeypatch):
     for endless in (path, Path("/dev/zero")):
         with pytest.raises(UsageError, match="larger than 1 GiB"):
             saved.load(endless)
+
+
+def test_a_pipe_is_read_to_its_end_and_one_without_a_writer_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(saved, "_PIPE_SECONDS", 0.2)
+    pipe = tmp_path / "job.json"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match=r"job.json cannot be read: nothing came from it for 0.2 s"):
+        saved.load(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(msgspec.json.encode(job_of(0)),))
+    writer.start()
+    assert saved.load(pipe) == job_of(0)
+    writer.join()
 
 
 def test_a_file_is_written_under_a_temporary_name_and_then_renamed(tmp_path, monkeypatch):
