@@ -97,7 +97,7 @@ def main() -> NoReturn:
         code = 130
     except _PARSING_FAILED as error:
         place = " ".join(["distcheck", *_called(words), "--help"])
-        complain(f"{error.format_message()} See: {place}")  # type: ignore[attr-defined]
+        complain(f"{error.format_message().rstrip('.')}. See: {place}")  # type: ignore[attr-defined]
         code = USAGE
     except Exception as error:  # noqa: BLE001 the last resort
         code = _unforeseen(error)

@@ -223,6 +223,8 @@ def _listed(text: str) -> tuple[str, ...]:
 
 def _some_of(all_of_them: tuple[str, ...], text: str, option: str, noun: str) -> tuple[str, ...]:
     found = _listed(text)
+    if text and not found:
+        raise UsageError(f"{option} {text!r} names no {noun}; choose from {', '.join(all_of_them)}")
     for name in found:
         if name not in all_of_them:
             raise UsageError(f"{option} {name}: unknown {noun}; choose from {', '.join(all_of_them)}")
@@ -262,7 +264,7 @@ def paths_of(options: Checking) -> tuple[str, ...]:
     found = [path for given in options.path or () for path in _BETWEEN_PATHS.split(given)]
     for path in found:
         if not is_text(path):
-            raise UsageError(f"--path {path!a}: the name is not valid UTF-8")
+            raise UsageError(f"--path {path!a}: the name is not valid UTF-8; rename the folder")
         if not path.startswith("/"):
             raise UsageError(f"--path {path}: give an absolute path, for example --path {Path(path).absolute()}")
     return tuple(dict.fromkeys(map(os.path.normpath, found)))

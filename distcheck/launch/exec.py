@@ -36,4 +36,7 @@ def become(program: str, command: list[str], placement: Placement | None) -> NoR
     try:
         os.execve(program, command, environment)  # noqa: S606 the user's command, without a shell
     except OSError as error:
-        raise UsageError(f"COMMAND {command[0]} could not be started: {error.strerror}") from error
+        raise UsageError(
+            f"COMMAND {command[0]} could not be started: {error.strerror}; a script needs the path of its interpreter "
+            "in its first line, for example #!/bin/bash, and a program must be built for this machine"
+        ) from error

@@ -23,6 +23,8 @@ USAGE = [
     (["bandwidth", "--sizes", "0:1M"], "'0'", "4 bytes"),
     (["bandwidth", "--iters", "0"], "--iters 0", "a whole number from 1"),
     (["bandwidth", "--op", "all_reduce,teleport"], "teleport", "broadcast"),
+    (["bandwidth", "--op", ","], "--op ',' names no operation", "broadcast"),
+    (["bandwidth", "--dtype", " ,"], "--dtype ' ,' names no data type", "bfloat16"),
     (["bandwidth", "--min-busbw", "-5"], "--min-busbw -5", "a number from 0.001"),
     (["env", "--timeout", "0"], "--timeout 0", "a number from 0.001"),
     (["env", "--timeout", "nan"], "--timeout nan", "a number from 0.001"),
@@ -63,7 +65,8 @@ USAGE = [
     (["explain", "env-rank-unsett"], "env-rank-unsett", "env-rank-unset"),
     (["explain", "--log", "/nonexistent/job.log"], "/nonexistent/job.log", "No such file"),
     (["explain", "env-rank-unset", "--log", "job.log"], "env-rank-unset", "not both"),
-    (["env", "--no-such-option"], "--no-such-option", "--help"),
+    (["env", "--no-such-option"], "--no-such-option", ". See: distcheck env --help"),
+    (["env", "extra"], "(extra)", ". See: distcheck env --help"),
     (["dance"], "dance", "See: distcheck --help"),
 ]
 

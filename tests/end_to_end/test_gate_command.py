@@ -19,3 +19,15 @@ def test_a_torchrun_whose_rendezvous_lacks_its_module_is_not_started(distcheck, 
     report = json.loads((tmp_path / "report.json").read_text())
     assert ended.code == 30
     assert [(f["rule"], f["ranks"]) for f in report["findings"]] == [("sw-etcd-missing", [0])]
+
+
+@pytest.mark.parametrize("text", ["echo started", "#!/nonexistent/sh\necho started"])
+def test_a_script_that_the_kernel_cannot_start_is_named_with_the_remedy(distcheck, tmp_path, text):
+    script = tmp_path / "train"
+    script.write_text(text)
+    script.chmod(0o755)
+    ended = distcheck("gate", "--nproc", "1", "--sizes", "4K", "--iters", "1", "--", str(script))
+    assert (ended.code, ended.out) == (2, "")
+    last = ended.err.splitlines()[-1]
+    assert last.startswith(f"distcheck: error: COMMAND {script} could not be started: ")
+    assert "#!/bin/bash" in last
