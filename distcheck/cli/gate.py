@@ -44,6 +44,8 @@ def gate(
             f"--export with {len(request.placements)} ranks in one process: COMMAND is one process and can be only one "
             "rank; start one process per rank, or drop --export"
         )
+    from distcheck.run.storage import folder
+
     asked = msgspec.structs.replace(
         request.asked,
         program=legible_text(Path(command[0]).name),
@@ -53,7 +55,7 @@ def gate(
         rendezvous_backend=rendezvous_backend_of(command),
         # From outside, COMMAND's program runs on this machine only.
         words=(command[0] if request.outside is None and is_text(command[0]) else "", *paths_in(command)),
-        folder=str(Path.cwd()) if request.outside is not None else "",
+        folder=folder() if request.outside is not None else "",
     )
     code = run(request._replace(asked=asked), options, to_stderr=True)
     if code != 0:

@@ -14,6 +14,7 @@ from io import FileIO
 from msgspec.structs import replace
 
 from distcheck.facts.storage import CommandFile, Packages
+from distcheck.probe.working_directory import working_directory
 
 _WHOLE_BYTES = 8 << 20
 """Larger files are compared by samples: reading them on many nodes at once would load a file server."""
@@ -112,7 +113,7 @@ def packages(folders: Sequence[str] | None = None) -> Packages:
 def _module_folders() -> list[str]:
     """Return the path of modules without the working directory, which `python -m` adds."""
     here = next(iter(sys.path), "")
-    return sys.path[1:] if here in {"", os.getcwd()} else sys.path  # noqa: PTH109 only text
+    return sys.path[1:] if here in {"", working_directory()} else sys.path
 
 
 def etcd() -> bool:

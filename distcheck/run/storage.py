@@ -16,6 +16,7 @@ from msgspec.structs import replace
 import distcheck
 from distcheck.facts.base import Missing
 from distcheck.facts.storage import ASKED, Packages, Storage, is_text
+from distcheck.probe.working_directory import working_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +59,7 @@ def task_of(
 
     if seconds < PATIENCE_SECONDS:
         return None
-    here = asked.folder or _working_directory()
+    here = asked.folder or folder()
     folders = by_path((path, ASKED) for path in asked.paths)
     if asked.command in {"gate", "node"}:
         # A daemon that runs distcheck node has no working directory that matters.
@@ -81,7 +82,7 @@ def start(task: StorageTask, lifetime: float, environ: Mapping[str, str]) -> Con
     from distcheck.probe.conversation import Conversation
     from distcheck.probe.storage import question
 
-    here = _working_directory()
+    here = folder()
     if here != os.path.dirname(os.path.dirname(distcheck.__file__)):  # noqa: PTH120 only text
         environ = {**environ, "PYTHONSAFEPATH": "1"}  # a working directory that hangs must not stop the child's imports
     return Conversation(question(task), lifetime, environ)
@@ -125,9 +126,7 @@ def clean_up_after(run: Session, welcome: Welcome) -> None:
         run.storage.say(encode(Order(erase=welcome.uid)).decode())
 
 
-def _working_directory() -> str:
-    try:
-        here = os.getcwd()  # noqa: PTH109 only text
-    except OSError:
-        return ""
+def folder() -> str:
+    """Return the working directory, '' if there is none that facts can hold."""
+    here = working_directory()
     return here if is_text(here) else ""

@@ -8,13 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from distcheck.probe.mapped import mapped
 
 
-def run(*words, **variables):
+def run(*words, folder=None, begin=None, **variables):
     environ = {"PATH": os.environ["PATH"], **variables}
     command = [sys.executable, "-m", "distcheck", words[0], "--format", "json", *words[1:]]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    more = {"cwd": folder, "preexec_fn": begin, "capture_output": True, "text": True, "timeout": 60}
+    return subprocess.run(command, env=environ, check=False, **more)
 
 
 def test_bad_paths_are_named_each_and_a_good_one_is_left_as_it_was(tmp_path):
@@ -49,6 +52,14 @@ def test_names_that_are_not_utf_8_disturb_no_healthy_job(tmp_path):
     for words in (("node",), ("gate", "--nproc", "2", "--sizes", "64K:64K", "--output", str(report), "--", *command)):
         done = run(*words, **variables)
         assert (done.returncode, json.loads(done.stdout or report.read_text())["verdict"]) == (0, "pass"), done
+
+
+@pytest.mark.parametrize("words", [("net", "--nproc", "2"), ("node",)])
+def test_a_working_directory_that_is_gone_ends_no_check(tmp_path, words):
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    done = run(*words, folder=folder, begin=folder.rmdir)
+    assert (done.returncode, json.loads(done.stdout)["verdict"]) == (0, "pass"), done
 
 
 def test_a_relative_path_is_a_usage_error():

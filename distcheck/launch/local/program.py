@@ -12,12 +12,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
-from pathlib import Path
 from typing import NamedTuple
 
 from distcheck.probe.ending import kill_group
+from distcheck.probe.working_directory import working_directory
 
-_SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) and str(Path.cwd()) not in sys.path else ()
+_SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) and working_directory() not in sys.path else ()
 """Keeps modules in the working directory from hiding the standard library's."""
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _GONE_SECONDS = 1.0

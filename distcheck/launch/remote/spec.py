@@ -6,9 +6,9 @@ import itertools
 import re
 import shlex
 import sys
-from pathlib import Path
 from typing import Literal, NamedTuple
 
+from distcheck.probe.working_directory import working_directory
 from distcheck.selection.nodelist import deal
 
 CLOSE = b"close\n"
@@ -114,4 +114,4 @@ def python_argv(launch: Outside, *module: str) -> tuple[str, ...]:
 
 def _in_tree() -> bool:
     """Whether distcheck is imported from the working directory, as its developers do."""
-    return str(Path.cwd()) in sys.path
+    return working_directory() in sys.path
