@@ -186,8 +186,11 @@ def _run(words: list[str], environ: Mapping[str, str], seconds: float, *, quiet:
 
     stdout is a file in memory, so that nothing has to be read while the child runs.
     """
-    output = memory_file("distcheck-report")
     program = [sys.executable or "python3", "-m", "distcheck.cli.preflight", str(os.getpid()), *words]
+    try:
+        output = memory_file("distcheck-report")
+    except OSError as error:
+        return _BROKEN, b"", f"{_COMPLAINT}cannot create a file for the report: {error}"
     try:
         try:
             child = subprocess.Popen(

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -70,13 +70,19 @@ async def ask(
     """
     import asyncio
 
-    output, source = memory_file("distcheck-answer"), memory_file("distcheck-question")
-    try:
-        os.pwrite(source, given, 0)
+    with ExitStack() as held:
+
+        def file(name: str) -> int:
+            descriptor = memory_file(name)
+            held.callback(os.close, descriptor)
+            return descriptor
+
         try:
+            output, source = file("distcheck-answer"), file("distcheck-question")
+            os.pwrite(source, given, 0)
             child = start(question, timeout, python, source if until is None else None, output, environ)
         except OSError as error:
-            return Missing(reason=f"could not start the process that queries {question.subject}: {error}")
+            return Missing(reason=not_started(question, error))
         deadline = time.monotonic() + timeout
         try:
             while child.poll() is None and time.monotonic() < deadline:
@@ -100,9 +106,11 @@ async def ask(
         if in_part is None or answer is None or isinstance(answer, Missing):
             return Missing(reason=reason)
         return in_part(answer, reason)
-    finally:
-        os.close(output)
-        os.close(source)
+
+
+def not_started(question: Question, error: OSError) -> str:
+    """Return why there is no child: there are too many processes or files, or there is no memory."""
+    return f"could not start the process that queries {question.subject}: {error}"
 
 
 def start(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from distcheck.facts.base import Missing
-from distcheck.probe.child import Question, failure, last_answer, start
+from distcheck.probe.child import Question, failure, last_answer, not_started, start
 from distcheck.probe.ending import end_group
 from distcheck.probe.memory_file import memory_file
 
@@ -30,19 +30,20 @@ class Conversation:
     ) -> None:
         """Start the child; its lifetime, in seconds, is its first argument."""
         self._question, self._read, self._error = question, 0, ""
-        self._output = memory_file("distcheck-answers")
+        self._output: int | None = None
         self._child: subprocess.Popen[bytes] | Fork | None = None
         try:
+            self._output = memory_file("distcheck-answers")
             self._child = start(question, lifetime, python, None, self._output, environ)
         except OSError as error:
-            self._error = f"could not start the process that queries {question.subject}: {error}"
+            self._error = not_started(question, error)
 
     async def hear(self, kind: Any, seconds: float) -> Any:
         """Return the next answer of type `kind`, or `Missing` if none comes in time."""
         import asyncio
 
         until = time.monotonic() + seconds
-        while self._child is not None:
+        while self._child is not None and self._output is not None:
             ended = self._child.poll() is not None
             written = os.pread(self._output, 1 << 24, self._read)
             answer = last_answer(kind | Missing, written)
@@ -67,9 +68,10 @@ class Conversation:
         import asyncio
 
         child, self._child = self._child, None
-        if child is None:
-            return
+        output, self._output = self._output, None
         try:
+            if child is None:
+                return
             if child.stdin is not None:
                 with suppress(OSError):
                     child.stdin.close()
@@ -79,4 +81,5 @@ class Conversation:
             if child.poll() is None:
                 await end_group(child)
         finally:
-            os.close(self._output)
+            if output is not None:
+                os.close(output)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 
 def memory_file(name: str) -> int:
     """Return the descriptor of a new file, which goes with its last descriptor; raises OSError.
 
-    A Python that was built with a C library before 2.27 has no memfd_create: then it is a file without a name in the
-    folder for temporary files.
+    A Python that was built with a C library before 2.27 has no memfd_create, and a seccomp filter may refuse it: then
+    it is a file without a name in the folder for temporary files.
     Source: https://github.com/globus/globus-compute/issues/2204 (miniforge and uv)
     """
-    if hasattr(os, "memfd_create"):
+    with suppress(AttributeError, OSError):
         return os.memfd_create(name)
     import tempfile
 
