@@ -140,7 +140,8 @@ def roce_no_ipv4_gid(job: Job) -> Iterator[Outcome]:
     names, nodes = {name for _, name in good}, {key for key, _ in good}
     bare = [line for line in lines if (line.node.key, line.name) not in good and line.name in names]
     infiniband = with_infiniband(job)
-    for works, group in grouped(bare, lambda line: line.node.key in nodes | infiniband).items():
+    working = nodes | infiniband
+    for works, group in grouped(bare, lambda line: line.node.key in working).items():
         interface = next((gid.interface for line in group for gid in line.port.gids.values() if gid.interface), "")
         yield found(
             job,
