@@ -19,7 +19,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
 from distcheck.facts.history import History, PastFigure
 from distcheck.facts.isolation import CulpritFacts, Isolation
-from distcheck.facts.job import Collectives, Job, Measurement
+from distcheck.facts.job import Collectives, Job, Launched, LaunchedNode, Measurement
 from distcheck.facts.libraries import Libraries, NcclPlugin
 from distcheck.facts.mesh import Mesh
 from distcheck.facts.nccl import NcclLog
@@ -184,6 +184,15 @@ def one_node_without_torch(job_of: Callable[..., Job], change: SimpleNamespace) 
     return change.job(job, isolation=Isolation("found", "node2 is bad", culprits=(culprit,), rounds=2, seconds=1.0))
 
 
+def one_broken_probe(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return a job that lost a process in which distcheck itself failed."""
+    job = change.asked(job_of(2, 1, launcher="distcheck"), looks=("launch", "environment", "meeting"))
+    job = change.process(job, 1, lost="it closed the connection")
+    words = "distcheck 0.1.0: the probe failed: RuntimeError: no such thing"
+    nodes = LaunchedNode("node1", (0,), "reported"), LaunchedNode("node2", (1,), "reported", 70, words)
+    return change.job(job, launched=Launched("ssh", ("python3",), nodes))
+
+
 SLOW_WORK = {"matmul_TFLOPS": "compute", "memory_GBps": "memory", "h2d_GBps": "host-copy"}
 NCCL = Libraries(nccl="/venv/nccl/lib/libnccl.so.2", version="2.27.3", found_by="torch")
 EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
@@ -192,6 +201,7 @@ EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "sw-nccl-shadowed": {"sw-nccl-version-differs": two_versions_of_nccl},
     "sw-driver-differs-nodes": {"sw-driver-too-old": one_old_driver},
     "sw-plugin-abi": {"nccl-net-plugin-missing": one_foreign_plugin},
+    "probe-process-lost": {"launch-probe-broken": one_broken_probe},
     "host-clock-skew": {"elastic-clock-skew": one_wrong_clock},
     "collective-failed": {"sw-torch-missing": one_node_without_torch},
     "isolation-bad-node": {"sw-torch-missing": one_node_without_torch},

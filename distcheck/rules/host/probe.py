@@ -83,7 +83,7 @@ def probe_open_files(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("meeting", always=True, scope="node")
+@rule("meeting", always=True, scope="node", unless=("launch-probe-broken",))
 def probe_process_lost(job: Job) -> Iterator[Outcome]:
     """A process of distcheck joined the roll call and was lost before the verdict.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.job.own_failures import own_failure
 from distcheck.rules.launchers.started_probes import (
     about_nodes,
     alike,
@@ -19,7 +20,7 @@ from distcheck.rules.launchers.started_probes import (
     run_on,
     where,
 )
-from distcheck.rules.wording import listed
+from distcheck.rules.wording import brief, grouped, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,8 +153,9 @@ def launch_probe_failed(job: Job) -> Iterator[Outcome]:
     Fix: run the same command there by hand.
     """
     for launched, ended_nodes in nodes_with(job, "ended"):
-        nodes = [n for n in ended_nodes if not ended_with_others(launched, n)]
-        others = [n for n in ended_nodes if n not in nodes]
+        failed = [n for n in ended_nodes if not own_failure(n)]
+        nodes = [n for n in failed if not ended_with_others(launched, n)]
+        others = [n for n in failed if n not in nodes]
         if others:
             yield NotChecked(
                 ranks=tuple(rank for n in others for rank in n.ranks),
@@ -175,6 +177,28 @@ def launch_probe_failed(job: Job) -> Iterator[Outcome]:
                 ),
                 confirmed=False,
             )
+
+
+@rule("launch", scope="tool")
+def launch_probe_broken(job: Job) -> Iterator[Outcome]:
+    """A probe ended because distcheck itself failed on a node.
+
+    The results of the probe are incomplete or missing, so the verdict cannot be pass. The fault is distcheck's: neither
+    the node nor the job is to blame. Found by the exit code 70 and the last line of the probe.
+
+    Fix: send the line to distcheck's developers; ``--save job.json`` saves the facts that arrived.
+    """
+    nodes = job.launched.nodes if job.launched else ()
+    for line, group in grouped((n for n in nodes if own_failure(n)), own_failure).items():
+        yield Finding(
+            scope="tool",
+            owner="unknown",
+            ranks=tuple(rank for n in group for rank in n.ranks),
+            nodes=tuple(n.name for n in group),
+            message=f"distcheck itself failed on {where(group)}: {brief(line, 160)}",
+            evidence={n.name: n.words for n in group},
+            fix=Fix("Save the job with --save and report this line to distcheck's developers."),
+        )
 
 
 @rule("launch", scope="node")

@@ -7,6 +7,7 @@ from shlex import join, quote
 from typing import TYPE_CHECKING
 
 from distcheck.rules.finding import Finding, Fix, Scope
+from distcheck.rules.job.own_failures import own_failure
 from distcheck.rules.wording import brief, grouped, listed, numbered
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def ended_with_others(launched: Launched, node: LaunchedNode) -> bool:
     """Whether a probe ended because of a signal or because of another node."""
     if launched.interrupted:
         return True
-    culprits = {"no probe", "unreachable"} & {n.outcome for n in launched.nodes}
-    return launched.engine != "ssh" and bool(launched.exit_code and culprits) and node.exit_code is None
+    culprit = any(n.outcome in {"no probe", "unreachable"} or own_failure(n) for n in launched.nodes)
+    return launched.engine != "ssh" and bool(launched.exit_code) and culprit and node.exit_code is None
 
 
 def nodes_with(job: Job, outcome: str) -> list[tuple[Launched, list[LaunchedNode]]]:

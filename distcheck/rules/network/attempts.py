@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.job.addresses import here_over_nodes, master_outcomes
 from distcheck.rules.job.astray import astray, misled
+from distcheck.rules.job.own_failures import own_failure
 from distcheck.rules.network.selected_interfaces import own_way, survey
 from distcheck.rules.wording import found, grouped, listed, named, once
 
@@ -49,7 +50,7 @@ def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], lis
 def _tried_alike(job: Job) -> list[tuple[list[Attempt], set[str]]]:
     """Return each series of attempts at MASTER_PORT that nothing else explains, with the processes that made it."""
     explained = any(p.bind is not None and p.bind.outcome in {"in-use", "denied", "failed"} for p in job.processes)
-    if explained or here_over_nodes(job) or (0 in job.missing_ranks and (job.met or _not_started(job, 0))):
+    if explained or here_over_nodes(job) or (job.met and 0 in job.missing_ranks) or _not_started(job, 0):
         return []
     lost = astray(job)
     if lost is not None and "KUBERNETES_SERVICE_HOST" not in lost.environment:
@@ -71,9 +72,9 @@ def _tried_alike(job: Job) -> list[tuple[list[Attempt], set[str]]]:
 
 
 def _not_started(job: Job, rank: int) -> bool:
-    """Whether distcheck was to start a rank itself and its probe never reported."""
+    """Whether distcheck was to start a rank itself and its probe never reported, or failed itself."""
     nodes = job.launched.nodes if job.launched else ()
-    return any(rank in node.ranks and node.outcome != "reported" for node in nodes)
+    return any(rank in node.ranks and (node.outcome != "reported" or own_failure(node)) for node in nodes)
 
 
 def at_master_door(process: ProcessFacts) -> list[Attempt]:

@@ -112,6 +112,36 @@ def test_no_report_from_any_node_is_unknown_and_not_a_job_fault(launched, judge)
     assert diagnosis.verdict.exit_code == 20
 
 
+BROKEN_WORDS = "Welcome to node3\ndistcheck 0.1.0: the probe failed: RuntimeError: no such thing"
+
+
+@pytest.mark.parametrize("outcome", ["ended", "reported"])
+@pytest.mark.parametrize("code", [70, None])
+def test_a_failure_of_distcheck_itself_blames_no_node_and_no_job(launched, judge, outcome, code):
+    fate = {"outcome": outcome, "exit_code": code, "words": BROKEN_WORDS}
+    diagnosis = judge(launched(node3=fate), "launch", "ranks")
+    assert said(diagnosis) == [("launch-probe-broken", "error", "tool", True, ("node3",), (4, 5))]
+    line = BROKEN_WORDS.splitlines()[-1]
+    assert diagnosis.findings[0].message == f"distcheck itself failed on node3 (ranks 4-5): {line}"
+    assert (diagnosis.verdict.name, diagnosis.verdict.exit_code) == ("unknown", 70)
+    assert document(launched(node3=fate), diagnosis).exclude.nodes == ()
+
+
+def test_a_setup_that_exits_with_code_70_is_no_failure_of_distcheck(launched, judge):
+    fate = {"outcome": "ended", "exit_code": 70, "words": "module: unable to locate cuda"}
+    diagnosis = judge(launched(node3=fate), "launch", "ranks")
+    assert [(f.rule, f.nodes) for f in diagnosis.findings] == [("launch-probe-failed", ("node3",))]
+    assert judge(launched(node3=fate | {"outcome": "reported"}), "launch").findings == ()
+
+
+def test_probes_that_srun_ends_after_a_failure_of_distcheck_are_not_blamed(launched, judge):
+    lost, broken = {"outcome": "ended"}, {"outcome": "ended", "exit_code": 70, "words": BROKEN_WORDS}
+    srun = {"engine": "slurm", "command": ("srun",), "exit_code": 70}
+    diagnosis = judge(launched(**srun, node1=lost, node2=lost, node3=broken, node4=lost), "launch", "ranks")
+    assert [(f.rule, f.nodes) for f in diagnosis.findings] == [("launch-probe-broken", ("node3",))]
+    assert diagnosis.verdict.exit_code == 70
+
+
 def test_the_line_with_the_error_is_in_the_message(launched, judge):
     words = "Welcome to node3\nssh: connect to host node3 port 22: Connection timed out\nbye"
     (finding,) = judge(launched(node3=UNREACHABLE | {"words": words}), "launch", "ranks").findings
@@ -141,6 +171,10 @@ def test_probes_that_mpirun_ends_with_others_are_not_blamed(launched, judge):
 
 def test_a_refused_port_is_not_reported_where_rank_0_could_not_start(launched, judge, change):
     refused = Attempt(address="10.0.0.1", port=29500, door="master", outcome="refused")
+    broken = launched(node1={"outcome": "reported", "exit_code": 70, "words": BROKEN_WORDS})
+    met = change.job(change.process(broken, (2, 3, 4, 5, 6, 7), attempts=(refused,)), met=False)
+    assert [f.rule for f in judge(met, "launch", "ranks", "network").findings] == ["launch-probe-broken"]
+
     alone = change.job(change.process(launched(node1=MISSING), None, attempts=(refused,)), met=False)
     diagnosis = judge(alone, "launch", "ranks", "network")
     assert [(f.rule, f.nodes) for f in diagnosis.findings] == [("launch-probe-missing", ("node1",))]
