@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distcheck.facts.errors import UsageError
+from distcheck.facts.quantities import count
 from distcheck.launch.remote.spec import Engine, Outside
 from distcheck.selection import nodelist
 from distcheck.selection.placement import find_table, integer
@@ -54,7 +55,9 @@ def outside(options: Options, environ: Mapping[str, str] = os.environ) -> Outsid
     hosts, slots = _hosts(options, environ, engine)
     ranks_by_host, multiplies = _ranks(options, environ, engine, hosts, slots)
     if options.need is not None and not 1 <= options.need <= len(hosts):
-        raise UsageError(f"--need {options.need}: there are {len(hosts)} nodes; give a number from 1 to {len(hosts)}")
+        raise UsageError(
+            f"--need {options.need}: out of {count(len(hosts), 'node')}; give a number from 1 to {len(hosts)}"
+        )
     port = options.master_port or integer(environ.get("MASTER_PORT")) or _default_port(engine, environ)
     if not 1 <= port <= 65535:
         raise UsageError(f"MASTER_PORT {port}: must be between 1 and 65535; 20000 to 32000 is a good choice")
@@ -80,6 +83,15 @@ def _engine(options: Options, environ: Mapping[str, str]) -> Engine | None:
     named = bool(options.hosts or options.hostfile)
     if options.launcher == "local" and named:
         raise UsageError("--launcher local starts ranks on this machine only; drop --hosts and --hostfile")
+    starts = "--hosts or --hostfile" if named else f"--launcher {options.launcher}"
+    elsewhere = named or options.launcher not in {"auto", "local"}
+    if elsewhere and options.alone:
+        raise UsageError(f"--alone with {starts}: it checks this process only; drop one of them")
+    for option, number in (("--rank", options.rank), ("--local-rank", options.local_rank)):
+        if elsewhere and number is not None:
+            raise UsageError(
+                f"{option} {number} with {starts}: distcheck numbers the ranks that it starts; drop one of them"
+            )
     if options.launcher == "local" or options.alone:
         return None
     table = find_table(environ)

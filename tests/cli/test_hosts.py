@@ -217,6 +217,10 @@ def test_an_allocation_of_several_nodes_without_srun_is_not_taken_for_this_node(
     ("environ", "options", "value", "remedy"),
     [
         ({}, {"launcher": "local", "hosts": "a"}, "--launcher local", "drop --hosts and --hostfile"),
+        ({}, {"alone": True, "hosts": "a"}, "--alone with --hosts", "drop one of them"),
+        ({}, {"alone": True, "launcher": "mpi"}, "--alone with --launcher mpi", "drop one of them"),
+        ({}, {"hosts": "a", "rank": 0, "world_size": 1}, "--rank 0 with --hosts", "drop one of them"),
+        ({}, {"launcher": "ssh", "local_rank": 1}, "--local-rank 1 with --launcher ssh", "drop one of them"),
         ({}, {"launcher": "slurm"}, "--launcher slurm", "use sbatch or salloc"),
         ({}, {"launcher": "ssh"}, "--launcher ssh", "use --hosts or --hostfile"),
         ({}, {"hosts": "a", "hostfile": "f"}, "--hosts and --hostfile", "give only one"),
@@ -224,6 +228,7 @@ def test_an_allocation_of_several_nodes_without_srun_is_not_taken_for_this_node(
         ({}, {"hosts": "a", "nproc": "auto"}, "--nproc auto", "give a number"),
         ({}, {"hosts": "a,b", "need": 3}, "--need 3", "from 1 to 2"),
         ({}, {"hosts": "a,b", "need": 0}, "--need 0", "from 1 to 2"),
+        ({}, {"hosts": "a", "need": 2}, "--need 2: out of 1 node;", "from 1 to 1"),
         ({}, {"hosts": "a", "launcher_args": "'x"}, "--launcher-args", "No closing quotation"),
         ({"MASTER_PORT": "99999"}, {"hosts": "a"}, "MASTER_PORT 99999", "20000 to 32000"),
         ({}, {"need": 2}, "--need 2", "give --hosts"),
