@@ -195,9 +195,12 @@ def load_launch(paths: Sequence[Path]) -> Job:
         UsageError: a file is not a job, or the files are from different launches; the message groups them.
     """
     jobs = {path: load(path) for path in find(paths)}
+    worlds = {job.asked.command: job.world_size for job in jobs.values() if job.world_size is not None}
     by_launch: dict[str, list[Path]] = {}
     for path, job in jobs.items():
-        ranks = "" if job.world_size is None else f" of {job.world_size} ranks"
+        # A process whose WORLD_SIZE is malformed meets nobody and may belong to any world.
+        world = job.world_size if job.met or job.world_size is not None else worlds.get(job.asked.command)
+        ranks = "" if world is None else f" of {world} ranks"
         by_launch.setdefault(f"{job.asked.command}{ranks}", []).append(path)
     met = [job for job in jobs.values() if job.met]
     if len(by_launch) == 1 and _are_apart(met):

@@ -75,13 +75,22 @@ def of_run(run, *ranks, on="n", **more):
     ("first", "second", "named"),
     [
         (job_of(0), job_of(1, world=8), ("env of 4 ranks", "env of 8 ranks")),
+        (job_of(0), job_of(1, command="gate", world=None), ("env of 4 ranks", "gate")),
         (job_of(0), job_of(1, command="gate"), ("env of 4 ranks", "gate of 4 ranks")),
         (of_run("a", 0, 1, world=2, met=True), of_run("b", 0, 1, world=2, met=True), ("run a", "run b")),
         (of_run("a", 0, 1, world=2, met=True), of_run("b", 0, on="m", world=2, met=True), ("run a", "run b")),
         (of_run("a", 0, 1, met=True), of_run("b", 0, met=True), ("run a", "run b")),
         (of_run("a", None, world=None, met=True), of_run("b", None, world=None, met=True), ("run a", "run b")),
     ],
-    ids=["world", "command", "both complete", "one complete", "the same rank of a node", "the same node"],
+    ids=[
+        "world",
+        "command without a world",
+        "command",
+        "both complete",
+        "one complete",
+        "the same rank of a node",
+        "the same node",
+    ],
 )
 def test_files_of_different_launches_are_named_by_launch(tmp_path, first, second, named):
     paths = [saved.save(first, tmp_path / "1.json"), saved.save(second, tmp_path / "2.json")]
@@ -97,9 +106,16 @@ def test_files_of_different_launches_are_named_by_launch(tmp_path, first, second
         (of_run("a", 0, on="n", met=True), of_run("b", 0, on="m", met=True)),
         (of_run("a", 0, 1, met=True), of_run("b", 2, 3, met=True)),
         (of_run("a", 0, 1, 2, 3, met=True), of_run("b", 1)),
+        (of_run("a", 0, 1, met=True), of_run("b", 1, world=None)),
         (of_run("a", None, on="n", world=None, met=True), of_run("b", None, on="m", world=None, met=True)),
     ],
-    ids=["two leaders with rank 0", "two roll calls", "a process that met nobody", "distcheck node on two nodes"],
+    ids=[
+        "two leaders with rank 0",
+        "two roll calls",
+        "a process that met nobody",
+        "an unknown world size",
+        "distcheck node on two nodes",
+    ],
 )
 def test_processes_of_one_launch_that_could_not_reach_each_other_are_merged(tmp_path, first, second):
     saved.save(first, tmp_path / "1.json")
