@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distcheck.cli.options import Checking, Reporting
 from distcheck.facts.errors import UsageError, WriteError
 from distcheck.report import Detail
+from distcheck.report.harmless import harmless
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
@@ -154,6 +155,6 @@ def print_to(stream: Any, text: str, remedy: str = "use --output FILE") -> None:
 
 
 def complain(text: str) -> None:
-    """Print an error of distcheck itself to stderr; if that fails, the exit code remains."""
+    """Print an error of distcheck itself to stderr, in one line; if that fails, the exit code remains."""
     with contextlib.suppress(WriteError):
-        print_to(sys.stderr, f"distcheck: error: {text}\n")
+        print_to(sys.stderr, f"distcheck: error: {harmless(text)}\n")

@@ -82,6 +82,23 @@ def test_an_empty_value_is_refused_by_every_option(ended, command):
         assert f"drop {option}" in err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("{}",), ("env", "--select", "{}"), ("env", "--output", "/{}/x"), ("report", "{}"), ("report", "job.json"),
+     ("gate", "--", "{}"), ("explain", "{}"), ("explain", "--log", "{}")],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_error_has_no_control_characters_of_a_value_or_a_file(ended, tmp_path, words):
+    (tmp_path / "job.json").write_text(
+        '{"schema": 1, "distcheck": "0", "run": "r", "asked": {"fact": "\\u001b[31m\\n"}}'
+    )
+    code, out, err = ended(*(word.format("a\x1b[31m\nb") for word in words))
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert "\x1b" not in err
+    assert r"\x1b[31m\n" in err
+
+
 def test_a_command_on_path_that_is_not_executable_is_named_with_its_place(ended, monkeypatch, tmp_path):
     (tmp_path / "train").touch()
     monkeypatch.setenv("PATH", str(tmp_path))
