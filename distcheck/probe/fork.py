@@ -74,6 +74,14 @@ class Fork:
         return self.returncode
 
 
+def _past_last_file() -> int:
+    """Return a number above all open descriptors: without close_range(2) each one below it is closed by a call."""
+    try:
+        return 1 + max(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208 only the names
+    except OSError:
+        return os.sysconf("SC_OPEN_MAX")
+
+
 def _be(module: str, words: tuple[str, ...], source: int, output: int, environ: Mapping[str, str] | None) -> None:
     """Be the child: as ``python -m module words`` with these streams, then end."""
     code = 1
@@ -82,7 +90,7 @@ def _be(module: str, words: tuple[str, ...], source: int, output: int, environ: 
             os.setpgid(0, 0)
         for descriptor, given in enumerate((source, output, output)):
             os.dup2(given, descriptor)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(3, _past_last_file())
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):

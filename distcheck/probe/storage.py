@@ -250,9 +250,15 @@ def _sees(path: str, name: str, pauses: Sequence[float]) -> bool:
 def _together(jobs: Sequence[Callable[[], object]], seconds: float) -> None:
     """Run each job in a thread of its own; return when all have ended, or after `seconds`."""
     until = time.monotonic() + seconds
-    threads = [threading.Thread(target=job, daemon=True) for job in jobs]
-    for thread in threads:
-        thread.start()
+    threads = []
+    for job in jobs:
+        thread = threading.Thread(target=job, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no further thread may start; who waits for this process ends a job that hangs
+            job()
+        else:
+            threads.append(thread)
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
 

@@ -45,7 +45,10 @@ async def in_thread(call: Callable[[], _T]) -> _T:
         with contextlib.suppress(RuntimeError):  # the loop may have ended
             loop.call_soon_threadsafe(settle, result, failed)
 
-    threading.Thread(target=work, daemon=True).start()
+    try:
+        threading.Thread(target=work, daemon=True).start()
+    except RuntimeError:  # no further thread may start; the watchdog ends a call that blocks
+        return call()
     return await future
 
 

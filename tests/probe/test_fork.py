@@ -5,8 +5,11 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+
+from distcheck.probe import fork
 
 pytestmark = pytest.mark.process
 ASKS = """
@@ -67,6 +70,12 @@ def test_a_fork_has_its_words_its_variables_no_file_of_ours_and_its_own_group(as
         "parent": pid,
         "leads its group": True,
     }
+
+
+def test_a_fork_closes_the_files_that_are_open_and_not_as_many_as_the_limit_allows(monkeypatch):
+    monkeypatch.setattr(os, "sysconf", lambda _name: 1 << 30)
+    with Path(os.devnull).open() as file:
+        assert file.fileno() < fork._past_last_file() < 1 << 20
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -14,7 +15,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.storage import Storage, is_network
 from distcheck.probe import disk_rates
 from distcheck.probe.conversation import Conversation
-from distcheck.probe.storage import Order, SentinelSeen, StorageTask, by_path, folders_of, question
+from distcheck.probe.storage import Order, SentinelSeen, StorageTask, _Looker, by_path, folders_of, question
 
 NAME, OTHER = "0123456789abcdef", "fedcba9876543210"
 
@@ -106,6 +107,17 @@ def test_two_paths_to_one_folder_are_both_writable(tmp_path):
         answer, _ = talk(task(tmp_path / "folder", tmp_path / "link", keeps=keeps))
         assert [(f.write_error, f.holds_sentinel) for f in answer.folders] == [("", keeps)] * 2
     assert files_in(tmp_path / "folder") == []
+
+
+def test_folders_are_looked_at_and_left_as_they_were_where_no_further_thread_may_start(tmp_path, monkeypatch):
+    def refused(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    looker = _Looker(task(tmp_path, keeps=True))
+    assert [(f.state, f.holds_sentinel) for f in looker.storage().folders] == [("folder", True)]
+    looker.erase_all()
+    assert files_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGALRM])

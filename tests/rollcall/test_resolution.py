@@ -21,6 +21,18 @@ def test_a_name_is_resolved_or_missing_with_the_reason(live):
     live(main())
 
 
+def test_a_name_is_resolved_although_no_further_thread_may_start(live, monkeypatch):
+    def refused(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+
+    async def main():
+        assert isinstance(await resolution.resolve("127.0.0.1", 5), Resolution)
+
+    live(main())
+
+
 def test_a_resolver_that_hangs_is_given_up(live, monkeypatch):
     hang = threading.Event()
     monkeypatch.setattr(resolution.network, "resolve", lambda _name: hang.wait(20))
