@@ -27,8 +27,10 @@ _VFORK_WAITS = {"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"}
 _FUSE_WAITS = {"request_wait_answer", "fuse_simple_request"}
 _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 _CHOSEN = re.compile(r"\[(\S+)\]")
-_REMOVE_IPC = re.compile(r"^(#?)RemoveIPC=(\w+)", re.MULTILINE)
-_LOGIND = ("usr/lib/systemd/logind.conf", "etc/systemd/logind.conf")
+_REMOVE_IPC = re.compile(r"([#;]?)\s*RemoveIPC\s*=\s*(\w+)")
+_BOOLEANS = dict.fromkeys(("1", "yes", "y", "true", "t", "on"), "yes") | dict.fromkeys(
+    ("0", "no", "n", "false", "f", "off"), "no"
+)
 _FIRST_USER, _NOBODY = 1000, 65534
 _SETTINGS = {
     "transparent_hugepage": "sys/kernel/mm/transparent_hugepage/enabled",
@@ -259,20 +261,38 @@ def _numa_cpus(root: Path) -> dict[int, str]:
 def _removes_ipc(root: Path, uid: int) -> bool:
     """Return whether logind removes this user's shared memory when the user logs out.
 
-    The default is compiled in; the configuration file shows it in a comment.
+    The default is compiled in; the main configuration file shows it in a comment. Of main files, and of drop-ins with
+    the same name, only the one in the last folder is read; the drop-ins follow in the order of their names.
 
-    Source: https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html
+    Source: https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html, systemd.syntax.html beside it
     """
     if not (root / "run/systemd/users").is_dir() or not _FIRST_USER <= uid < _NOBODY:
         return False
-    folders = (root / top / "systemd/logind.conf.d" for top in ("usr/lib", "run", "etc"))
-    drop_ins = (file for folder in folders for file in folder.glob("*.conf"))
-    value = "no"
-    for file in (*(root / name for name in _LOGIND), *sorted(drop_ins, key=lambda file: file.name)):
-        try:
-            found = _REMOVE_IPC.findall(file.read_text())
-        except OSError:
-            continue
-        # A line in use goes before one that only shows the default.
-        value = next((word for comment, word in [*reversed(found)] if not comment), found[-1][1] if found else value)
-    return value.lower() in {"yes", "true", "on", "1"}
+    folders = [root / top / "systemd" for top in ("usr/lib", "usr/local/lib", "run", "etc")]
+    main_files = [file for folder in folders if (file := folder / "logind.conf").exists()]
+    drop_ins = {file.name: file for folder in folders for file in sorted((folder / "logind.conf.d").glob("*.conf"))}
+    shown = [value for file in main_files for used, value in _remove_ipc(file) if not used]
+    chosen = [
+        value
+        for file in (*main_files[-1:], *(drop_ins[name] for name in sorted(drop_ins)))
+        for used, value in _remove_ipc(file)
+        if used
+    ]
+    return [*shown[:1], *chosen][-1:] == ["yes"]
+
+
+def _remove_ipc(file: Path) -> list[tuple[bool, str]]:
+    """Return a file's values of RemoveIPC in order, yes or no, and whether they are in use or in a comment."""
+    found: list[tuple[bool, str]] = []
+    section = ""
+    try:
+        lines = file.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return found
+    for line in map(str.strip, lines):
+        section = line if line.startswith("[") else section
+        setting = _REMOVE_IPC.fullmatch(line)
+        value = _BOOLEANS.get(setting[2].lower(), "") if setting else ""
+        if setting and value and (setting[1] or section == "[Login]"):
+            found.append((not setting[1], value))
+    return found

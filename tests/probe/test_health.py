@@ -127,7 +127,42 @@ def test_the_cpus_of_numa_nodes_are_read_where_there_are_several(machine):
     [
         ({"etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\n"}, 1000, True),
         ({"etc/systemd/logind.conf": "[Login]\n#RemoveIPC=no\n"}, 1000, False),
-        ({"etc/systemd/logind.conf": "#RemoveIPC=yes\nRemoveIPC=no\n"}, 1000, False),
+        ({"etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\nRemoveIPC=no\n"}, 1000, False),
+        ({"etc/systemd/logind.conf": "[Login]\n#RemoveIPC=no\n  RemoveIPC = yes \n"}, 1000, True),
+        ({"etc/systemd/logind.conf": "[Login]\nRemoveIPC=yes\n; RemoveIPC = no\n"}, 1000, True),
+        ({"etc/systemd/logind.conf": "[Login]\nRemoveIPC=no\nRemoveIPC=on\n"}, 1000, True),
+        ({"etc/systemd/logind.conf": "[Login]\nRemoveIPC=yes\nRemoveIPC=maybe\n"}, 1000, True),
+        ({"etc/systemd/logind.conf": "RemoveIPC=yes\n"}, 1000, False),  # outside of its section
+        (
+            {"usr/lib/systemd/logind.conf": "[Login]\nRemoveIPC=yes\n", "etc/systemd/logind.conf": "[Login]\n"},
+            1000,
+            False,
+        ),
+        (
+            {
+                "etc/systemd/logind.conf": "[Login]\nRemoveIPC=no\n",
+                "usr/lib/systemd/logind.conf.d/90-site.conf": "[Login]\nRemoveIPC=yes\n",
+                "etc/systemd/logind.conf.d/10-jobs.conf": "[Login]\nRemoveIPC=no\n",
+            },
+            1000,
+            True,
+        ),
+        (
+            {
+                "usr/lib/systemd/logind.conf.d/90-site.conf": "[Login]\nRemoveIPC=yes\n",
+                "etc/systemd/logind.conf.d/90-site.conf": "",
+            },
+            1000,
+            False,
+        ),
+        (
+            {
+                "etc/systemd/logind.conf": "[Login]\nRemoveIPC=yes\n",
+                "etc/systemd/logind.conf.d/50-jobs.conf": "[Login]\n#RemoveIPC=no\n",
+            },
+            1000,
+            True,
+        ),
         ({"usr/lib/systemd/logind.conf": "#RemoveIPC=yes\n"}, 1000, True),
         (
             {
@@ -137,7 +172,7 @@ def test_the_cpus_of_numa_nodes_are_read_where_there_are_several(machine):
             1000,
             False,
         ),
-        ({"etc/systemd/logind.conf": "RemoveIPC=yes\n"}, 0, False),
+        ({"etc/systemd/logind.conf": "[Login]\nRemoveIPC=yes\n"}, 0, False),
         ({}, 1000, False),
     ],
 )
