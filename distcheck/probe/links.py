@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Link, NetworkFacts, RendezvousFile, Resolution
-from distcheck.probe.mounts import unescaped
+from distcheck.probe.mounts import mount_at
 from distcheck.probe.nccl_files import read
 from distcheck.selection.nccl_settings import in_use, settings
 
@@ -127,10 +127,10 @@ def nccl_files(
 def rendezvous_file(path: str, root: Path = _ROOT) -> RendezvousFile | Missing:
     """Return a rendezvous file's size and file system; nothing is written.
 
-    Source: proc_pid_mountinfo(5) for the mounts, nfs(5) for nolock and local_lock.
+    Source: nfs(5) for nolock and local_lock.
     """
     try:
-        lines = (root / "proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+        mount = mount_at(path, root)
     except OSError as error:
         return Missing(reason=f"cannot read the mounts: {error.strerror}")
     size: int | None = None
@@ -140,15 +140,13 @@ def rendezvous_file(path: str, root: Path = _ROOT) -> RendezvousFile | Missing:
         pass
     except OSError as error:
         return Missing(reason=f"{path}: {error.strerror}")
-    mount = ""
-    kind, options = "", ""
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        point = unescaped(before.split()[4])
-        if len(point) >= len(mount) and (path == point or path.startswith(point.rstrip("/") + "/")):
-            mount, (kind, _, options) = point, after.split(" ", 2)  # the source may be empty
-    local = "nolock" in options.split(",") or "local_lock=all" in options or "local_lock=flock" in options
-    return RendezvousFile(path=path, bytes=size, file_system=kind, locks=not local)
+    unshared = {"nolock", "local_lock=all", "local_lock=flock"}
+    return RendezvousFile(
+        path=path,
+        bytes=size,
+        file_system=mount.file_system if mount is not None else "",
+        locks=mount is None or unshared.isdisjoint(mount.super_options),
+    )
 
 
 def _tracked(root: Path) -> tuple[int, int] | Missing:

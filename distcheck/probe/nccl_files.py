@@ -13,7 +13,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.nccl import NamedPath, NcclFile
 from distcheck.facts.storage import is_network
 from distcheck.probe.environment import hidden
-from distcheck.probe.mounts import unescaped
+from distcheck.probe.mounts import mount_at
 from distcheck.selection.nccl_settings import in_use, settings
 
 if TYPE_CHECKING:
@@ -127,20 +127,12 @@ def _named(path: str, root: Path, *, topology: bool) -> NamedPath:
 
 
 def _network_file_system(folder: Path) -> str:
-    """Return the type of a folder's file system if it is a network file system, else ''.
-
-    Source: proc_pid_mountinfo(5).
-    """
+    """Return the type of a folder's file system if it is a network file system, else ''."""
     try:
-        place = os.path.realpath(folder)
-        text = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
+        mount = mount_at(os.path.realpath(folder))
     except OSError:
         return ""
-    mounts = [line.split(" - ", 1) for line in text.splitlines() if " - " in line]
-    points = [(unescaped(head.split()[4]), tail.split(" ")[0]) for head, tail in mounts]
-    over = [(point, kind) for point, kind in points if place == point or place.startswith(point.rstrip("/") + "/")]
-    kind = max(over, key=lambda mount: len(mount[0]), default=("", ""))[1]
-    return kind if is_network(kind) else ""
+    return mount.file_system if mount is not None and is_network(mount.file_system) else ""
 
 
 def _absent(place: Path, root: Path) -> tuple[str, ...]:

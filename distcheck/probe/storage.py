@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -38,7 +37,7 @@ from distcheck.facts.storage import (
 from distcheck.probe import disk_rates
 from distcheck.probe.child import Question, exit_after_lifetime, say
 from distcheck.probe.command import files_of, look_at, packages
-from distcheck.probe.mounts import unescaped
+from distcheck.probe.mounts import mount_at
 from distcheck.probe.state import space
 
 PATIENCE_SECONDS = 5.0
@@ -266,32 +265,23 @@ def _together(jobs: Sequence[Callable[[], object]], seconds: float) -> None:
 def _mounted_at(place: str) -> dict[str, Any]:
     """Return what is mounted at a real path.
 
-    Source: proc_pid_mountinfo(5). A file system that the kernel made read-only after an error shows ``ro`` among the
-    options of its superblock and still ``rw`` among those of the mount.
+    A file system that the kernel made read-only after an error shows ``ro`` among its own options and still ``rw``
+    among those of the mount.
     """
     from distcheck.probe.environment import hidden
 
-    best: dict[str, Any] = {}
-    length = -1
-    with suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines():
-            head, _, tail = line.partition(" - ")
-            mount = head.split()
-            about = tail.split()
-            if len(mount) < 6 or len(about) < 3:
-                continue
-            point = unescaped(mount[4])
-            inside = place == point or place.startswith(point.rstrip("/") + "/")
-            if inside and len(point) >= length:
-                length = len(point)
-                remounted = "rw" in mount[5].split(",") and "ro" in about[2].split(",")
-                best = {
-                    "file_system": about[0],
-                    "source": hidden(about[1])[:200],
-                    "mount": point,
-                    "remounted": remounted,
-                }
-    return best
+    try:
+        mount = mount_at(place)
+    except OSError:
+        mount = None
+    if mount is None:
+        return {}
+    return {
+        "file_system": mount.file_system,
+        "source": hidden(mount.source)[:200],
+        "mount": mount.point,
+        "remounted": "rw" in mount.options and "ro" in mount.super_options,
+    }
 
 
 def main() -> None:
