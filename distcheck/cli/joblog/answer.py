@@ -204,8 +204,8 @@ def _named(cause: LikelyCause, root: Sighting | None, values: dict[str, str], no
 
 def _telling(seen: Sighting, root: Sighting | None) -> Telling:
     rank, node, local = seen.place
-    if root and rank is None and node in {None, root.values["node"]} and local in {None, _number(root, "local")}:
-        rank, node = _number(root, "rank"), root.values["node"]
+    if root and rank is None and node in {None, root.values.get("node")} and local in {None, _number(root, "local")}:
+        rank, node = _number(root, "rank"), root.values.get("node", node)
     return Telling(
         line=seen.line,
         file=shown(seen.file),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distcheck.cli.joblog.matching import Sighting
-from distcheck.cli.joblog.spelling import ERROR, GUESS, LIKELY, NOISE, SYMPTOM, About
+from distcheck.cli.joblog.spelling import CONSEQUENCE, ERROR, GUESS, LIKELY, NOISE, SYMPTOM, About
+from distcheck.cli.joblog.spellings.endings import ROOT_CAUSE
 from distcheck.cli.joblog.spellings.errors import MISTAKE
 from distcheck.cli.joblog.spellings.guesses import TRAINING
 
@@ -51,6 +52,8 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
 
     Programs warn of every attempt to connect that they repeat: if something else failed later, the ranks had met.
 
+    Consequences do not tell who failed first: torchrun's agent does, unless it saw a collective that timed out.
+
     Times decide only if all these lines have one: else the order of the lines does.
     """
     if not sightings:
@@ -66,6 +69,8 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
     first = leading[0]
     if first.spelling.weight <= SYMPTOM or (first.spelling.rules and first.spelling.rules[0] in _WAITED):
         first = next((seen for seen in rest if seen.spelling is MISTAKE and _precedes(seen, first)), first)
+    if heaviest == CONSEQUENCE and not any("collective" in seen.spelling.says for seen in leading):
+        first = next((seen for seen in rest if seen.spelling is ROOT_CAUSE), first)
     consequences = tuple(seen for seen in (*leading, *rest) if seen.spelling is not first.spelling)
     if heaviest == NOISE:
         return Judgement((), None)

@@ -29,8 +29,10 @@ _SHINGLE_BYTES = 4
 _DIGITS = b"0123456789"
 _NO_ERROR = re.compile(rb" INFO |(?:^|[\s\[|:-])(?:WARNING|[A-Z][a-z]+Warning)[\s\]|:]")
 """The level of a line whose program goes on, so that only a known message counts."""
+_RECORD = 400
+"""Characters of torchrun's report above an exit code that have its rank and node."""
 _CLOCK = re.compile(r"\d:\d\d:\d")
-_HOST, _RANK = re.compile(r"\bhost\s+: (\S+)"), re.compile(r"\brank\s+: (\d+) \(local_rank")
+_HOST, _RANK = re.compile(r"\bhost\s+: (\S+)"), re.compile(r"\brank\s*: (\d+) \(local_rank")
 
 
 class Sighting(NamedTuple):
@@ -239,13 +241,15 @@ def _sighting(spelling: Spelling, line: _Line, file: str, number: int, of_file: 
     values = {name: value for name, value in values.items() if value}
     if spelling.only and not spelling.only(values):
         return None
-    own = place(line.text, of_file)
+    own, time = place(line.text, of_file), line.time
     if "exitcode" in match[0]:
         record = _record(line.above)
         own = Place(own.rank if record.rank is None else record.rank, record.node or own.node, own.local_rank)
+        if time and "Root Cause" in line.above[-_RECORD:]:  # of failures in the same second, it is the first
+            time = (*time[:2], time[2] - 1)
     text = shown(line.text)  # before it is cut: "password=" may be cut off, and the password not
     at = spelling.pattern.search(text) or match
-    return Sighting(spelling, file, number, excerpt(text, at.start()), own, line.time, 1, values, match[0])
+    return Sighting(spelling, file, number, excerpt(text, at.start()), own, time, 1, values, match[0])
 
 
 def _earliest(known: Sighting | None, seen: Sighting) -> Sighting:
@@ -258,7 +262,7 @@ def _earliest(known: Sighting | None, seen: Sighting) -> Sighting:
 
 def _record(above: str) -> Place:
     """Return the rank and node of a failure in torchrun's report, from the lines above its exit code."""
-    hosts, ranks = _HOST.findall(above[-400:]), _RANK.findall(above[-400:])
+    hosts, ranks = _HOST.findall(above[-_RECORD:]), _RANK.findall(above[-_RECORD:])
     return Place(int(ranks[-1]) if ranks else None, hosts[-1] if hosts else None)
 
 

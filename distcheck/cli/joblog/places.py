@@ -58,7 +58,7 @@ _NODE_INSIDE = re.compile(
 _TASK = re.compile(r"srun: error: [\w.-]+: tasks? (\d+)")
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _TIMES = (
-    re.compile(r"(?<!\d)\d{4}[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T ](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)"),
+    re.compile(r"(?<!\d)\d{4}[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)"),
     re.compile(
         r"\b[IWEF](?P<month>\d\d?)(?P<day>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)"
     ),  # glog; torch leaves out the month's zero in some versions

@@ -39,13 +39,13 @@ SAYS = {
 }  # fmt: skip
 """What the end of a process by a signal means, for the table of exit codes."""
 
-ROOT_CAUSE = _killed(
-    r"first observed failure",
+ROOT_CAUSE = _app(
+    r"Root Cause(?: \(first observed failure\))?:",
     weight=HINT,
     source=_ELASTIC,
-    says="torchrun's agent saw this rank fail first.",
-    near=r"first observed failure\):[^\0]{0,300}?host\s+: (?P<node>\S+)[^\0]{0,200}?rank\s+: (?P<rank>\d+)"
-    r"(?: \(local_rank: (?P<local>\d+)\))?",
+    says="torchrun's agent saw this rank fail first. Its output has the cause; torchrun --log-dir LOGS --tee 3 keeps it.",
+    near=r"Root Cause[^\0]{0,300}?(?:host\s+: (?P<node>\S+)[^\0]{0,200}?)?rank\s*: (?P<rank>\d{1,9})"
+    r" \(local_rank: (?P<local>\d{1,9})\)",
 )
 """Names the rank and node that failed first, but not why."""
 

@@ -1,0 +1,50 @@
+"""The report of torchrun's agent: the rank that failed first leads where no line says why it failed."""
+
+from __future__ import annotations
+
+import pytest
+from explain.test_spellings import found
+
+CLOSED = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:525] Connection closed by peer [10.0.0.2]:41\n"
+ENDED = "W1127 10:00:01.000000 77 elastic/multiprocessing/api.py:900] Sending process 100 closing signal SIGTERM\n"
+
+
+def failure(number, rank, node, code, second):
+    return (
+        f"[{number}]:\n  time      : 2026-11-27_10:00:0{second}\n  host      : {node}\n"
+        f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 12)\n  error_file: <N/A>\n"
+        "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n"
+    )
+
+
+def report(code, *, other_second=1):
+    others = failure(1, 1, "node1", code, other_second)
+    root = failure(0, 3, "node2", code, 1)
+    return f"train.py FAILED\nFailures:\n{others}Root Cause (first observed failure):\n{root}"
+
+
+OF_TORCH_1_9 = "Root Cause:\n[0]:\n  time: 2021-08-16_10:00:00\n  rank: 3 (local_rank: 1)\n  exitcode: 1 (pid: 12)\n"
+
+
+@pytest.mark.parametrize("before", ["", CLOSED, ENDED, CLOSED + ENDED])
+def test_the_rank_that_failed_first_leads_before_what_the_others_report(before):
+    answer = found(before + report(1))
+    assert (answer.telling.rank, answer.telling.node, answer.about) == (3, "node2", "application")
+    assert "fail first" in answer.telling.says
+    assert found(before + OF_TORCH_1_9).telling.rank == 3
+
+
+@pytest.mark.parametrize("second", [1, 2])
+def test_of_several_ranks_that_were_killed_the_agents_first_one_is_named(second):
+    answer = found(ENDED + report(-9, other_second=second))
+    assert (answer.telling.rank, answer.telling.node, answer.about) == (3, "node2", "process killed")
+
+
+def test_a_known_error_goes_before_the_report_and_takes_its_rank():
+    answer = found(f"RuntimeError: No CUDA GPUs are available\n{report(1)}")
+    assert (answer.causes[0].rule, answer.causes[0].rank, answer.causes[0].node) == ("gpu-none-visible", 3, "node2")
+
+
+def test_the_first_rank_that_ended_after_a_collective_that_timed_out_is_not_blamed_for_it():
+    late = "[rank0]: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)\n"
+    assert found(late + CLOSED + report(-6)).telling.rank == 0
