@@ -10,7 +10,7 @@ import msgspec
 from distcheck.cli.flight.groups import Flight, lined_up
 from distcheck.cli.flight.judging import FlightCause, FlightJudgement, Kind, judged
 from distcheck.cli.flight.loading import FlightCall, dumps
-from distcheck.cli.flight.sentences import fix, no_cause, on_nodes, sentence
+from distcheck.cli.flight.sentences import fix, no_cause, on_nodes, sentence, without_node
 from distcheck.cli.joblog.redaction import shown
 from distcheck.cli.joblog.spelling import About
 from distcheck.facts.errors import UsageError
@@ -78,6 +78,8 @@ class FlightAnswer(msgspec.Struct, frozen=True, kw_only=True):
     dumps: int
     missing_ranks: tuple[int, ...]
     missing_nodes: tuple[str, ...]
+    ranks_without_node: tuple[int, ...]
+    """Ranks that the saved job lacks."""
     next: tuple[str, ...]
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
@@ -131,6 +133,7 @@ def _answer(
         dumps=len(flight.ranks),
         missing_ranks=flight.missing,
         missing_nodes=on_nodes(flight.missing, nodes),
+        ranks_without_node=without_node(sorted({*flight.ranks, *flight.missing}), nodes),
         next=_next(causes, judgement, nodes),
         notes=tuple(notes),
         unread=unread,
@@ -182,6 +185,7 @@ def _alike(
             call.state,
             call.ended,
             call.at,
+            rank in nodes,
         )
         together.setdefault(key, []).append(rank)
     found = []

@@ -59,12 +59,16 @@ FLIGHT_RENDERERS = {"text": as_text, "json": as_json, "markdown": as_markdown}
 
 
 def _rest(answer: FlightAnswer) -> list[str]:
-    """Return what was not there, not compared and not read, one line each."""
+    """Return what was not there, not placed, not compared and not read, one line each."""
     lines = []
     if answer.missing_ranks:
         on = f" ({listed(answer.missing_nodes)})" if answer.missing_nodes else ""
         many = "ranks" if len(answer.missing_ranks) > 1 else "rank"
         lines.append(f"no dump: {many} {fold(answer.missing_ranks, 16)}{on}")
+    if unknown := answer.ranks_without_node:
+        lines.append(
+            f"node unknown: {'ranks' if len(unknown) > 1 else 'rank'} {fold(unknown, 16)}, not in the saved job"
+        )
     lines += [f"not compared: {note}" for note in answer.notes]
     lines += [f"not read: {reason}" for reason in answer.unread[:_MOST_UNREAD]]
     return lines + [f"not read: {len(answer.unread) - _MOST_UNREAD} more files"] * (len(answer.unread) > _MOST_UNREAD)

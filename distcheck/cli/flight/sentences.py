@@ -115,10 +115,17 @@ def no_cause(flight: Flight, judgement: FlightJudgement) -> str:
 def _who(ranks: Iterable[int], nodes: Mapping[int, str]) -> str:
     ranks = tuple(ranks)
     word = "rank" if len(ranks) == 1 else "ranks"
-    on = on_nodes(ranks, nodes)
+    on, unknown = on_nodes(ranks, nodes), without_node(ranks, nodes)
+    if unknown:
+        on = (*on, f"unknown for {numbered(unknown)}") if on else ("node unknown",)
     return f"{word} {fold(ranks, 8)}" + (f" ({listed(on)})" if on else "")
 
 
 def on_nodes(ranks: Iterable[int], nodes: Mapping[int, str]) -> tuple[str, ...]:
     """Return the names of the nodes of ranks, as far as they are known."""
     return tuple(dict.fromkeys(nodes[rank] for rank in ranks if rank in nodes))
+
+
+def without_node(ranks: Iterable[int], nodes: Mapping[int, str]) -> tuple[int, ...]:
+    """Return the ranks that the saved job lacks; none if no job is given."""
+    return tuple(rank for rank in ranks if nodes and rank not in nodes)

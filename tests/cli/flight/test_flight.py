@@ -284,6 +284,26 @@ def test_a_saved_job_names_nodes_and_ranks_without_a_dump(tmp_path):
     assert f"# on {cause.nodes[0]}" in cause.fix.commands[0]
 
 
+@pytest.mark.parametrize(
+    ("late", "who"),
+    [
+        ((4,), "rank 4 (node unknown) is behind: ranks 0-3 (node1 and node2) wait"),
+        ((3, 4, 5), "ranks 3-5 (node2 and unknown for ranks 4-5) are behind: ranks 0-2 (node1 and node2) wait"),
+    ],
+)
+def test_of_a_rank_that_the_saved_job_lacks_the_node_is_unknown_and_no_other_is_named(tmp_path, late, who):
+    job, folder = tmp_path / "job.json", tmp_path / "dumps"
+    saved.save(real_job.healthy(2, 2), job)
+    folder.mkdir()
+    world = "[0, 1, 2, 3, 4, 5]"
+    dumps = {rank: dump(call(1), *([waiting(2)] * (rank not in late)), ranks=world) for rank in range(max(late) + 1)}
+    found = told(folder, dumps, [job])
+    assert found.text.startswith(who)
+    assert all(4 not in calls.ranks or calls.nodes == () for calls in found.causes[0].calls)
+    assert "\nnode unknown: ranks 4-5, not in the saved job\n" in FLIGHT_RENDERERS["text"](found)
+    assert "unknown" not in FLIGHT_RENDERERS["text"](told(folder, dumps))
+
+
 def test_json_and_pickle_give_the_same_answer(tmp_path):
     contents = {0: dump(call(1), waiting(2), ranks="[0, 1]"), 1: dump(call(1), ranks="[0, 1]")}
     as_json, as_pickle = tmp_path / "json", tmp_path / "pickle"
