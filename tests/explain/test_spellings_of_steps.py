@@ -189,3 +189,12 @@ def test_the_node_that_slurm_lost_is_named_and_not_one_that_reports_it(line, nod
 def test_a_node_that_only_reports_a_lost_one_is_not_to_be_excluded():
     assert "Exclude" not in found(CANCELLED).telling.says
     assert found(CANCELLED).about == "process killed"
+
+
+def test_of_a_step_that_ran_out_of_memory_the_task_and_its_node_are_named():
+    event = "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0. Some step tasks have been OOM Killed.\n"
+    task = "srun: error: node7: task 5: Out Of Memory\n"
+    for log in (event + task, task + event):
+        (cause, *_) = found(log).causes
+        assert (cause.rule, cause.rank, cause.node) == ("host-memory-low", 5, "node7")
+    assert rules(event)[0] == "host-memory-low"

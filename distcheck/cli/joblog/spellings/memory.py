@@ -22,7 +22,8 @@ _MEMORY = "host-memory-low host-oom-kills"
 _THREADS = "host-nproc-pids"
 
 SPELLINGS = (
-    _killed(r"oom[-_ ]kill(?:er|ed)? event", _MEMORY, source=_CGROUP),
+    _killed(r"oom[-_ ]kill(?:er|ed)? event(?! in Step)", _MEMORY, source=_CGROUP),
+    _killed(r"oom[-_ ]kill event in Step", _MEMORY, source=_CGROUP, weight=LIKELY),  # srun's line names task and node
     _killed(r"oom-kill:constraint", _MEMORY, source=_KERNEL),
     _killed(r"invoked oom-killer", _MEMORY, source=_KERNEL),
     _killed(r"oom_reaper: reaped process", _MEMORY, source=_KERNEL),
@@ -30,7 +31,7 @@ SPELLINGS = (
     _killed(r"Memory cgroup out of memory", _MEMORY, source=_KERNEL),
     _killed(r"cgroup out-of-memory handler", _MEMORY, source=_CGROUP),
     _killed(r"OOMKill(?!er)", _MEMORY, source=_KUBERNETES),
-    _killed(r"OOM[- _]Killed", _MEMORY, source=_KUBERNETES),
+    _killed(r"(?<!tasks have been )OOM[- _]Killed", _MEMORY, source=_KUBERNETES),
     _killed(r"TERM_MEMLIMIT", _MEMORY, source=_LSF),
     _killed(r"PBS: job killed: (?:v?mem|pmem) .*exceeded limit", _MEMORY, source=_PBS),
     _killed(r"The node was low on resource: memory", _MEMORY, source=_KUBERNETES),
