@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from distcheck.isolation import words
 from distcheck.isolation.alone import Alone
 from distcheck.isolation.attribution import TIMES, Attribution
 from distcheck.isolation.groups import Boundary
-from distcheck.isolation.round import WORST_FIRST, Outcome, Trial
+from distcheck.isolation.round import WORST_FIRST, MemberReport, Outcome, Trial
 from distcheck.isolation.sight import Sight
 from distcheck.isolation.tally import Edge, Tally
 from distcheck.isolation.together import SMALL, WITNESSES
@@ -25,8 +27,11 @@ BEYOND_CHANCE = 0.15
 
 
 def evidence(tests: Iterable[Trial]) -> tuple[Evidence, ...]:
-    """Return the tests as evidence."""
-    return tuple(Evidence(t.round, t.nodes, t.purpose, t.outcome, t.ratio, t.said) for t in tests)
+    """Return the tests as evidence; the speed of a test that was not slow is none."""
+    return tuple(
+        Evidence(t.round, t.nodes, t.purpose, t.outcome, t.ratio if t.outcome == "slow" else None, t.said)
+        for t in tests
+    )
 
 
 def worst(tests: Iterable[Trial]) -> Outcome:
@@ -75,8 +80,15 @@ def _slow_ranks(node: str, its: Alone, *, of_two: bool) -> Culprit:
         part="rank", nodes=(node,), local_ranks=at, fault="slow", passed=0, tests=len(shown),
         certain=not of_two or len({c.local_rank for c in its.runs[-1].compute}) >= ENOUGH_RANKS
         or _beyond_chance(s.ratio for s in its.slow_ranks),
-        evidence=evidence(shown), sentence=sentence,
+        evidence=evidence(replace(t, said=(_slowest(t, at),)) for t in shown), sentence=sentence,
     )  # fmt: skip
+
+
+def _slowest(test: Trial, local_ranks: Sequence[int]) -> MemberReport:
+    """Return the slowest own work of these ranks in a test, whose outcome is that of its collective."""
+    slowest = min((s for s in test.slow_ranks if s.local_rank in local_ranks), key=lambda s: s.ratio)
+    text = f"local rank {slowest.local_rank}: {words.WORK[slowest.work]} at {slowest.ratio:.0%} of the others"
+    return MemberReport(slowest.node, slowest.local_rank, text)
 
 
 def of_pairs(seen: Sight) -> list[Culprit]:

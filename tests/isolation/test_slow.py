@@ -109,6 +109,10 @@ def test_a_rank_that_computes_slowly_is_named_after_a_repetition(n):
     assert culprit.certain
     assert culprit.sentence.startswith("local rank 3 of node1 does its matrix multiplication at ")
     assert "(rounds 1, 2 and 3)" in culprit.sentence
+    assert {e.ratio for e in culprit.evidence} == {None}, "the collective was not slow"
+    told = [s.text for e in culprit.evidence for s in e.said]
+    assert len(told) == 3
+    assert all(text.startswith("local rank 3: matrix multiplication at ") for text in told), told
 
 
 def test_ranks_on_different_devices_are_not_compared():
