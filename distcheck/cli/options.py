@@ -86,7 +86,7 @@ class Checking(Reporting, frozen=True, kw_only=True):
     exclude_file: Annotated[
         Path | None, _output("Write the confirmed bad nodes to this file, one per line.", metavar="FILE")
     ] = None
-    quiet: Annotated[bool, _output("Show only findings and verdict.", "-q")] = False
+    quiet: Annotated[bool, _output("Show only findings, what makes the verdict unknown, and verdict.", "-q")] = False
     path: Annotated[
         list[str] | None,  # not Path, for the same reason as --history
         _check("Folder that every node must have; repeat it for more (DISTCHECK_PATH: separated by :).", metavar="DIR"),

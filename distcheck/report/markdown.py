@@ -15,7 +15,7 @@ from distcheck.report.legend import LEGEND
 from distcheck.report.measured import GROUPS, first_calls, models, training_lines
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document
-from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
+from distcheck.report.sections import DETAILED, Problem, evidence_lines, problems, shown_gaps
 from distcheck.report.summary import conclusion, headline, outcome_of
 from distcheck.rules.diagnose import Diagnosis
 
@@ -36,7 +36,10 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     if options.comparison is not None:
         blocks += _compared(options.comparison, options)
     if not options.quiet:
-        blocks += [*_bandwidth(job, report, options), *_gaps(diagnosis), *_ranks(report, options)]
+        blocks += _bandwidth(job, report, options)
+    blocks += _gaps(diagnosis, options)
+    if not options.quiet:
+        blocks += _ranks(report, options)
         if options.legend:
             meanings = [f"- **{escaped(name)}**: {escaped(meaning)}" for name, meaning in LEGEND.items()]
             blocks += ["### columns", "\n".join(meanings)]
@@ -130,8 +133,8 @@ def _compared(compared: Comparison, options: Detail) -> Iterator[str]:
         yield drawn(tables.differing(compared))
 
 
-def _gaps(diagnosis: Diagnosis) -> Iterator[str]:
-    found = gaps(diagnosis.not_checked)
+def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:
+    found = shown_gaps(diagnosis, quiet=options.quiet)
     if found:
         yield "### not checked"
         yield drawn(tables.not_checked(found))

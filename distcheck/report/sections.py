@@ -12,6 +12,7 @@ import msgspec
 from distcheck.facts.ranges import fold
 from distcheck.report.harmless import harmless, storable
 from distcheck.report.node_names import fold_nodes
+from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import Finding, Fix, NotChecked, Severity
 
 CASES = 8
@@ -144,6 +145,12 @@ def gaps(not_checked: Iterable[NotChecked]) -> list[Gap]:
         )
         for (required, reason), group in ordered
     ]
+
+
+def shown_gaps(diagnosis: Diagnosis, *, quiet: bool) -> list[Gap]:
+    """Return what was not checked; with `quiet`, only what makes the verdict unknown."""
+    unknown = diagnosis.verdict.name == "unknown"
+    return gaps(n for n in diagnosis.not_checked if not quiet or (unknown and n.required))
 
 
 def where(ranks: Iterable[int], nodes: Iterable[str]) -> str:

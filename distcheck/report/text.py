@@ -15,7 +15,7 @@ from distcheck.report.measured import GROUPS, first_calls, models, training_line
 from distcheck.report.plain import ascii_only, bar, drawn
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document
-from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems, where
+from distcheck.report.sections import DETAILED, Problem, evidence_lines, problems, shown_gaps, where
 from distcheck.report.summary import advice, conclusion, headline, outcome_of
 from distcheck.rules.diagnose import Diagnosis
 
@@ -52,8 +52,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     parts += _findings(diagnosis, options)
     if options.comparison is not None:
         parts += _compared(options.comparison, options)
-    if not options.quiet:
-        parts += [list(_gaps(diagnosis, options))]
+    parts += [list(_gaps(diagnosis, options))]
     if options.timings:
         parts += [list(_timings(job, report, options))]
     if options.legend:
@@ -206,7 +205,7 @@ def _compared(compared: Comparison, options: Detail) -> list[list[str]]:
 
 def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:
     required = None
-    for gap in gaps(diagnosis.not_checked):
+    for gap in shown_gaps(diagnosis, quiet=options.quiet):
         if gap.required != required:
             required = gap.required
             yield "not checked (required)" if required else "not checked"

@@ -155,6 +155,20 @@ def test_quiet_shows_findings_and_the_verdict_line(failing):
     assert report.splitlines()[-1].startswith("FAIL (job configuration): exit code 30. ")
 
 
+@pytest.mark.parametrize("name", ["text", "markdown"])
+def test_quiet_shows_what_makes_the_verdict_unknown(job_of, judge, name):
+    gaps = (
+        NotChecked(rule="coll-hang", reason="the collectives were not started"),
+        NotChecked(rule="nccl-slow", reason="no expectation is known", required=False),
+    )
+    bad = Finding(rule="r", scope="job", message="m", fix=Fix("f"))
+    unknown, failed = (render(name, *judge(job_of(1, 2), *o), options=Detail(quiet=True)) for o in (gaps, (bad, *gaps)))
+    assert "the collectives were not started" in unknown
+    assert "no expectation is known" not in unknown
+    assert "UNKNOWN: exit code 20. " in unknown
+    assert "the collectives were not started" not in failed, "the finding decides"
+
+
 def test_the_default_of_two_ranks_is_reported(single):
     job = msgspec.structs.replace(single.job, asked=Asked("gate", (), started_here=True, by_default=True))
     assert "No rank count given; using 2 local Gloo ranks." in text((job, single.diagnosis))
