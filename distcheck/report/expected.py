@@ -9,6 +9,7 @@ from distcheck.collectives.plan import label
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from distcheck.facts.job import Job
     from distcheck.report.schema.figures import Bandwidth
 
 
@@ -22,8 +23,9 @@ def percent(share: float | None) -> str:
     return "n/a" if share is None else f"{share:.0%}"
 
 
-def provenance(measured: Iterable[Bandwidth]) -> list[str]:
-    """Return one line per source: its operations, and whether smaller sizes expect less."""
+def provenance(job: Job, measured: Iterable[Bandwidth]) -> list[str]:
+    """Return one line per source: its operations, and what smaller sizes expect."""
+    baseline = job.asked.baseline
     operations: dict[str, dict[str, set[float]]] = {}
     for row in measured:
         if row.expected_GBps.value is not None:
@@ -31,6 +33,8 @@ def provenance(measured: Iterable[Bandwidth]) -> list[str]:
             of.add(row.expected_GBps.value)
     lines = []
     for source, values in operations.items():
-        smaller = "; smaller sizes: the usual share of it" if any(len(v) > 1 for v in values.values()) else ""
-        lines.append(f"expected for {' and '.join(values)}: {source}{smaller}")
+        each = "; each size as in that run"
+        if baseline is None or source != baseline.file:
+            each = "; smaller sizes: the usual share of it" if any(len(v) > 1 for v in values.values()) else ""
+        lines.append(f"expected for {' and '.join(values)}: {source}{each}")
     return lines

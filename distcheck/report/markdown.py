@@ -103,7 +103,7 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if report.bandwidth:
         yield "### bandwidth"
         yield drawn(tables.sweep(report))
-        yield from map(escaped, provenance(report.bandwidth))
+        yield from map(escaped, provenance(job, report.bandwidth))
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"Collectives ended early: {escaped(job.collectives.ended)}"
     yield from map(escaped, (*models(report), *first_calls(job), *training_lines(report)))

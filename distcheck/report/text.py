@@ -108,7 +108,7 @@ def _ranks(report: Document, options: Detail) -> Iterator[str]:
 def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if report.bandwidth:
         yield from _drawn(tables.sweep(report, bar), options)
-        yield from _lines_of(provenance(report.bandwidth), options, 0, 2)
+        yield from _lines_of(provenance(job, report.bandwidth), options, 0, 2)
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"collectives ended early: {harmless(job.collectives.ended)}"
     summary = _lines_of((*models(report), *first_calls(job), *training_lines(report)), options, 0, 2)

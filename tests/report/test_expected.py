@@ -85,6 +85,9 @@ def test_a_baseline_is_the_expectation_of_each_size(h200):
     assert found[8192].expected_GBps.value == pytest.approx(365.0)
     assert found[256].expected_GBps.value is None
     assert {row.expected_GBps.source for row in found.values()} == {"before.json"}
+    text = " ".join(render("text", *h200(baseline=before)).split())
+    assert "expected for broadcast: before.json; each size as in that run" in text
+    assert "usual share" not in text
 
 
 def test_a_baseline_of_other_hardware_is_not_used(h200, job_of):

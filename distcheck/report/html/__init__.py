@@ -88,7 +88,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         groups=tables.groups(report),
         about_groups=GROUPS,
         devices=tables.devices(report),
-        provenance=provenance(report.bandwidth),
+        provenance=provenance(job, report.bandwidth),
         models=[*models(report), *first_calls(job), *training_lines(report)],
         charts=curves.charts(job, report),
         box=_BOX,
