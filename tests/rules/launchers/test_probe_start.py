@@ -204,13 +204,23 @@ def test_a_signal_blames_no_node(launched, judge, fate):
     assert diagnosis.verdict.exit_code == 20
 
 
-def test_launch_node_left_out_is_a_warning_that_names_the_good_nodes_and_excludes_the_bad_one(launched, judge):
+@pytest.mark.parametrize(
+    ("engine", "command"),
+    [
+        ("slurm", "# add to srun: --nodelist=node1,node2,node3,node4 --nodes=4"),
+        ("ssh", "distcheck env --hosts node1,node2,node3,node4 --nproc 2"),
+        ("mpi", "# add to mpirun: --host node1,node2,node3,node4"),
+    ],
+)
+def test_launch_node_left_out_is_a_warning_that_names_the_good_nodes_and_excludes_the_bad_one(
+    launched, judge, engine, command
+):
     from distcheck.rules.finding import excluded_nodes
 
     spare = LeftOut(name="node5", rules=("launch-probe-missing",), words="distcheck cannot be run on node5")
-    diagnosis = judge(launched(engine="slurm", command=("srun",), left_out=(spare,), need=4), "launch", "ranks")
+    diagnosis = judge(launched(engine=engine, command=(engine,), left_out=(spare,), need=4), "launch", "ranks")
     (finding,) = diagnosis.findings
     assert (finding.rule, finding.severity, finding.nodes) == ("launch-node-left-out", "warning", ("node5",))
-    assert "# add to srun: --nodelist=node1,node2,node3,node4" in finding.fix.commands[0]
+    assert finding.fix.commands == (command,)
     assert diagnosis.verdict == ("warn", 0) or diagnosis.verdict.exit_code == 0
     assert excluded_nodes(diagnosis.findings) == ("node5",)
