@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _SPEEDS = frozenset({"slow"})
 _MOST = 8
+_COMPARABLE = 3
+"""From this many nodes on there are several pairs to compare."""
 _NEAR = 0.05
 """Tolerance for the share that a node has without one of its adapters."""
 
@@ -238,11 +240,11 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
             message=brief(searched.sentence, 300),
             fix=Fix("Check what the nodes share: software, settings, the network.", ("distcheck gate -v",)),
         )
-    if searched.kind == "healthy" and len(job.nodes) == 2:
-        yield NotChecked(
-            required=False,
-            reason="speed not judged: two nodes have no comparable node pair; add a third or use gate --min-busbw",
-        )
+    if searched.kind == "healthy" and len(job.nodes) < _COMPARABLE:
+        few = "two nodes have no comparable node pair; add a third"
+        if len(job.nodes) == 1:
+            few = "one node has no other to compare with; add two more"
+        yield NotChecked(required=False, reason=f"speed of collectives not judged: {few} or use gate --min-busbw")
     elif searched.kind == "healthy" and (odd := Members(job).without_like()):
         yield NotChecked(
             required=False,

@@ -43,11 +43,12 @@ def test_a_healthy_search_is_silent(searched, said):
     assert said(searched(None)) == ([], [], 0)
 
 
-def test_the_speed_of_two_nodes_is_not_judged(job_of, change, said):
-    job = job_of(2, 2, looks=("environment", "meeting", "isolation"), command="isolate")
+@pytest.mark.parametrize(("nodes", "remedy"), [(1, "add two more or use"), (2, "add a third or use")])
+def test_the_speed_of_one_or_two_nodes_is_not_judged(job_of, change, said, nodes, remedy):
+    job = job_of(nodes, 2, looks=("environment", "meeting", "isolation"), command="isolate")
     findings, (unlooked,), code = said(change.job(job, isolation=Isolation("healthy", "all work", rounds=3)))
     assert (findings, unlooked.required, code) == ([], False, 0)
-    assert "add a third" in unlooked.reason
+    assert remedy in unlooked.reason
 
 
 def test_the_speed_of_a_node_without_a_comparable_pair_is_not_judged(job_of, change, said):
