@@ -107,7 +107,8 @@ def _of_rank(rank: RankFacts) -> Attributes:
             "place: launcher": place.launcher,
             "place: world size": place.world_size,
             "place: local rank": place.local_rank,
-            "place: master": f"{place.master_addr or '?'}:{'?' if place.master_port is None else place.master_port}",
+            "place: master": place.master_addr,
+            "place: master port": place.master_port,
             "place: GPU": rank.gpu,
             "place: CPUs": rank.cpu_list,
         }

@@ -23,10 +23,11 @@ _VALUES = 6
 _PIECES = 4
 """Most ranges of ranks that a value is shown with."""
 _OF_THE_JOB = re.compile(
+    r"^place: master port$|"
     r"^variable: (\w*_(JOB_?ID|STEP_?ID|TASK_PID|RUN_ID|NODELIST|LAUNCH_NODE_IPADDR|SRUN_COMM_PORT|COMM_HOST|JOBID)"
     r"|MASTER_PORT|HOSTNAME)$"
 )
-"""Variables that are of one job only."""
+"""A port and variables that are of one job only."""
 _FIGURE = re.compile(r"\d+\.\d+|\d+(?= ?(%|[mun]?s\b|[KMGT]i?B\b|GB/s|W\b|MHz|[GT]FLOPS|times|°C))")
 """A measured figure in a message."""
 
@@ -130,11 +131,18 @@ def _facts(before: Job, job: Job) -> Iterator[FactChange]:
         yield FactChange("place: nodes", nodes[0], nodes[1])
     then, now = ({one.name: one for one in spread(of_ranks(each))} for each in (before, job))
     for name in dict.fromkeys((*now, *then)):
-        if _OF_THE_JOB.match(name):
+        old, new = then.get(name), now.get(name)
+        if _OF_THE_JOB.match(name) or (old and new and _numbered(old, new)):
             continue
-        pair = [_text(each.get(name)) for each in (then, now)]
+        pair = [_text(old), _text(new)]
         if pair[0] != pair[1] and None not in pair:
             yield FactChange(name, pair[0] or "", pair[1] or "")
+
+
+def _numbered(then: Spread, now: Spread) -> bool:
+    """Return whether each of several ranks has a value of its own, the same in both runs, as of RANK."""
+    few, many = sorted(({ranks: value for value, ranks in each.values} for each in (then, now)), key=len)
+    return len(few) > 1 and all(len(ranks) == 1 for ranks in many) and few.items() <= many.items()
 
 
 def _text(found: Spread | None) -> str | None:
@@ -151,12 +159,12 @@ def _text(found: Spread | None) -> str | None:
 
 
 def title(compared: Comparison) -> str:
-    """Return a summary: compared with old.json: 1 new finding, 2 gone, 1 unchanged, 3 facts differ."""
+    """Return a summary: compared with old.json: findings: 1 new, 2 gone, 1 unchanged; facts: 3 different."""
     return (
         f"compared with {compared.file} (exit code {compared.exit_code} then): findings: {len(compared.new)} new, "
         f"{len(compared.gone)} gone, {len(compared.unchanged)} unchanged; figures: "
         f"{_count(compared, 'lower')} lower, {_count(compared, 'higher')} higher, {_count(compared, 'same')} the same "
-        f"within noise; {len(compared.facts)} facts differ"
+        f"within noise; facts: {len(compared.facts)} different"
     )
 
 

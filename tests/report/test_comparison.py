@@ -145,6 +145,33 @@ def test_variables_of_one_job_only_and_ranks_own_values_are_no_difference():
     assert comparison(Earlier("x", *with_id("1")), *with_id("2")).facts == ()
 
 
+def test_a_port_of_one_job_only_and_the_numbers_of_further_ranks_are_no_difference():
+    def run(ranks, port):
+        job = reported.build(1, ranks)
+        numbered = tuple(
+            replace(
+                r,
+                placement=replace(r.placement, master_port=port),
+                environment={
+                    "RANK": str(n),
+                    "LOCAL_RANK": str(n),
+                    "MASTER_PORT": str(port),
+                    "CUDA_VISIBLE_DEVICES": "0",
+                },
+            )
+            for n, r in enumerate(job.ranks)
+        )
+        return reported.case(replace(job, ranks=numbered))
+
+    def named(before, now):
+        return {fact.name for fact in comparison(Earlier("x", *before), *now).facts}
+
+    assert named(run(4, 29500), run(4, 29511)) == set()
+    assert named(run(2, 29500), run(4, 29511)) == {"place: world size", "hardware: GPUs", "hardware: GPU firmware"}, (
+        "not RANK"
+    )
+
+
 def test_figures_of_other_hardware_are_not_compared():
     four, two = reported.case(reported.build(4, 8)), reported.case(reported.build(2, 8))
     found = comparison(Earlier("x", *two), *four)
@@ -178,5 +205,5 @@ def test_the_comparison_is_part_of_the_document(compared):
 def test_the_title_counts_what_differs(compared):
     assert title(compared[1]) == (
         "compared with old.json (exit code 30 then): findings: 1 new, 2 gone, 1 unchanged; figures: 10 lower, 0 higher"
-        ", 0 the same within noise; 3 facts differ"
+        ", 0 the same within noise; facts: 3 different"
     )
