@@ -23,7 +23,7 @@ from distcheck.rules.fabric.gid_choices import (
 )
 from distcheck.rules.fabric.lines import FabricPort, alone, not_read, ranks_of, setting, taken, views, where
 from distcheck.rules.finding import Finding, Fix, Severity
-from distcheck.rules.nccl.settings import removal
+from distcheck.rules.job.nccl_remedies import removal
 from distcheck.rules.wording import found, grouped, listed, named
 from distcheck.selection.gids import INDEX, V2, number, usable
 from distcheck.selection.nccl_settings import of_rank

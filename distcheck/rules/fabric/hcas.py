@@ -22,7 +22,8 @@ from distcheck.rules.fabric.lines import (
     where,
 )
 from distcheck.rules.finding import Fix, Severity
-from distcheck.rules.nccl.settings import alike, removal
+from distcheck.rules.job.nccl_remedies import removal
+from distcheck.rules.nccl.settings import alike
 from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of
 from distcheck.selection.adapters import HCA, allows, items_of
 

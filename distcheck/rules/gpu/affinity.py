@@ -16,7 +16,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.gpu.assigned import WORDS, Routes, Take, by_picture, reach, takes, takes_by_node, ways
 from distcheck.rules.gpu.nodes import card, not_seen
-from distcheck.rules.nccl.settings import removal
+from distcheck.rules.job.nccl_remedies import removal
 from distcheck.rules.wording import (
     are,
     brief,

@@ -10,7 +10,8 @@ from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_with
-from distcheck.rules.nccl.settings import PREFIXES, alike, owner_of, redo, undo, untrimmed, uses_nccl, weigh
+from distcheck.rules.job.nccl_remedies import redo, undo
+from distcheck.rules.nccl.settings import PREFIXES, alike, owner_of, untrimmed, uses_nccl, weigh
 from distcheck.rules.wording import brief, found, grouped, listed, named
 from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, pair
 

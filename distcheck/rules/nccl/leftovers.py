@@ -9,8 +9,9 @@ from distcheck.facts.pci import Pci
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import adapters, plugin_adapters
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.nccl_remedies import redo, undo
 from distcheck.rules.nccl.grammar import problem_of, without_algorithm
-from distcheck.rules.nccl.settings import Alike, alike, each, is_int, owner_of, redo, shown, undo, uses_nccl, weigh
+from distcheck.rules.nccl.settings import Alike, alike, each, is_int, owner_of, shown, uses_nccl, weigh
 from distcheck.rules.wording import found, grouped, listed, named
 from distcheck.selection.nccl_settings import strtoll
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
-from distcheck.rules.nccl.settings import Alike, each, owner_of, redo, release, shown, undo, weigh
+from distcheck.rules.job.nccl_remedies import redo, undo
+from distcheck.rules.nccl.settings import Alike, each, owner_of, release, shown, weigh
 from distcheck.rules.nccl.tables import current, known, suggestion, tables
 from distcheck.rules.wording import found, named
 

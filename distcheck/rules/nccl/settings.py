@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from distcheck.facts.job import Collectives
@@ -124,30 +123,6 @@ def shown(name: str, setting: Setting) -> str:
 def owner_of(found: Iterable[Setting]) -> Owner:
     """Return who can change settings: the admin, if all are in files of the system."""
     return "admin" if all(setting.origin.startswith("/etc/") for setting in found) else "user"
-
-
-def undo(name: str, setting: Setting) -> str:
-    """Return the command that removes a setting."""
-    if setting.origin == ENVIRONMENT:
-        return f"unset {shlex.quote(name)}"
-    return f"{_sudo(setting)}sed -i {shlex.quote(f'/^{name}=/d')} {shlex.quote(setting.origin)}"
-
-
-def removal(job: Job, rank: RankFacts, name: str) -> str:
-    """Return the command that removes a setting where this rank's NCCL finds it."""
-    return next(undo(name, group.settings[name]) for group in alike(job) if any(each is rank for each in group.ranks))
-
-
-def redo(name: str, setting: Setting, value: str, old: str = "") -> str:
-    """Return the command that gives a setting another value, or with `old` its right name."""
-    if setting.origin == ENVIRONMENT:
-        return (f"unset {shlex.quote(old)}; " if old else "") + f"export {name}={shlex.quote(value)}"
-    change = f"s|^{old or name}=.*|{name}={value}|"
-    return f"{_sudo(setting)}sed -i {shlex.quote(change)} {shlex.quote(setting.origin)}"
-
-
-def _sudo(setting: Setting) -> str:
-    return "sudo " if setting.origin.startswith("/etc/") else ""
 
 
 def release(nccl: Version) -> str:

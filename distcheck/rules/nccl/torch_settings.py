@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_by
-from distcheck.rules.nccl.settings import Alike, each, redo, weigh
+from distcheck.rules.job.nccl_remedies import redo
+from distcheck.rules.nccl.settings import Alike, each, weigh
 from distcheck.rules.nccl.tables import tables
 from distcheck.rules.wording import found, listed, named, odd_ones, spread
 from distcheck.selection.nccl_settings import ENVIRONMENT

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.nccl_remedies import redo, undo
 from distcheck.rules.nccl.grammar import problem_of, without_algorithm, without_broadcast
-from distcheck.rules.nccl.settings import Alike, alike, each, is_int, owner_of, redo, shown, undo, uses_nccl, weigh
+from distcheck.rules.nccl.settings import Alike, alike, each, is_int, owner_of, shown, uses_nccl, weigh
 from distcheck.rules.wording import found, listed, named
 from distcheck.selection.nccl_settings import strtoll
 

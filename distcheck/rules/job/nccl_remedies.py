@@ -1,0 +1,38 @@
+"""Commands that remove or change a setting of NCCL where it was found: in the environment or in a file."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, in_use, library, settings
+
+if TYPE_CHECKING:
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
+
+
+def undo(name: str, setting: Setting) -> str:
+    """Return the command that removes a setting."""
+    if setting.origin == ENVIRONMENT:
+        return f"unset {shlex.quote(name)}"
+    return f"{_sudo(setting)}sed -i {shlex.quote(f'/^{name}=/d')} {shlex.quote(setting.origin)}"
+
+
+def removal(job: Job, rank: RankFacts, name: str) -> str:
+    """Return the command that removes a setting where this rank's NCCL finds it."""
+    nccl, rccl = library(job, rank)
+    files = in_use(job.process_of(rank).nccl_files, nccl, rccl=rccl)
+    return undo(name, settings(rank.environment, files)[name])
+
+
+def redo(name: str, setting: Setting, value: str, old: str = "") -> str:
+    """Return the command that gives a setting another value, or with `old` its right name."""
+    if setting.origin == ENVIRONMENT:
+        return (f"unset {shlex.quote(old)}; " if old else "") + f"export {name}={shlex.quote(value)}"
+    change = f"s|^{old or name}=.*|{name}={value}|"
+    return f"{_sudo(setting)}sed -i {shlex.quote(change)} {shlex.quote(setting.origin)}"
+
+
+def _sudo(setting: Setting) -> str:
+    return "sudo " if setting.origin.startswith("/etc/") else ""
