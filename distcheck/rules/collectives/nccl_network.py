@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _DESKTOP_GPU = re.compile(r"GeForce|\bRTX\b|\bTITAN\b|Quadro")
+_FIND = "find / -name 'libnccl-net*.so' 2>/dev/null"
 _CHOICES = frozenset({"NCCL_NET", "NCCL_NET_PLUGIN"})
 """Variables that select the network."""
 _GOOGLE = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_")
@@ -148,10 +149,10 @@ def nccl_net_plugin_missing(job: Job) -> Iterator[Outcome]:
             Fix(
                 "Make the plugin's library loadable on these nodes, also inside the container.",
                 (
-                    "find / -name 'libnccl-net*.so' 2>/dev/null",
+                    _FIND,
                     "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:$LD_LIBRARY_PATH"
                     if plugin_adapters(group[0].node)
-                    else "export LD_LIBRARY_PATH=/path/to/the/plugin:$LD_LIBRARY_PATH",
+                    else f'export LD_LIBRARY_PATH="$(dirname "$({_FIND} | head -n 1)"):$LD_LIBRARY_PATH"',
                 ),
             ),
             severity="warning" if network == "IB" else "error",

@@ -59,7 +59,7 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
     failed = [n for n in nvidia_nodes(job) if _refusal(n).startswith("NVML")]
     yield from not_seen(job, but=failed)
     for (reason, stub), nodes in grouped(failed, lambda n: (_refusal(n), _has_stub(job, n))).items():
-        advice = STUB if stub else remedy(reason)
+        advice = STUB if stub else remedy(reason, max(len(job.ranks_on(node)) for node in nodes))
         yield Finding(
             scope="rank" if stub else "node",
             owner=advice.owner,
@@ -85,7 +85,7 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
                 nodes=(node.name,),
                 message=f"{node.name}: while the collectives ran: {brief(reason)}",
                 evidence={"nvml": reason},
-                fix=remedy(reason).fix,
+                fix=remedy(reason, len(job.ranks_on(node))).fix,
             )
 
 

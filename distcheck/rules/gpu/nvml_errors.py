@@ -69,7 +69,7 @@ _BY_CODE = {
         owner="admin",
         fix=Fix(
             "Give the cgroup or container the NVIDIA device files: request GPUs from Slurm, or recreate the container.",
-            ("#SBATCH --gpus-per-node=8", *_NEW_CONTAINER),
+            ("#SBATCH --gpus-per-node={ranks}", *_NEW_CONTAINER),
         ),
     ),
     18: NvmlRemedy(
@@ -120,6 +120,8 @@ def error_code(reason: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def remedy(reason: str) -> NvmlRemedy:
-    """Return the remedy for NVML's failure to start; an error without a number is unconfirmed."""
-    return _BY_CODE.get(error_code(reason) or -1, _OTHER)
+def remedy(reason: str, ranks: int) -> NvmlRemedy:
+    """Return the remedy for NVML's failure on a node with so many ranks; an error without a number is unconfirmed."""
+    known = _BY_CODE.get(error_code(reason) or -1, _OTHER)
+    commands = tuple(command.replace("{ranks}", str(max(1, ranks))) for command in known.fix.commands)
+    return known._replace(fix=Fix(known.fix.text, commands))

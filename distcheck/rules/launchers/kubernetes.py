@@ -87,12 +87,11 @@ def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
         f"{named(job, ranks)}: {mesh}'s proxy listens in the pod (port {ports}), and connections "
         + ("that opened were not answered by the other rank" if through else "succeeded through it"),
         Fix(
-            "Exclude the job's pods from the mesh.",
+            "Exclude the job's pods from the mesh in their template, and create the job again.",
             (
-                'kubectl patch job JOB --type merge -p \'{"spec":{"template":{"metadata":{"labels":'
-                '{"sidecar.istio.io/inject":"false"}}}}}\''
+                'labels: {sidecar.istio.io/inject: "false"}  # in the metadata of the pod template'
                 if mesh == "Istio"
-                else "kubectl annotate pod POD linkerd.io/inject=disabled",
+                else "annotations: {linkerd.io/inject: disabled}  # in the metadata of the pod template",
             ),
         ),
         severity="error" if through else "info",

@@ -18,7 +18,7 @@ from distcheck.rules.wording import brief, found, grouped, listed, named
 from distcheck.selection.interfaces import FAMILIES, FAMILY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
@@ -197,7 +197,7 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
     Found by comparing these with the boot id and the hardware id. Equal host names with different boot ids do no harm
     to NCCL and are reported as info.
 
-    Fix: ``sudo hostnamectl set-hostname node2``, ``unset NCCL_HOSTID``.
+    Fix: ``sudo hostnamectl set-hostname`` with a name of its own for each machine; ``unset NCCL_HOSTID``.
     See: https://github.com/NVIDIA/nccl/issues/187
     """
     by_hash: dict[tuple[bool, str, str], dict[str, NodeFacts]] = {}
@@ -222,7 +222,7 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
                 f"{named(job, ranks)} have {what}; NCCL treats their {len(nodes)} machines as one",
                 Fix(
                     "Give every machine its own name.",
-                    ("unset NCCL_HOSTID",) if chosen else ("sudo hostnamectl set-hostname node2",),
+                    ("unset NCCL_HOSTID",) if chosen else _rename(nodes),
                 ),
                 severity=weight,
                 scope="job",
@@ -237,7 +237,7 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
                 job,
                 ranks,
                 f"{len(nodes)} machines have the host name {name}; NCCL distinguishes them by their boot ids",
-                Fix("Give every machine its own name.", ("sudo hostnamectl set-hostname node2",)),
+                Fix("Give every machine its own name.", _rename(nodes)),
                 severity="info",
                 owner="admin",
                 evidence={"host name": name},
@@ -294,6 +294,12 @@ def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
             owner="admin",
             evidence={"address": address, **macs},
         )
+
+
+def _rename(nodes: Sequence[NodeFacts]) -> tuple[str, ...]:
+    """Return the commands that give machines the names by which the scheduler knows them, if these differ."""
+    names = dict.fromkeys(node.name for node in nodes[:8] if node.name != node.hostname)
+    return tuple(f"sudo hostnamectl set-hostname {quote(name)}  # on {name}" for name in names) or ("hostnamectl",)
 
 
 def _at(node: NodeFacts, address: str) -> str:

@@ -41,9 +41,10 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
         source, target = next(iter(eaten))
         node = next((n for n in job.nodes if n.key == source), job.nodes[0])
         name = quote(interface_name(job, node))
+        host = quote(ways.name([target])) if len(job.nodes) > 1 else "localhost"
         fix = Fix(
             "Set the MTU that the path carries on the network interfaces, or fix the path.",
-            (f"ping -M do -s 1472 -c 3 {quote(ways.name([target]))}", f"sudo ip link set dev {name} mtu 1400"),
+            (f"ping -M do -s 1472 -c 3 {host}", f"sudo ip link set dev {name} mtu 1400"),
         )
         yield ways.finding(eaten, "send full-size packets to", "although small ones arrive", fix)
     else:

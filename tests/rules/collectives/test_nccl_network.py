@@ -203,6 +203,7 @@ def test_a_required_plugin_that_does_not_load_is_named_with_its_reason(nccl_job,
     assert f"{name}={value}" in finding.message
     assert "could not be loaded" in finding.message
     assert finding.evidence["failed"] == ["NET libnccl-net-ofi.so: libfabric.so.1: cannot open"]
+    assert finding.fix.commands[-1].startswith('export LD_LIBRARY_PATH="$(dirname "$(find / -name ')
     assert says(logs(job, NODE2, network="")) == [("nccl-net-plugin-missing", "error", NODE2, ("node2",))]
     assert says(logs(job, NODE2, network="Libfabric")) == []
 

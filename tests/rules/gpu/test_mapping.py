@@ -212,6 +212,11 @@ def test_nodes_with_the_same_failure_make_one_finding(of, only, change):
     assert finding.message.startswith("node2 and node4: NVML did not answer within 10 s")
 
 
+def test_as_many_gpus_are_requested_as_the_node_has_ranks(of, only, change):
+    finding = only(change.node(of(1, 3), 0, gpus=Missing(reason="NVML error 17: The operating system has blocked it")))
+    assert finding.fix.commands[0] == "#SBATCH --gpus-per-node=3"
+
+
 def test_a_node_that_distcheck_could_not_query_is_not_blamed(of, judge, change):
     reason = "cannot import the Python module pynvml (package nvidia-ml-py): no"
     result = judge(change.node(of(2), 0, gpus=Missing(reason=reason)), "gpu")
@@ -223,7 +228,7 @@ def test_a_node_that_distcheck_could_not_query_is_not_blamed(of, judge, change):
 def test_error_codes_are_parsed_from_reasons():
     assert error_code("NVML error 18: mismatch") == 18
     assert error_code(NO_ANSWER.reason) is None
-    assert not remedy("anything").confirmed
+    assert not remedy("anything", 8).confirmed
 
 
 # -- lost GPUs

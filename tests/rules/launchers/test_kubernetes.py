@@ -43,6 +43,15 @@ def test_k8s_istio_sidecar_is_an_info_where_all_connections_succeeded(pods, chan
     assert said(change.node(pods(), None, proxy_ports=(15001, 15006))) == [("k8s-istio-sidecar", "info", (0, 1))]
 
 
+@pytest.mark.parametrize(
+    ("port", "line"),
+    [(15001, 'labels: {sidecar.istio.io/inject: "false"}'), (4143, "annotations: {linkerd.io/inject: disabled}")],
+)
+def test_the_pods_are_excluded_from_the_mesh_in_their_template(pods, change, judge, port, line):
+    found = {f.rule: f for f in judge(change.node(pods(), None, proxy_ports=(port,))).findings}["k8s-istio-sidecar"]
+    assert found.fix.commands == (f"{line}  # in the metadata of the pod template",)
+
+
 def test_k8s_istio_sidecar_where_connections_open_without_an_answer(pods, change, judge):
     job = change.node(pods(), None, proxy_ports=(15001, 15006))
     silent = Attempt(address="10.0.0.1", port=29500, door="master", outcome="silent")

@@ -663,6 +663,9 @@ def test_two_machines_that_nccl_treats_as_one_are_an_error(of, only, said, chang
     job = change.node(of(2, gpus=1), None, hostname="clone", boot_id=Missing(reason="no /proc"))
     finding = only(job)
     assert (finding.rule, finding.severity, finding.ranks) == ("net-duplicate-hostname", "error", (0, 1))
+    renamed = tuple(f"sudo hostnamectl set-hostname {name}  # on {name}" for name in ("node1", "node2"))
+    assert finding.fix.commands == renamed, "the scheduler's names"
+    assert only(change.node(job, None, name="clone")).fix.commands == ("hostnamectl",), "they have no other name"
     one = change.node(job, None, network=network(1, plain(1)))
     assert "net-duplicate-hostname" not in [rule for rule, _, _ in said(one)]
 

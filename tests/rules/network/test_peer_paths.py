@@ -371,6 +371,14 @@ def test_a_black_hole_between_two_nodes_names_both(of, change, only):
     assert (finding.rule, finding.ranks) == ("net-mtu-mismatch-ip", (0, 1))
 
 
+def test_a_black_hole_within_a_node_is_tested_on_localhost(of, change, judge):
+    job = of(1, 2)
+    first, second = (process.uid for process in job.processes)
+    lost = PeerTrial(first, second, "10.0.0.1", 40000, "met", 0.001, transfer=BLACK_HOLE)
+    (finding,) = judge(change.job(job, peers=(lost,)), "mtu").findings
+    assert finding.fix.commands[0] == "ping -M do -s 1472 -c 3 localhost"
+
+
 def test_a_black_hole_everywhere_has_scope_system(of, change, only):
     finding, exit_code = only(change_ways(change, of(4), always, transfer=BLACK_HOLE))
     assert (finding.rule, finding.scope, finding.ranks, exit_code) == (
