@@ -25,7 +25,10 @@ def load(path: Path) -> Baseline:
     """
     from distcheck.facts import saved
 
-    job = saved.load(path)
+    try:
+        job = saved.load(path)
+    except UsageError as error:
+        raise UsageError(f"--baseline {error}") from error
     if not isinstance(job.collectives, Collectives) or not job.collectives.measurements:
         raise UsageError(
             f"--baseline {path}: nothing was measured in that run; save one with: distcheck bandwidth --save FILE"

@@ -118,6 +118,7 @@ def test_a_command_on_path_that_is_not_executable_is_named_with_its_place(ended,
         ("gate", "DISTCHECK_NPROC", "0", "--nproc"),
         ("gate", "DISTCHECK_HOSTS", "a[", "--hosts"),
         ("bandwidth", "DISTCHECK_SIZES", "big", "--sizes"),
+        ("bandwidth", "DISTCHECK_BASELINE", "/nonexistent/job", "--baseline"),
     ],
 )
 def test_a_value_from_a_variable_is_reported_with_the_variable(ended, monkeypatch, command, name, value, option):
