@@ -75,8 +75,6 @@ async def _ask(verb: str, given: _Given, kind: type[T], python: str) -> T | Miss
         answer: T | Missing = await ask(question, kind, given.seconds / 0.8, python, given=text)
     except UnicodeEncodeError:
         return Missing(reason=f"the history {given.folder!a}: its name, or that of a node, is not UTF-8")
-    except OSError as error:  # no descriptor or no memory is left
-        return Missing(reason=f"the history {given.folder}: {error.strerror}")
     return answer
 
 
