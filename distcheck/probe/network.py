@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import threading
 import time
 from datetime import datetime, timezone
 from typing import Literal
@@ -25,6 +26,20 @@ def resolve(name: str) -> Resolution | Missing:
         return Missing(reason=str(error))
     addresses = tuple(dict.fromkeys(str(a[4][0]) for a in answers))
     return Resolution(name=name, addresses=addresses, seconds=time.monotonic() - start)
+
+
+def resolve_within(name: str, seconds: float) -> Resolution | Missing:
+    """Resolve a name once, for at most so many seconds: without a server that answers it takes half a minute."""
+    found: list[Resolution | Missing] = []
+    thread = threading.Thread(target=lambda: found.append(resolve(name)), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else unanswered(seconds)
+
+
+def unanswered(seconds: float) -> Missing:
+    """Return that the resolver gave no answer."""
+    return Missing(reason=f"no answer from the resolver within {seconds:.2g} s")
 
 
 def reverse(address: str) -> ReverseLookup:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import sys
-import threading
 from collections.abc import Mapping
 
 from distcheck.facts.base import MOST, Missing
@@ -13,7 +12,7 @@ from distcheck.facts.network import Resolution
 from distcheck.facts.node import NodeState
 from distcheck.facts.storage import Space
 from distcheck.probe.child import Question, ask, exit_after_lifetime, say
-from distcheck.probe.network import resolve
+from distcheck.probe.network import resolve_within
 
 SHM = "/dev/shm"  # noqa: S108 only read
 TMP = "/tmp"  # noqa: S108 as above
@@ -62,13 +61,8 @@ def space(folder: str) -> Space | Missing:
 
 
 def _own_name() -> Resolution | Missing:
-    """Resolve this host's name with a short timeout: without servers it takes half a minute."""
     name = os.uname().nodename
-    found: list[Resolution | Missing] = []
-    thread = threading.Thread(target=lambda: found.append(resolve(name)), daemon=True)
-    thread.start()
-    thread.join(_NAME_SECONDS)
-    answer = found[0] if found else Missing(reason=f"no answer within {_NAME_SECONDS:g} s")
+    answer = resolve_within(name, _NAME_SECONDS)
     return Missing(reason=f"{name}: {answer.reason}") if isinstance(answer, Missing) else answer
 
 

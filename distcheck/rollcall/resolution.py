@@ -64,7 +64,7 @@ async def resolve(name: str, seconds: float, patience: float = 0.0, again: int =
         try:
             found = await connection.within(in_thread(lambda: network.resolve(name)), seconds)
         except asyncio.TimeoutError:
-            return Missing(reason=f"no answer from the resolver within {seconds:.2g} s")
+            return network.unanswered(seconds)
         if isinstance(found, Resolution):
             if tries > 1:
                 found = msgspec.structs.replace(found, tries=tries, seconds=loop.time() - start)

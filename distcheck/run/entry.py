@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Bind, Resolution
-from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Role
 from distcheck.probe import environment, host, network
 from distcheck.probe.own import process_facts, rank_facts
@@ -47,9 +46,8 @@ def _run_alone(request: Request, publish: Publish) -> RunResult:
     from distcheck.rules.diagnose import judge  # followers do not load rules
 
     record = Record(request)
-    place = request.placements[0]
     agent = request.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    own = _try_own_master(place, request.connect_seconds, agent=agent) if request.meets else None
+    own = _try_own_master(request, agent=agent) if request.meets else None
     reached = own is None or any(a.outcome == "met" for a in own.attempts)
     record.node = host.collect(request.environ, addresses=not reached)
     record.process = process_facts(record.uid, record.node, request.environ, request.placements)
@@ -73,9 +71,10 @@ class _OwnMaster(NamedTuple):
     attempts: tuple[Attempt, ...]
 
 
-def _try_own_master(place: Placement, seconds: float, *, agent: bool) -> _OwnMaster:
+def _try_own_master(request: Request, *, agent: bool) -> _OwnMaster:
     """Resolve MASTER_ADDR, bind MASTER_PORT, and check that the address leads to this port."""
-    resolution = network.resolve(place.master_addr or "")
+    place, seconds = request.placements[0], request.connect_seconds
+    resolution = network.resolve_within(place.master_addr or "", request.resolver_seconds)
     sock, bind = network.bind(place.master_port or 0, agent=agent)
     attempts: tuple[Attempt, ...] = ()
     if sock is not None:

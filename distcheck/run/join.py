@@ -42,10 +42,8 @@ async def arrive(run: Session) -> Role:
     run.join_deadline = time.monotonic() + run.asked.join_timeout_seconds
     # A pod may start before the service that names rank 0 exists; torch retries as well.
     patience = run.join_seconds() / 2 if "KUBERNETES_SERVICE_HOST" in run.request.environ else 0.0
-    # With a short --timeout, too: a resolver that was not given a second is not at fault.
-    limit = min(run.request.connect_seconds + 2, max(1.0, run.remaining(3)))
     again = 2 if "peers" in run.asked.looks else 0
-    resolved = await resolution.resolve(place.master_addr or "", limit, patience, again)
+    resolved = await resolution.resolve(place.master_addr or "", run.request.resolver_seconds, patience, again)
     run.record.note(resolution=resolved)
     addresses = resolved.addresses if isinstance(resolved, Resolution) else ()
     ways = client.doors(addresses, place.master_port or 0, _job_name(run), agent=_agent(run))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:  # followers do not load rules, and load the roll call only wh
     from distcheck.launch.remote.spec import Outside
     from distcheck.rollcall.protocol import Report
     from distcheck.rules.diagnose import Diagnosis
+
+_AFTER_NAMES_SECONDS = 3.0
+"""Of --timeout, for what follows the resolution of a name."""
 
 
 class Request(NamedTuple):
@@ -51,6 +55,15 @@ class Request(NamedTuple):
     def meets(self) -> bool:
         """Whether this job has other processes, or at least a MASTER_PORT to bind."""
         return any(p.can_meet for p in self.placements) and "meeting" in self.asked.looks
+
+    @property
+    def resolver_seconds(self) -> float:
+        """How long the name of rank 0's node may take to resolve from now on.
+
+        With a short --timeout, too: a resolver that was not given a second is not at fault.
+        """
+        left = self.start + self.asked.timeout_seconds - time.monotonic() - _AFTER_NAMES_SECONDS
+        return min(self.connect_seconds + 2, max(1.0, left))
 
     @property
     def starts_ranks(self) -> bool:

@@ -15,7 +15,7 @@ from distcheck.facts.base import MOST, Missing
 from distcheck.facts.network import Resolution
 from distcheck.facts.node import NodeState
 from distcheck.facts.storage import Space
-from distcheck.probe import state
+from distcheck.probe import network, state
 
 
 @pytest.mark.process
@@ -52,10 +52,10 @@ def test_temporary_files_go_to_tmpdir_if_it_is_a_folder(tmp_path):
 
 def test_a_resolver_that_hangs_costs_seconds_but_no_other_fact(monkeypatch):
     monkeypatch.setattr(state, "_NAME_SECONDS", 0.2)
-    monkeypatch.setattr(state, "resolve", lambda _name: time.sleep(2.0))
+    monkeypatch.setattr(network, "resolve", lambda _name: time.sleep(2.0))
     found = state.collect({})
     assert isinstance(found.own_name, Missing)
-    assert "no answer within 0.2 s" in found.own_name.reason
+    assert "no answer from the resolver within 0.2 s" in found.own_name.reason
     assert isinstance(found.spaces["/tmp"], Space)
 
 

@@ -71,8 +71,8 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
     torch retries until its deadline, on rank 0 too, and reports ``The IPv6 network addresses of (nosuchhost,
     29500) cannot be retrieved (gai error: -2 - Name or service not known)``; IPv6 is only what it tries
     first. The usual causes are a typo, a cluster without DNS names for its nodes, and a Kubernetes service that does
-    not exist yet. Found by resolving the name in every process. If the resolver reports a temporary failure, and
-    in pods, which start minutes apart, a retry may help; the exit code is then 20.
+    not exist yet. Found by resolving the name in every process. If the resolver reports a temporary failure or
+    does not answer in time, and in pods, which start minutes apart, a retry may help; the exit code is then 20.
 
     Fix: correct the name, use the IP address, or add the name to DNS or to /etc/hosts of the nodes named.
     See: https://github.com/pytorch/pytorch/issues/150532

@@ -28,8 +28,8 @@ _MAPPED = bytes(10) + b"\xff\xff"
 """Prefix of an IPv4 address mapped into IPv6."""
 _NODE_LIST = re.compile(r"[\w.-]*\[\d[\d,-]*\]")
 _HOST_PORT = re.compile(r"^\[?([^\[\]]*?)\]?:(\d*)$")
-# Resolver errors that a retry may solve (EAI_AGAIN); all others are permanent.
-_PASSING = re.compile(r"temporary|errno -3\b|try again|timed out", re.IGNORECASE)
+# Resolver errors that a retry may solve (EAI_AGAIN), and no answer in time; all others are permanent.
+_PASSING = re.compile(r"temporary|errno -3\b|try again|timed out|no answer from", re.IGNORECASE)
 
 
 @_few

@@ -9,6 +9,7 @@ from rules.conftest import CONTRACT
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Interface, Resolution
 from distcheck.facts.rank import Role
+from distcheck.probe.network import unanswered
 from distcheck.rules.job.addresses import canonical, cleaned, malformed
 
 UNKNOWN = Missing(reason="[Errno -2] Name or service not known")
@@ -77,8 +78,8 @@ def test_a_name_that_one_node_does_not_resolve_names_that_node(job_of, change, o
     )
 
 
-def test_a_temporary_resolver_failure_is_worth_a_retry(job_of, change, only):
-    busy = Missing(reason="[Errno -3] Temporary failure in name resolution")
+@pytest.mark.parametrize("busy", [Missing("[Errno -3] Temporary failure in name resolution"), unanswered(5.0)])
+def test_a_resolver_that_fails_for_now_or_does_not_answer_is_worth_a_retry(job_of, change, only, busy):
     finding, exit_code = only(change.process(job_of(nodes=2), (2, 3), master_resolution=busy))
     assert (finding.rule, exit_code) == ("env-master-addr-unresolvable", 20)
 
