@@ -424,3 +424,18 @@ def test_a_barrier_that_names_no_rank_or_whose_late_rank_failed_has_no_rank_behi
     path.write_text("[rank0]: Rank 3 failed to pass monitoredBarrier in 30000 ms\n[rank3]: KeyError: 'loss'\n")
     found = explained([path])
     assert (found.hang, found.telling.rank) == (None, 3)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in enqueued collectives.",
+        "Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang.",
+    ],
+)
+def test_a_watchdog_that_is_stuck_is_a_call_that_does_not_return_and_not_only_a_late_rank(tmp_path, line):
+    path = tmp_path / "job.log"
+    path.write_text(f"[rank0]:[E1127 10:18:00.000 ProcessGroupNCCL.cpp:1664] {line}\n")
+    found = explained([path])
+    assert found.telling.says.startswith("A call of NCCL or CUDA on this rank does not return")
+    assert found.next[-1].startswith("distcheck explain --flight")

@@ -22,6 +22,10 @@ _LATE = (
     "A rank did not reach or finish a collective in time. Usually another rank prepares data or saves a file for longer"
     " than the timeout, calls another collective, or failed first."
 )
+_STUCK = (
+    "A call of NCCL or CUDA on this rank does not return: it hangs, or waits for a rank that is late with its collectives,"
+    " or another thread holds the GIL. See where the process is: py-spy dump --pid PID."
+)
 
 BARRIERS = tuple(
     _app(
@@ -94,7 +98,7 @@ SPELLINGS = (
     _app(r"SyntaxError: ", source=_PYTHON, weight=LIKELY, says="The script is not valid Python for this interpreter."),
     _app(r"Watchdog caught collective operation timeout", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"WorkNCCL\(.*\bTIME(?:OUT|D OUT)\b", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
-    _app(r"due to ProcessGroupNCCL watchdog hang", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
+    _app(r"due to ProcessGroupNCCL watchdog hang", source=_WATCHDOG, weight=CONSEQUENCE, says=_STUCK),
     _app(r"got error: Socket Timeout", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"wait timeout after \d+ms", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(
@@ -129,7 +133,8 @@ SPELLINGS = (
     _app(r"Guessing device ID based on global rank", "gpu-barrier-guess", about="GPU", weight=HINT, source=_BARRIER),
     _app(r"dump signal due to a collective timeout", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"Timeout at NCCL work", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
-    _app(r"watchdog (?:got stuck|thread terminated)", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
+    _app(r"watchdog got stuck", source=_WATCHDOG, weight=CONSEQUENCE, says=_STUCK),
+    _app(r"watchdog thread terminated", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(
         r"terminate called after throwing an instance of .?c10::DistBackendError",
         source=_WATCHDOG,
