@@ -45,6 +45,7 @@ _PREFIXES = tuple(
         r"(?P<node>\d{1,3}(?:\.\d{1,3}){3}): ",  # pdsh, by address
         rf"(?!{_NO_NODE}: )(?P<node>(?=[a-zA-Z_.-]*\d){_NAME}\w)\.*: (?!error)",  # pdsh, clush, DeepSpeed
         rf"(?P<node>{_NAME}):\d+:\d+ (?=\[\d+\] )",  # NCCL: host:pid:thread
+        rf"\[(?P<node>(?=[a-zA-Z_.-]*\d){_NAME}):\d{{5,7}}\] ",  # Open MPI: host and process
     )
 )
 _OWN_RANK_INSIDE = re.compile(r"\bRank (\d+)\]|\[[Rr]ank(\d+)\]")
