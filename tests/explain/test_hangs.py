@@ -390,7 +390,15 @@ REACHED = (
     ("lines", "ranks", "says"),
     [
         (["[rank0]: RuntimeError: Rank 3 failed to pass monitoredBarrier in 30000 ms\n"], (3,), "rank 3 is behind: it"),
-        (["[E x.cpp:1] Rank 3 failed to pass monitoredBarrier in 500 ms\n"], (3,), "within 0.5 s"),
+        (
+            [
+                "[E x.cpp:1] Rank 3 failed to pass monitoredBarrier in 500 ms\n",
+                "[rank0]:  Original exception: \n",
+                "[rank0]: [unbound_buffer.cc:81] Timed out waiting 500ms for recv operation to complete\n",
+            ],
+            (3,),
+            "within 0.5 s",
+        ),
         (["[rank0]: [Rank 0]: Ranks 4 failed to pass monitoredBarrier in 30000 ms\n"], (4,), "within 30 s"),
         (
             [

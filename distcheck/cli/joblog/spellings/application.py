@@ -147,6 +147,7 @@ SPELLINGS = (
         for pattern, source in (
             (r"successfully reached monitoredBarrier, but", _GLOO),
             (r"timed out in monitoredBarrier after", _GLOO),
+            (r"Original exception: *$", _GLOO),
             (r"Monitored Barrier encountered error running collective", _WRAPPER),
         )
     ),
