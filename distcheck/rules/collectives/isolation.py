@@ -130,15 +130,14 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
     searched = _searched(job)
     for culprit in searched.culprits if searched else ():
         if culprit.part in {"node", "rail", "rank"} and (culprit.fault in _SPEEDS or culprit.part == "rank"):
+            nvidia = any(n.accelerator == "nvidia" for n in job.nodes if job.node_names[n.key] in culprit.nodes)
+            clocks = "nvidia-smi -q -d PERFORMANCE" if nvidia else "lscpu --extended"
             yield _found(
                 job,
                 culprit,
                 Fix(
                     "Exclude the node; check for other processes, throttled clocks, limits, and the link's rate.",
-                    (
-                        f"ssh {quote(_hosts(job, culprit.nodes)[0])} 'uptime; nvidia-smi -q -d PERFORMANCE'",
-                        "distcheck net",
-                    ),
+                    (f"ssh {quote(_hosts(job, culprit.nodes)[0])} 'uptime; {clocks}'", "distcheck net"),
                 ),
                 **_one_rail(job, culprit),
             )

@@ -13,8 +13,8 @@ from distcheck.facts.pci import Nic, Pci, PciPlace
 def searched(job_of, change):
     """Return a job of four nodes with two ranks each and this isolation result."""
 
-    def searched(isolation):
-        job = job_of(4, 2, looks=("environment", "meeting", "isolation"), command="isolate")
+    def searched(isolation, gpus=0):
+        job = job_of(4, 2, looks=("environment", "meeting", "isolation"), command="isolate", gpus=gpus)
         return change.job(job, isolation=isolation)
 
     return searched
@@ -92,6 +92,12 @@ def test_a_slow_node_or_rank_is_named_with_its_share(searched, said, part, ranks
     (finding,), _, code = said(searched(found(culprit(part, fault="slow", local_ranks=local, ratio=0.1))))
     assert (finding.rule, finding.ranks, code) == ("isolation-slow-node", ranks, 40)
     assert "10% of the others" in next(iter(finding.evidence.values()))
+
+
+@pytest.mark.parametrize(("gpus", "shown"), [(2, "nvidia-smi -q -d PERFORMANCE"), (0, "lscpu --extended")])
+def test_the_fix_of_a_slow_node_shows_the_clocks_of_what_it_computes_on(searched, said, gpus, shown):
+    (finding,), _, _ = said(searched(found(culprit(fault="slow", ratio=0.1)), gpus))
+    assert finding.fix.commands[0] == f"ssh node3 'uptime; {shown}'"
 
 
 @pytest.mark.parametrize(
