@@ -61,7 +61,10 @@ def host_failed_before(job: Job) -> Iterator[Outcome]:
             evidence=by_name((moment(failure), ", ".join(failure.rules)) for failure in recent.failures[-_SHOWN:]),
             fix=Fix(
                 "Drain the node and find out why it fails; remove its file from the history after the repair.",
-                (f"distcheck report --history {quote(past.folder)}", *(f"distcheck explain {name}" for name in rules)),
+                (
+                    f"distcheck report --history {quote(past.folder)}",
+                    *(f"distcheck explain {quote(name)}" for name in rules),
+                ),
             ),
         )
 

@@ -67,6 +67,11 @@ def test_a_node_that_failed_three_of_its_last_ten_gates_is_named_and_no_other(ga
     assert diagnosis.not_checked == ()
 
 
+def test_a_rule_that_somebody_wrote_into_the_history_runs_no_command_when_the_fix_is_pasted(gate, judge):
+    (finding,) = judge(gate(History("/h", (recent("node3", *["x; $(reboot)"] * 3),))), "history").findings
+    assert finding.fix.commands[1] == "distcheck explain 'x; $(reboot)'"
+
+
 def test_two_failures_of_each_of_two_commands_are_not_added_up(gate, judge):
     two = ("gpu-xid", "gpu-xid")
     past = History("/h", (recent("node3", *two), recent("node3", *two, command="node")))
