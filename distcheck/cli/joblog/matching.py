@@ -11,7 +11,7 @@ from typing import NamedTuple
 from distcheck.cli.joblog.places import NOWHERE, Place, When, place, plain, when
 from distcheck.cli.joblog.reading import Piece
 from distcheck.cli.joblog.redaction import shown
-from distcheck.cli.joblog.spelling import Pattern, Spelling, anchors, trie
+from distcheck.cli.joblog.spelling import NOISE, Pattern, Spelling, anchors, trie
 
 _AROUND_BYTES = 4000
 """How far `near` and `unless` look, and how much of a huge line is searched."""
@@ -74,7 +74,7 @@ class Matcher:
                 candidates = self._with[key]
                 looked[key] = times = looked.get(key, 0) + 1
                 if times > _MOST_READ:
-                    again = [id(spelling) for spelling in candidates if id(spelling) in found]
+                    again = [id(one) for one in candidates if id(one) in found and one.weight > NOISE]
                     found |= {one: found[one]._replace(times=found[one].times + 1) for one in again}
                     if not again and len(key) <= _LONGEST_KNOWN_BYTES:
                         dull.add(key)
