@@ -141,12 +141,15 @@ def _judge(rule: Rule, job: Job) -> tuple[list[Finding], list[NotChecked]]:
     try:
         for outcome in rule.judge(job):
             if isinstance(outcome, Finding):
+                from distcheck.rules.job.same_ranks import on_same_ranks  # only needed for findings
+
                 findings.append(
                     msgspec.structs.replace(
                         outcome,
                         rule=outcome.rule or rule.name,
                         aliases=outcome.aliases or rule.aliases,
                         docs=outcome.docs or rule.page,
+                        fix=on_same_ranks(job, outcome.fix),
                     )
                 )
             else:

@@ -1,0 +1,76 @@
+"""The commands of a fix start distcheck on the nodes and ranks of the run, however it was started."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts.job import Launched, LaunchedNode
+from distcheck.rules.finding import Fix
+from distcheck.rules.job.same_ranks import on_same_ranks
+
+HOSTS = ("node1", "node2", "node3")
+
+
+def launched(engine, *ranks_of_nodes):
+    nodes = [LaunchedNode(name=n, ranks=r, outcome="reported") for n, r in zip(HOSTS, ranks_of_nodes, strict=False)]
+    return Launched(engine=engine, command=(), nodes=tuple(nodes))
+
+
+@pytest.fixture
+def command(job_of, change):
+    """Return how a command of a fix reads in a run of distcheck that started its ranks itself."""
+
+    def read(command, launched=None, launcher="distcheck", **asked):
+        job = change.job(change.asked(job_of(1, 4, launcher), **asked), launched=launched)
+        (found,) = on_same_ranks(job, Fix("Repeat it.", (command,))).commands
+        return found
+
+    return read
+
+
+def test_ranks_that_distcheck_started_on_this_node_are_counted(command):
+    assert command("distcheck isolate") == "distcheck isolate --nproc 4"
+    said = command("NCCL_DEBUG=INFO NCCL_NET_PLUGIN=none distcheck bandwidth --step")
+    assert said == "NCCL_DEBUG=INFO NCCL_NET_PLUGIN=none distcheck bandwidth --nproc 4 --step"
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        ("ssh", " --hosts 'node[1-3]' --nproc 2"),
+        ("mpi", " --launcher mpi --hosts 'node[1-3]' --nproc 2"),
+        ("slurm", " --nproc 2"),
+    ],
+)
+def test_nodes_that_distcheck_started_are_named_as_its_launcher_takes_them(command, engine, options):
+    job = launched(engine, (0, 1), (2, 3), (4, 5))
+    assert command("distcheck net", job) == f"distcheck net{options}"
+
+
+def test_nodes_with_unequal_numbers_of_ranks_are_named_without_a_number(command):
+    assert command("distcheck gate -v", launched("ssh", (0, 1), (2,))) == "distcheck gate --hosts 'node[1-2]' -v"
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "slurm", "by hand"])
+def test_under_another_launcher_the_command_takes_its_ranks(command, launcher):
+    assert command("distcheck isolate", launcher=launcher) == "distcheck isolate"
+
+
+def test_a_default_number_of_ranks_stays_the_default(command):
+    assert command("distcheck isolate", by_default=True) == "distcheck isolate"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "distcheck net --hosts a,b --nproc 1",
+        "distcheck gate --op all_reduce --nproc 2",
+        "distcheck report job.json",
+        "distcheck explain env-rank-unset",
+        "distcheck node  # on node3",
+        "srun --ntasks=4 distcheck gate",
+        "ssh node3 distcheck net",
+    ],
+)
+def test_a_command_with_ranks_of_its_own_stays_as_it_is(command, other):
+    assert command(other) == other
