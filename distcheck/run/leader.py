@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distcheck.facts.job import Collectives, Job
+from distcheck.facts.quantities import count
 from distcheck.facts.rank import RunAttempt
 from distcheck.rollcall.protocol import AskNode, Bye, Here, LastCall, NodeReport
 from distcheck.rollcall.server import Server
@@ -180,7 +181,7 @@ async def _isolate(run: Session, job: Job) -> None:
     run.record.note(stage="isolation")
     if run.server is not None:
         run.record.set_stage_of_followers("isolation", run.record.followers)
-    nodes = f"looking for the bad one of {len(job.nodes)} nodes"
+    nodes = f"looking for the fault among {count(len(job.nodes), 'node')}"
     run.progress.begin(f"isolation: {nodes}, {run.remaining():.0f} s at most", lambda: StageView("isolation", nodes))
     if "isolation" not in run.asked.looks:
         run.record.asked = msgspec.structs.replace(run.record.asked, looks=(*run.asked.looks, "isolation"))

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Sides, Suspects
 from distcheck.facts.job import Collectives
 from distcheck.facts.members import Members
+from distcheck.facts.quantities import count
 from distcheck.isolation.schedule import next_round, so_far, take
 from distcheck.isolation.state import State, lose, settings_for, start
 from distcheck.isolation.verdict import Evidence, SearchVerdict
@@ -146,4 +147,5 @@ def _tests(evidence: Sequence[Evidence]) -> tuple[GroupTest, ...]:
 
 def _announced(step: Round, state: State) -> str:
     purposes = dict.fromkeys(group.purpose for group in step.groups)
-    return f"round {step.number}: {' and '.join(purposes)}, {len(step.groups)} groups of {len(state.nodes)} nodes"
+    sizes = f"{count(len(step.groups), 'group')} on {count(len(state.nodes), 'node')}"
+    return f"round {step.number}: {' and '.join(purposes)}, {sizes}"

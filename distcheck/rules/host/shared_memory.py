@@ -89,7 +89,7 @@ def host_shm_removed_by_systemd(job: Job) -> Iterator[Outcome]:
     Found in logind's configuration, for ordinary users, where a scheduler or MPI started the ranks, so that no login
     session of their user stays open.
 
-    Fix: ``RemoveIPC=no`` in /etc/systemd/logind.conf, or ``loginctl enable-linger``.
+    Fix: ``RemoveIPC=no`` in a file of /etc/systemd/logind.conf.d, or ``loginctl enable-linger``.
 
     See: https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html
     """
@@ -103,7 +103,8 @@ def host_shm_removed_by_systemd(job: Job) -> Iterator[Outcome]:
             Fix(
                 "Keep the user's shared memory, or do not log in to the nodes while the job runs.",
                 (
-                    "echo RemoveIPC=no | sudo tee -a /etc/systemd/logind.conf",
+                    "sudo mkdir -p /etc/systemd/logind.conf.d",
+                    r"printf '[Login]\nRemoveIPC=no\n' | sudo tee /etc/systemd/logind.conf.d/zz-jobs.conf",
                     "sudo systemctl restart systemd-logind",
                     "loginctl enable-linger",
                 ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from distcheck.facts.base import Missing
@@ -40,3 +42,10 @@ def test_host_shm_removed_by_systemd_where_no_login_stays_open(on_hosts, said, l
     job = on_hosts(2, 2, launcher=launcher, states={1: {"removes_ipc": True}})
     found = said(job, FAMILY)
     assert found == ([("host-shm-removed-by-systemd", "info", (2, 3), ("node2",))] if reported else [])
+
+
+def test_the_fix_writes_a_file_that_logind_reads_as_no(on_hosts, judge, tmp_path):
+    (finding,) = judge(on_hosts(2, 2, launcher="slurm", states={1: {"removes_ipc": True}}), FAMILY).findings
+    for command in finding.fix.commands[:2]:
+        subprocess.run(command.replace("sudo ", "").replace("/etc", f"{tmp_path}/etc"), shell=True, check=True)
+    assert (tmp_path / "etc/systemd/logind.conf.d/zz-jobs.conf").read_text() == "[Login]\nRemoveIPC=no\n"
