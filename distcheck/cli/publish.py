@@ -90,7 +90,7 @@ def publish(
         attempt(lambda: saved.write(output, text))
         if failed == before:
             return BROKEN if failed else code
-    attempt(lambda: print_to(stream, text))
+    attempt(lambda: print_to(stream, text, document=options.format != "text"))
     return BROKEN if failed else code
 
 
@@ -137,8 +137,10 @@ def as_shown(text: str, stream: Any) -> str:
     return ascii_only(text)
 
 
-def print_to(stream: Any, text: str, remedy: str = "use --output FILE") -> None:
+def print_to(stream: Any, text: str, remedy: str = "use --output FILE", *, document: bool = False) -> None:
     """Print a report or another text; if that fails, the error ends with the remedy.
+
+    A document, which a program will read, is UTF-8 whatever the locale.
 
     Raises:
         WriteError: the stream is closed, or nothing reads it any more.
@@ -146,6 +148,8 @@ def print_to(stream: Any, text: str, remedy: str = "use --output FILE") -> None:
     if stream is None:  # the descriptor was closed before Python started
         raise WriteError(f"cannot write to stdout: it is closed; {remedy}")
     try:
+        if document:
+            stream.reconfigure(encoding="utf-8")
         stream.write(text)
         stream.flush()
     except (OSError, ValueError) as error:

@@ -11,7 +11,7 @@ import typer
 
 from distcheck.cli.command import command
 from distcheck.cli.options import ReportOptions
-from distcheck.cli.publish import REMEDY, check_writable, print_to, publish
+from distcheck.cli.publish import REMEDY, as_shown, check_writable, print_to, publish
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError
 from distcheck.facts.job import Collectives
@@ -75,10 +75,12 @@ def _show_history(folder: Path, options: ReportOptions, files: list[Path] | None
     if isinstance(found, Missing):
         raise UsageError(f"--history {found.reason}")
     text = history.render(options.format, history.document(str(folder), found), everything=options.verbose)
-    if options.output is None:
-        print_to(sys.stdout, text)
-    else:
+    if options.output is not None:
         saved.write(options.output, text)
+    elif options.format == "text":
+        print_to(sys.stdout, as_shown(text, sys.stdout))
+    else:
+        print_to(sys.stdout, text, document=True)
 
 
 def _schema() -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from distcheck.cli.options import Reporting
 from distcheck.cli.publish import _detail, as_shown
+from distcheck.report import FORMATS
 
 
 @pytest.fixture
@@ -125,3 +126,17 @@ def test_explain_is_printed_where_stdout_is_not_utf_8(tmp_path, variables, words
     assert done.stdout.isascii()
     if "json" in words:
         assert "é: RuntimeError: No CUDA GPUs are available 😀" in json.loads(done.stdout)["causes"][0]["text"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("variables", PLAIN)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_report_is_printed_where_stdout_is_not_utf_8(variables, kind):
+    done = subprocess.run(
+        [sys.executable, "-m", "distcheck", "env", "--format", kind, "-v"],
+        env=os.environ | variables | {"MASTER_ADDR": "é"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode in (20, 30), done.stderr
+    assert done.stdout.isascii() if kind == "text" else done.stdout.decode()
