@@ -15,8 +15,6 @@ from distcheck.facts.network import Interface
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.rank import ProcessFacts, RankFacts
 
-ABSENT = "(not set)"
-"""The value of a rank that lacks an attribute that others have."""
 
 _MADE_UP = re.compile(r"(?:(veth)\w{4,}|(br-|cali|lxc|eni|gke|azv|tap|enx)[0-9a-f-]{5,}|[0-9a-f]{15})")
 """Names of interfaces that are random or an address: the host's ends of containers, their bridges, USB adapters."""
@@ -29,6 +27,11 @@ class Spread(NamedTuple):
 
     name: str
     values: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def absent(name: str) -> str:
+    """Return the value of an attribute for a rank that lacks it; only a variable is known not to be there."""
+    return "(not set)" if name.startswith("variable:") else "(not known)"
 
 
 def of_ranks(job: Job) -> dict[int, Attributes]:
@@ -139,7 +142,7 @@ def spread(known: Mapping[int, Attributes]) -> list[Spread]:
     for name, values in found.items():
         having = sum(map(len, values.values()))
         if having < len(known):
-            values[ABSENT] = [rank for rank, attributes in known.items() if name not in attributes]
+            values[absent(name)] = [rank for rank, attributes in known.items() if name not in attributes]
         ordered = sorted(values.items(), key=lambda item: -len(item[1]))
         spreads.append(Spread(name, tuple((value, tuple(ranks)) for value, ranks in ordered)))
     return sorted(spreads, key=lambda one: _KINDS.index(one.name.partition(":")[0]))

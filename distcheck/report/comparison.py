@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from distcheck.expectation.baseline import Change, compare, differences, of
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.ranges import fold
-from distcheck.report.attributes import ABSENT, Spread, of_ranks, spread
+from distcheck.report.attributes import Spread, absent, of_ranks, spread
 from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.comparison import Comparison, FactChange, FigureChange, FindingChange
 from distcheck.report.sections import where
@@ -134,7 +134,7 @@ def _facts(before: Job, job: Job) -> Iterator[FactChange]:
         old, new = then.get(name), now.get(name)
         if _OF_THE_JOB.match(name) or (old and new and _numbered(old, new)):
             continue
-        pair = [_text(old), _text(new)]
+        pair = [_text(old, name), _text(new, name)]
         if pair[0] != pair[1] and None not in pair:
             yield FactChange(name, pair[0] or "", pair[1] or "")
 
@@ -145,10 +145,10 @@ def _numbered(then: Spread, now: Spread) -> bool:
     return len(few) > 1 and all(len(ranks) == 1 for ranks in many) and few.items() <= many.items()
 
 
-def _text(found: Spread | None) -> str | None:
+def _text(found: Spread | None, name: str) -> str | None:
     """Return the values of an attribute with their ranks; None if it differs from rank to rank."""
     if found is None:
-        return ABSENT
+        return absent(name)
     if len(found.values) > _VALUES:
         return None
     if len(found.values) == 1:

@@ -8,7 +8,7 @@ from distcheck.collectives.plan import label
 from distcheck.facts.job import Job
 from distcheck.facts.quantities import count, size
 from distcheck.report.schema.document import Document
-from distcheck.report.schema.figures import Bandwidth
+from distcheck.report.schema.figures import Bandwidth, Model
 
 GROUPS = "Groups of the mesh, bus bandwidth: the first group alone, and all groups of a dimension at the same time"
 
@@ -62,12 +62,16 @@ def training_lines(report: Document) -> list[str]:
 
 def models(report: Document) -> list[str]:
     """Return the fitted latency and bandwidth of each operation, one line each."""
-    return [
-        f"{label(m.op, m.dtype)}: {figure(m.latency_seconds, 1e3)} ms + size / {figure(m.algbw_GBps)} GB/s"
-        f"{'' if m.busbw_GBps is None else f', busbw {figure(m.busbw_GBps)} GB/s at large sizes'}; half of peak at "
-        f"{size(m.half_bytes, 2)}; fit error {m.error:.0%}"
-        for m in report.models
-    ]
+    return [f"{label(m.op, m.dtype)}: {_model(m)}; fit error {m.error:.0%}" for m in report.models]
+
+
+def _model(m: Model) -> str:
+    speed = f"size / {figure(m.algbw_GBps)} GB/s"
+    if m.busbw_GBps is not None:
+        speed += f", busbw {figure(m.busbw_GBps)} GB/s at large sizes"
+    if not m.latency_seconds:  # the times are in proportion to the sizes
+        return speed
+    return f"{figure(m.latency_seconds, 1e3)} ms + {speed}; half of peak at {size(m.half_bytes, 2)}"
 
 
 def _duration(seconds: float) -> str:

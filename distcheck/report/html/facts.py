@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from distcheck.facts.job import Job
-from distcheck.report.attributes import ABSENT, Attributes, Spread, of_node, of_ranks, spread
+from distcheck.report.attributes import Attributes, Spread, absent, of_node, of_ranks, spread
 from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.document import Document
 from distcheck.report.sections import where
@@ -93,7 +93,7 @@ def _nodes(report: Document, known: dict[int, Attributes], names: list[str]) -> 
                 odd.add(row.node)
     left, sheets = BUDGET, []
     for node, ranks in sorted(ranks_of.items(), key=lambda item: item[0] not in odd) if names else ():
-        rows = [(name, _merged([known[rank].get(name, ABSENT) for rank in ranks])) for name in names]
+        rows = [(name, _merged([known[rank].get(name, absent(name)) for rank in ranks])) for name in names]
         left -= (
             _HEAD
             + _RANK * len(ranks)
