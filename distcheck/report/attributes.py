@@ -15,7 +15,6 @@ from distcheck.facts.network import Interface
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.rank import ProcessFacts, RankFacts
 
-
 _MADE_UP = re.compile(r"(?:(veth)\w{4,}|(br-|cali|lxc|eni|gke|azv|tap|enx)[0-9a-f-]{5,}|[0-9a-f]{15})")
 """Names of interfaces that are random or an address: the host's ends of containers, their bridges, USB adapters."""
 
