@@ -134,6 +134,12 @@ def test_a_setup_that_exits_with_code_70_is_no_failure_of_distcheck(launched, ju
     assert judge(launched(node3=fate | {"outcome": "reported"}), "launch").findings == ()
 
 
+def test_a_version_that_does_not_understand_its_assignment_is_incompatible_and_not_broken(launched, judge):
+    fate = UNREADABLE | {"exit_code": 70, "words": BROKEN_WORDS}
+    diagnosis = judge(launched(node3=fate), "launch", "ranks")
+    assert [(f.rule, f.nodes) for f in diagnosis.findings] == [("launch-probe-unreadable", ("node3",))]
+
+
 def test_probes_that_srun_ends_after_a_failure_of_distcheck_are_not_blamed(launched, judge):
     lost, broken = {"outcome": "ended"}, {"outcome": "ended", "exit_code": 70, "words": BROKEN_WORDS}
     srun = {"engine": "slurm", "command": ("srun",), "exit_code": 70}
