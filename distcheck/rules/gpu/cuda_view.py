@@ -72,8 +72,9 @@ def shown(job: Job) -> tuple[Shown, ...]:
                 if not isinstance(view, CudaView) or view.error:
                     continue
                 uuids = tuple([device.uuid for device in view.devices])
-                known = all(gpu.uuid and (gpu.uuid in expected or gpu.pci or not by_address) for gpu in view.devices)
-                if uuids != expected and known:
+                if uuids != expected and all(
+                    gpu.uuid and (gpu.uuid in expected or gpu.pci or not by_address) for gpu in view.devices
+                ):
                     found.append(Shown(node, own, rank, uuids, expected))
     return tuple(found)
 
