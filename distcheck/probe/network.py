@@ -32,7 +32,10 @@ def resolve_within(name: str, seconds: float) -> Resolution | Missing:
     """Resolve a name once, for at most so many seconds: without a server that answers it takes half a minute."""
     found: list[Resolution | Missing] = []
     thread = threading.Thread(target=lambda: found.append(resolve(name)), daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # no further thread may start; what waits for this process ends a call that blocks
+        return resolve(name)
     thread.join(seconds)
     return found[0] if found else unanswered(seconds)
 

@@ -81,7 +81,8 @@ class Watchdog:
 def armed(at: float, code: int) -> Iterator[Watchdog]:
     """Run the body under a watchdog that ends the process at `at` with this exit code."""
     dog = Watchdog(at, code)
-    threading.Thread(target=dog._watch, name="distcheck-watchdog", daemon=True).start()  # noqa: SLF001 its own class
+    with contextlib.suppress(RuntimeError):  # without a free thread the kernel's timer ends the process
+        threading.Thread(target=dog._watch, name="distcheck-watchdog", daemon=True).start()  # noqa: SLF001 its own class
     # An ignored SIGALRM would not end the process; COMMAND gets the old disposition back.
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     dog.arm_the_kernel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from distcheck.facts.asked import Asked
@@ -10,6 +11,7 @@ from distcheck.facts.placement import Placement
 from distcheck.probe import network
 from distcheck.run import entry
 from distcheck.run.request import Request
+from distcheck.run.watchdog import armed
 
 
 def ended(name):
@@ -29,6 +31,16 @@ def ended(name):
 
 def test_a_resolver_that_answers_leads_to_no_finding():
     result, errors = ended("127.0.0.1")
+    assert (result.exit_code, errors) == (0, [])
+
+
+def test_no_further_thread_may_start_and_the_run_goes_on(monkeypatch):
+    def refused(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with armed(time.monotonic() + 60, 20):
+        result, errors = ended("127.0.0.1")
     assert (result.exit_code, errors) == (0, [])
 
 
