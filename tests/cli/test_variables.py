@@ -23,6 +23,11 @@ def test_a_misspelt_variable_is_named_with_the_right_one(capsys, name, meant):
     assert capsys.readouterr().err == f"distcheck: warning: {name} has no effect; did you mean {meant}?\n"
 
 
+def test_a_name_s_control_characters_are_escaped(capsys):
+    warn_of_misspelt({"DISTCHECK_TIMEOUT\x1b": "5"})
+    assert capsys.readouterr().err.startswith(r"distcheck: warning: DISTCHECK_TIMEOUT\x1b has no effect; ")
+
+
 @pytest.mark.parametrize(
     "name",
     [
