@@ -213,7 +213,7 @@ def test_env_without_options_loads_nothing_that_only_other_runs_need():
     )
     assert {"distcheck.run.entry", "distcheck.report.text", "tabulate"} <= loaded  # it went to its end
     assert not loaded & {"pydantic", "rich", "torch", "asyncio", "jinja2", "psutil", "pynvml", "multiprocessing",
-                         "distcheck.run.driver", "distcheck.run.node", "distcheck.probe.gpu"}  # fmt: skip
+                         "json", "distcheck.run.driver", "distcheck.run.node", "distcheck.probe.gpu"}  # fmt: skip
 
 
 @pytest.mark.process

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,8 @@ def bar(share: float) -> str:
 
 def ascii_only(text: str) -> str:
     """Return text in ASCII; what has no equivalent is escaped as in JSON, so that JSON stays what it is."""
+    import json
+
     return _OTHERS.sub(lambda match: json.dumps(match[0])[1:-1], text.translate(_ASCII).translate(_PARTS))
 
 
