@@ -269,7 +269,7 @@ def _removes_ipc(root: Path, uid: int) -> bool:
     if not (root / "run/systemd/users").is_dir() or not _FIRST_USER <= uid < _NOBODY:
         return False
     folders = [root / top / "systemd" for top in ("usr/lib", "usr/local/lib", "run", "etc")]
-    main_files = [file for folder in folders if (file := folder / "logind.conf").exists()]
+    main_files = [file for folder in folders if os.access(file := folder / "logind.conf", os.R_OK)]
     drop_ins = {file.name: file for folder in folders for file in sorted((folder / "logind.conf.d").glob("*.conf"))}
     shown = [value for file in main_files for used, value in _remove_ipc(file) if not used]
     chosen = [

@@ -185,6 +185,19 @@ def test_logind_removes_the_files_of_ordinary_users_by_its_configuration(machine
     assert machine.state().removes_ipc is removed
 
 
+def test_a_folder_of_logind_that_may_not_be_entered_costs_no_other_fact(machine, monkeypatch):
+    def denied(*_):
+        raise PermissionError(13, "Permission denied")
+
+    machine.file("run/systemd/users/1", "")
+    machine.file("etc/systemd/logind.conf", "[Login]\nRemoveIPC=yes\n")
+    monkeypatch.setattr(health.os, "getuid", lambda: 1000)
+    for name in ("exists", "read_text"):
+        of_all = getattr(Path, name)
+        monkeypatch.setattr(Path, name, lambda p, *w, f=of_all: denied() if p.name == "logind.conf" else f(p, *w))
+    assert machine.state().removes_ipc is False
+
+
 @pytest.mark.parametrize("file", ["proc/meminfo", "proc/loadavg", "proc/sys/kernel/pid_max"])
 def test_a_file_that_cannot_be_read_is_the_reason(machine, file):
     machine.file(file, "nothing\n")
