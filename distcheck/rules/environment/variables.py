@@ -82,7 +82,7 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         if launcher == "slurm":
             yield from _only_launcher_variables(job, ranks, names)
             continue
-        raises = torch_would_raise(first)
+        raises = torch_would_raise(first, names)
         commands: tuple[str, ...] = (
             "torchrun --standalone --nproc-per-node=2 train.py",
             f"export RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port(job) or PORT}",
@@ -150,7 +150,7 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
             "launcher": table.launcher,
             table.rank: first.environment.get(table.rank, ""),
             table.world_size: first.environment.get(table.world_size, ""),
-            "torch": torch_would_raise(first),
+            "torch": torch_would_raise(first, names),
         }
         | ({"distcheck met at": at} if where.master_derived and met else {}),
     )

@@ -67,6 +67,13 @@ def test_options_replace_variables(bare, change, found):
     assert found(change.rank(bare, 0, placement=place({}, given))) == ({}, 0)
 
 
+def test_torch_stops_at_the_first_variable_that_no_option_sets(bare, change, found):
+    given = Placement(rank=0, world_size=1, local_rank=0)
+    findings, _ = found(change.rank(bare, 0, placement=place({}, given)))
+    assert findings["env-rank-unset"].evidence["unset"] == ["MASTER_ADDR", "MASTER_PORT"]
+    assert "'environment variable MASTER_ADDR expected, but not set'" in findings["env-rank-unset"].message
+
+
 def test_one_missing_variable_is_the_only_one_named(job_of, change, found):
     findings, exit_code = found(change.environment(job_of(), 1, WORLD_SIZE=None))
     assert exit_code == 30
