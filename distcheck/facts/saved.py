@@ -227,13 +227,14 @@ def _are_apart(met: Sequence[Job]) -> bool:
 
     A part lacks ranks, and no rank of a node is in two of them.
     """
+    if len(_runs(met)) < 2:
+        return False
     places: dict[tuple[int | None, str], str] = {}
     for job in met:
         for rank in job.ranks:
             if places.setdefault((rank.placement.rank, job.node_of(rank).key), job.run) != job.run:
                 return True
-    whole = any(0 < (job.world_size or 0) <= len({r.placement.rank for r in job.ranks}) for job in met)
-    return whole and len(_runs(met)) > 1
+    return any(0 < (job.world_size or 0) <= len({r.placement.rank for r in job.ranks}) for job in met)
 
 
 def merge(jobs: Sequence[Job]) -> Job:
