@@ -14,7 +14,7 @@ from distcheck.cli.options import ReportOptions
 from distcheck.cli.publish import REMEDY, as_shown, check_writable, print_to, publish
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError
-from distcheck.facts.job import Collectives
+from distcheck.facts.job import Collectives, Job
 
 _HISTORY_SECONDS = 60.0
 """A large history on a slow network file system takes this long to read, at most."""
@@ -37,10 +37,10 @@ def report(
         return
     if not files:
         raise UsageError("report: no input; give the files or the directory that --save wrote")
+    before = None if options.baseline is None else _baseline(options.baseline)
     check_writable(options, saved.find([*files, *filter(None, [options.baseline])]))
     job = saved.load_launch(files)
     asked = job.asked
-    before = None if options.baseline is None else saved.load_launch([options.baseline])
     if before is not None and isinstance(before.collectives, Collectives) and before.collectives.measurements:
         from distcheck.expectation.baseline import of
 
@@ -56,6 +56,15 @@ def report(
         compared = comparison(Earlier(str(options.baseline), before, judge(before)), job, diagnosis)
     code = diagnosis.verdict.exit_code
     raise typer.Exit(publish(job, diagnosis, code, options, to_stderr=False, comparison=compared))
+
+
+def _baseline(path: Path) -> Job:
+    from distcheck.facts import saved
+
+    try:
+        return saved.load_launch([path])
+    except UsageError as error:
+        raise UsageError(f"--baseline {error}") from error
 
 
 def _show_history(folder: Path, options: ReportOptions, files: list[Path] | None) -> None:

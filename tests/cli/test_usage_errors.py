@@ -60,6 +60,8 @@ USAGE = [
     (["report"], "report", "--save"),
     (["report", "/nonexistent/job.json"], "/nonexistent/job.json", "--save"),
     (["report", "/etc/passwd"], "/etc/passwd", "--save"),
+    (["report", "job.json", "--baseline", "/nonexistent/b"], "--baseline /nonexistent/b", "--save"),
+    (["report", "job.json", "--baseline", "."], "--baseline . contains no .json file", "--save"),
     (["report", ""], "FILE|DIR ''", "drop FILE|DIR"),
     (["report", "job.json", ""], "FILE|DIR ''", "drop FILE|DIR"),
     (["explain", "env-rank-unsett"], "env-rank-unsett", "env-rank-unset"),
