@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sized
@@ -17,6 +16,7 @@ from distcheck.facts.node import TorchBuild
 from distcheck.facts.past_run import SCHEMA, Noted, PastRun
 from distcheck.probe import history
 from distcheck.rules.diagnose import Diagnosis
+from distcheck.run.progress import warn
 
 SECONDS = 3.0
 """The most that reading or writing may take, and `_SECONDS_PER_NODE` more: a file on a network takes milliseconds."""
@@ -48,8 +48,7 @@ async def add(folder: str, job: Job, diagnosis: Diagnosis, seconds: float) -> No
         new = lines(job, diagnosis, time.time())
         problem = await history.append(folder, new, min(_most(new), seconds))
     if problem:
-        text = f"distcheck: warning: --history: this run is not recorded for every node: {problem}"
-        print(text, file=sys.stderr, flush=True)  # noqa: T201 warnings belong to stderr
+        warn(f"--history: this run is not recorded for every node: {problem}")
 
 
 def _most(nodes: Sized) -> float:

@@ -85,6 +85,12 @@ class Progress:
         self._view = None
 
 
+def warn(text: str) -> None:
+    """Print a warning, with --quiet too; if stderr is closed or full, the run goes on without."""
+    if sys.stderr is not None:
+        _write(f"distcheck: warning: {_printable(text)}\n")
+
+
 def line(view: StageView, now: float, deadline: float, columns: int) -> str:
     """Return a view as one line; if it is too long, the bar and what is awaited are cut."""
     tail = f"; deadline in {clock(deadline - now)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import time
 from types import SimpleNamespace
 
@@ -110,6 +111,18 @@ def test_a_run_that_did_not_meet_is_not_recorded_and_an_unreadable_folder_is_not
     asyncio.run(history.add("/h", job, Diagnosis((), (), Verdict("pass", 0)), 60))
     unread = "distcheck: warning: --history: this run is not recorded for every node: /h did not answer\n"
     assert capsys.readouterr().err == ("" if reason == "not met" else unread)
+
+
+@pytest.mark.parametrize("stderr", ["closed", "full"])
+def test_a_warning_that_cannot_be_printed_ends_no_run_and_is_not_on_stdout(monkeypatch, capsys, stderr):
+    job = msgspec.structs.replace(healthy_job(), history=Missing(reason="/h did not answer"))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", None if stderr == "closed" else SimpleNamespace(write=full, flush=full))
+    asyncio.run(history.add("/h", job, Diagnosis((), (), Verdict("pass", 0)), 60))
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.fixture
