@@ -28,18 +28,18 @@ _MOST_LAUNCHES = 4
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text file atomically, by a temporary file; write directly to devices.
+    """Write a text file in UTF-8 atomically, by a temporary file; write directly to devices.
 
     Raises:
         WriteError: it could not be written; the message says why.
     """
     try:
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            path.write_text(text)
+            path.write_text(text, "utf-8", "backslashreplace")
             return
         temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
         try:
-            with temporary.open("x") as file:
+            with temporary.open("x", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

@@ -140,3 +140,19 @@ def test_a_report_is_printed_where_stdout_is_not_utf_8(variables, kind):
     )
     assert done.returncode in (20, 30), done.stderr
     assert done.stdout.isascii() if kind == "text" else done.stdout.decode()
+
+
+@pytest.mark.parametrize("output", ["report.html", "/dev/stdout"])
+def test_a_report_is_in_utf_8_whatever_the_locale(tmp_path, output):
+    words = ["env", "--nproc", "1", "--format", "html", "--output", output, "--save", "job.json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "distcheck", *words],
+        env=os.environ | PLAIN[1] | {"NCCL_NOTE": "\xe9"},
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    report = done.stdout or (tmp_path / output).read_bytes()
+    assert "✓" in report.decode("utf-8")
+    assert "NCCL_NOTE" in (tmp_path / "job.json").read_text("utf-8")
