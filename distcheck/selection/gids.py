@@ -10,11 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from distcheck.facts.infiniband import Gid, HcaPort
 
 INDEX = "NCCL_IB_GID_INDEX"
+FAMILY = "NCCL_IB_ADDR_FAMILY"
+_VERSION = "NCCL_IB_ROCE_VERSION_NUM"
+_RANGE = "NCCL_IB_ADDR_RANGE"
+SETTINGS = (INDEX, FAMILY, _VERSION, _RANGE)
+"""What the choice of an entry depends on."""
 V2 = "RoCE v2"
 _NUMBER = re.compile(r"\s*([+-]?\d+)")
 
@@ -27,8 +33,13 @@ def number(settings: Mapping[str, str], name: str, default: int) -> int:
 
 def address(gid: Gid) -> IPv4Address | IPv6Address | None:
     """Return a GID's address: an IPv4 address if it is mapped, None for other text."""
+    return _parsed(gid.address)
+
+
+@lru_cache(1 << 16)
+def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     try:
-        whole = IPv6Address(gid.address)
+        whole = IPv6Address(text)
     except ValueError:
         return None
     return whole.ipv4_mapped or whole
@@ -45,8 +56,8 @@ def chosen(port: HcaPort, settings: Mapping[str, str]) -> int:
     index = number(settings, INDEX, -1)
     if index >= 0:
         return index
-    family = 6 if settings.get("NCCL_IB_ADDR_FAMILY") == "AF_INET6" else 4
-    version = "RoCE v1" if number(settings, "NCCL_IB_ROCE_VERSION_NUM", 2) == 1 else V2
+    family = 6 if settings.get(FAMILY) == "AF_INET6" else 4
+    version = "RoCE v1" if number(settings, _VERSION, 2) == 1 else V2
     index = 0
     for candidate in sorted(port.gids):
         if candidate and _better(port.gids.get(index), port.gids[candidate], family, version, settings):
@@ -55,7 +66,7 @@ def chosen(port: HcaPort, settings: Mapping[str, str]) -> int:
 
 
 def _better(now: Gid | None, other: Gid, family: int, version: str, settings: Mapping[str, str]) -> bool:
-    if _family(other) != family or not _in_range(other, family, settings.get("NCCL_IB_ADDR_RANGE", "")):
+    if _family(other) != family or not _in_range(other, family, settings.get(_RANGE, "")):
         return False
     if _family(now) != family:
         return True

@@ -18,20 +18,17 @@ from distcheck.rules.fabric.gid_choices import (
     readable,
     subnet_of,
     tables,
-    wants_ipv4,
     with_infiniband,
 )
-from distcheck.rules.fabric.lines import FabricPort, alone, not_read, ranks_of, setting, taken, views, where
+from distcheck.rules.fabric.lines import PKEY, FabricPort, alone, not_read, ranks_of, setting, taken, views, where
 from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.job.nccl_remedies import removal
 from distcheck.rules.wording import found, grouped, listed, named
 from distcheck.selection.gids import INDEX, V2, number, usable
-from distcheck.selection.nccl_settings import of_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PKEY = "NCCL_IB_PKEY"
 _FULL_MEMBER = 0x8000
 _KEY = 0x7FFF
 _SHOW = ("show_gids", "grep -r . /sys/class/infiniband/*/ports/*/gid_attrs/types 2>/dev/null")
@@ -54,13 +51,13 @@ def roce_gid_index_wrong(job: Job) -> Iterator[Outcome]:
     See: https://github.com/NVIDIA/nccl/issues/769
     """
     yield from not_read(job)
-    choices = [c for c in gid_choices(job, by_hand=True) if not elsewhere(c)]
+    choices = [c for c in gid_choices(job) if c.by_hand and not elsewhere(c)]
     for (what, severity), group in grouped(misfits(job, choices), lambda misfit: misfit[1:]).items():
         yield _index(job, [misfit.choice for misfit in group], what, severity)
 
 
 def _index(job: Job, choices: list[GidChoice], what: str, severity: Severity) -> Finding:
-    ranks = list({id(c.rank): c.rank for c in choices}.values())
+    ranks = list({id(rank): rank for c in choices for rank in c.ranks}.values())
     values = sorted({setting(job, rank, INDEX) for rank in ranks})
     return found(
         job,
@@ -94,8 +91,7 @@ def roce_port_in_other_namespace(job: Job) -> Iterator[Outcome]:
     """
     if alone(job):
         return
-    choices = [*gid_choices(job, by_hand=False), *gid_choices(job, by_hand=True)]
-    lines = ports_of([choice for choice in choices if elsewhere(choice)])
+    lines = ports_of([choice for choice in gid_choices(job) if elsewhere(choice)])
     far = {(line.node.key, line.name) for line in lines}
     near = {view.node.key for view in views(job) if any((i.node.key, i.name) not in far for i in taken(view))}
     for works, group in grouped(lines, lambda line: line.node.key in near).items():
@@ -134,8 +130,7 @@ def roce_no_ipv4_gid(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-addr-family
     """
-    choices = [c for c in gid_choices(job, by_hand=False) if wants_ipv4(job, c.rank) and readable(c.line)]
-    lines = ports_of(choices)
+    lines = ports_of([c for c in gid_choices(job) if not c.by_hand and c.ipv4 and readable(c.line)])
     good = {(line.node.key, line.name) for line in lines if ipv4_addresses(line)}
     names, nodes = {name for _, name in good}, {key for key, _ in good}
     bare = [line for line in lines if (line.node.key, line.name) not in good and line.name in names]
@@ -184,8 +179,8 @@ def roce_gid_subnet(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-addr-range
     """
     picks: dict[str, dict[str, tuple[GidChoice, str]]] = {}
-    for choice in gid_choices(job, by_hand=False):
-        net = subnet_of(choice.line, choice.gid)
+    for choice in gid_choices(job):
+        net = "" if choice.by_hand else subnet_of(choice.line, choice.gid)
         if net:
             picks.setdefault(choice.line.name, {})[choice.line.node.key] = (choice, net)
     odd: list[tuple[GidChoice, str, str]] = []
@@ -193,9 +188,9 @@ def roce_gid_subnet(job: Job) -> Iterator[Outcome]:
         nets = grouped(of_nodes.values(), lambda pick: pick[1])
         usual = max(nets, key=lambda net: len(nets[net]))
         for choice, net in of_nodes.values():
-            others = {subnet_of(choice.line, gid) for gid in choice.line.port.gids.values()}
-            if net != usual and len(nets[net]) == 1 and usual in others:
-                odd.append((choice, net, usual))
+            if net != usual and len(nets[net]) == 1:
+                others = {subnet_of(choice.line, gid) for gid in choice.line.port.gids.values()}
+                odd += [(choice, net, usual)] if usual in others else []
     for (net, usual), group in grouped(odd, lambda item: item[1:]).items():
         lines = [choice.line for choice, *_ in group]
         yield found(
@@ -265,11 +260,12 @@ def ib_pkey(job: Job) -> Iterator[Outcome]:
     """
     keys: dict[tuple[int, int | None], list[tuple[RankFacts, FabricPort]]] = {}
     for view in views(job):
-        for rank in view.ranks:
-            index = number(of_rank(job, rank), _PKEY, 0)
-            for line in taken(view):
-                if line.port.link_layer == "InfiniBand" and line.port.pkey_slots:
-                    keys.setdefault((index, line.port.partition_keys.get(index)), []).append((rank, line))
+        lines = [i for i in taken(view) if i.port.link_layer == "InfiniBand" and i.port.pkey_slots]
+        for values, ranks in view.alike:
+            index = number(values, PKEY, 0)
+            for line in lines:
+                pairs = keys.setdefault((index, line.port.partition_keys.get(index)), [])
+                pairs += [(rank, line) for rank in ranks]
     if alone(job) or not keys:
         return
     empty = [(index, pairs) for (index, key), pairs in keys.items() if key is None]
@@ -293,7 +289,7 @@ def _keys(job: Job, pairs: list[tuple[RankFacts, FabricPort]], what: str) -> Fin
         ranks,
         f"{named(job, ranks)}: {what.format(where(lines))}",
         Fix(
-            f"Set {_PKEY} to the index of the job's partition; have the administrator add the nodes to it.",
+            f"Set {PKEY} to the index of the job's partition; have the administrator add the nodes to it.",
             ("grep -v 0x0000 /sys/class/infiniband/*/ports/*/pkeys/*",),
         ),
         owner="admin",

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.infiniband import Gid
 from distcheck.facts.rank import RankFacts
-from distcheck.rules.fabric.lines import FabricPort, setting, taken, views
-from distcheck.rules.wording import grouped
-from distcheck.selection.gids import INDEX, V2, address, chosen, number, usable
+from distcheck.rules.fabric.lines import FabricPort, taken, views
+from distcheck.rules.wording import grouped, once
+from distcheck.selection.gids import FAMILY, INDEX, V2, address, chosen, number, usable
 from distcheck.selection.interfaces import subnet
-from distcheck.selection.nccl_settings import of_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,24 +23,18 @@ _MOST_ENTRIES = 8
 
 
 class GidChoice(NamedTuple):
-    """The GID that a rank's NCCL uses on a RoCE port."""
+    """The GID that NCCL uses on a RoCE port, for the ranks of a node with the same settings."""
 
-    rank: RankFacts
+    ranks: tuple[RankFacts, ...]
     line: FabricPort
-    place: int
-    """The index in the table."""
     gid: Gid | None
     """None: that entry is empty."""
-
-    @property
-    def kind(self) -> str:
-        """The kind of the entry: RoCE v2 IPv4, RoCE v1 IPv6, empty."""
-        if self.gid is None:
-            return "empty"
-        own = address(self.gid)
-        family = "an unknown address" if own is None else f"IPv{own.version}"
-        local = " link-local" if own is not None and own.is_link_local else ""
-        return f"{self.gid.kind or 'unknown type'} {family}{local}"
+    kind: str
+    """The kind of the entry: RoCE v2 IPv4, RoCE v1 IPv6, empty."""
+    by_hand: bool
+    """Whether the ranks set NCCL_IB_GID_INDEX."""
+    ipv4: bool
+    """Whether the ranks look for IPv4 addresses."""
 
     @property
     def routable(self) -> bool:
@@ -58,30 +51,40 @@ class Misfit(NamedTuple):
     severity: Severity
 
 
-def gid_choices(job: Job, *, by_hand: bool) -> list[GidChoice]:
-    """Return the GIDs of the RoCE ports in use: of ranks that set NCCL_IB_GID_INDEX, or of the others."""
+@once
+def gid_choices(job: Job) -> list[GidChoice]:
+    """Return the GIDs of the RoCE ports in use."""
     found = []
     for view in views(job):
-        for rank in view.ranks:
-            values = of_rank(job, rank)
-            if (number(values, INDEX, -1) >= 0) is by_hand:
-                for line in taken(view):
-                    if line.port.link_layer == "Ethernet" and line.port.gid_slots:
-                        index = chosen(line.port, values)
-                        found.append(GidChoice(rank, line, index, line.port.gids.get(index)))
+        lines = [i for i in taken(view) if i.port.link_layer == "Ethernet" and i.port.gid_slots]
+        for values, ranks in view.alike:
+            by_hand, ipv4 = number(values, INDEX, -1) >= 0, values.get(FAMILY) != "AF_INET6"
+            for line in lines:
+                gid = line.port.gids.get(chosen(line.port, values))
+                found.append(GidChoice(ranks, line, gid, _kind(gid), by_hand, ipv4))
     return found
+
+
+def _kind(gid: Gid | None) -> str:
+    if gid is None:
+        return "empty"
+    own = address(gid)
+    family = "an unknown address" if own is None else f"IPv{own.version}"
+    local = " link-local" if own is not None and own.is_link_local else ""
+    return f"{gid.kind or 'unknown type'} {family}{local}"
 
 
 def misfits(job: Job, choices: list[GidChoice]) -> Iterator[Misfit]:
     """Yield the GIDs that are empty, unlike those of the same port of other nodes, or not routable."""
     infiniband = with_infiniband(job)
-    working = {id(c.rank) for c in choices if c.routable or c.line.node.key in infiniband}
+    working = {id(c.ranks) for c in choices if c.routable or c.line.node.key in infiniband}
     for group in grouped(choices, lambda c: c.line.name).values():
         kinds = grouped([c for c in group if c.gid is not None], lambda c: c.kind)
-        usual = max(kinds, key=lambda kind: (len(kinds[kind]), kind.startswith(V2)), default="")
+        size = {kind: (sum(len(c.ranks) for c in alike), kind.startswith(V2)) for kind, alike in kinds.items()}
+        usual = max(size, key=size.__getitem__, default="")
         differ = len(kinds) > 1 and len({c.line.node.key for c in group}) > 1
         for choice in group:
-            works = id(choice.rank) in working
+            works = id(choice.ranks) in working
             if choice.gid is None:
                 yield Misfit(choice, "has no GID on {}", "error" if not works else "warning" if kinds else "info")
             elif differ and choice.kind != usual:
@@ -109,11 +112,6 @@ def tables(lines: Sequence[FabricPort]) -> dict[str, list[str]]:
         return [f"{index}: {address(gid)} {gid.kind} {gid.interface}".rstrip() for index, gid in first]
 
     return {f"{line.node.name} {line.name}": table(line) for line in lines[:_MOST_ENTRIES]}
-
-
-def wants_ipv4(job: Job, rank: RankFacts) -> bool:
-    """Return whether a rank's NCCL looks for IPv4 addresses."""
-    return setting(job, rank, "NCCL_IB_ADDR_FAMILY") != "AF_INET6"
 
 
 def readable(line: FabricPort) -> bool:

@@ -14,7 +14,6 @@ from distcheck.rules.fabric.lines import (
     by_name,
     not_read,
     ranks_of,
-    setting,
     shown,
     taken,
     uses_nccl,
@@ -56,12 +55,12 @@ def ib_hca_no_match(job: Job) -> Iterator[Outcome]:
     useless: dict[str, list[View]] = {}
     for view in views(job):
         active = [line for line in _all(view) if line.own and line.active]
-        for value in dict.fromkeys(setting(job, rank, HCA) for rank in view.ranks) if active else ():
+        for value in view.lists if active else ():
             if value:
                 some = any(allows(value, i.hca.name, i.port.number) for i in active)
                 (unknown if some else useless).setdefault(value, []).append(view)
     for value, where_set in useless.items():
-        ranks = [rank for view in where_set for rank in view.ranks if setting(job, rank, HCA) == value]
+        ranks = [rank for view in where_set for rank in view.lists[value]]
         active = [line for view in where_set for line in _all(view) if line.own and line.active]
         yield found(
             job,
@@ -74,7 +73,7 @@ def ib_hca_no_match(job: Job) -> Iterator[Outcome]:
     for value, where_set in unknown.items():
         odd = [item for item in items_of(value) if not any(_hit(value, item, name) for name in names)]
         if odd:
-            ranks = [rank for view in where_set for rank in view.ranks if setting(job, rank, HCA) == value]
+            ranks = [rank for view in where_set for rank in view.lists[value]]
             blank = next((item for item in odd if item != item.strip() and item.strip() in names), "")
             why = "the blank belongs to the name" if blank else "no node has such an adapter"
             yield found(
@@ -112,19 +111,17 @@ def ib_hca_prefix_trap(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     """
-    for value, group in grouped(
-        [(setting(job, rank, HCA), view, rank) for view in views(job) for rank in view.ranks], lambda item: item[0]
-    ).items():
+    for value, pairs in grouped([(v, view) for view in views(job) for v in view.lists], lambda item: item[0]).items():
         if value.removeprefix("^").startswith("="):
             continue
         items = items_of(value)
-        lines = {line.hca.name for _, view, _ in group for line in _all(view) if line.active and line.own}
+        lines = {line.hca.name for _, view in pairs for line in _all(view) if line.active and line.own}
         others = sorted(lines.difference(items))
         caught = {item: [name for name in others if name.startswith(item)] for item in items if item in lines}
         surplus = {item: names for item, names in caught.items() if names}
         if surplus:
             item, names = next(iter(surplus.items()))
-            ranks = [rank for *_, rank in group]
+            ranks = [rank for _, view in pairs for rank in view.lists[value]]
             sign = "^" if value.startswith("^") else ""
             yield found(
                 job,
@@ -207,7 +204,7 @@ def ib_hcas_differ(job: Job) -> Iterator[Outcome]:
     if alone(job) or not uses_nccl(job):
         return
     seen = [view for view in views(job) if not view.adapters.unread]
-    ports = {view.node.key: _allowed(job, view) for view in seen}
+    ports = {view.node.key: _allowed(view) for view in seen}
     most = max(map(len, ports.values()), default=0)
     few = [view for view in seen if len(ports[view.node.key]) < most]
     if 2 * len(few) > len(ports):
@@ -218,11 +215,10 @@ def ib_hcas_differ(job: Job) -> Iterator[Outcome]:
         yield _fewer(job, group, count, most)
 
 
-def _allowed(job: Job, view: View) -> tuple[str, ...]:
+def _allowed(view: View) -> tuple[str, ...]:
     """Return the ports that NCCL_IB_HCA allows a rank of a node, of the rank with the most."""
-    values = dict.fromkeys(setting(job, rank, HCA) for rank in view.ranks)
     own = [line for line in view.lines if line.own]
-    return max((tuple(i.name for i in own if allows(v, i.hca.name, i.port.number)) for v in values), key=len)
+    return max((tuple(i.name for i in own if allows(v, i.hca.name, i.port.number)) for v in view.lists), key=len)
 
 
 def _fewer(job: Job, group: list[View], count: int, most: int) -> Finding:
@@ -244,6 +240,6 @@ def _fewer(job: Job, group: list[View], count: int, most: int) -> Finding:
         owner="admin",
         evidence={
             listed([view.node.name for view in alike_nodes]): list(ports[:16])
-            for ports, alike_nodes in list(grouped(views(job), lambda v: _allowed(job, v)).items())[:16]
+            for ports, alike_nodes in list(grouped(views(job), _allowed).items())[:16]
         },
     )

@@ -10,12 +10,17 @@ from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import NotChecked
+from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.wording import grouped, listed, once
+from distcheck.selection import gids
 from distcheck.selection.adapters import HCA, allows, off
 from distcheck.selection.nccl_settings import of_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+
+PKEY = "NCCL_IB_PKEY"
+_SETTINGS = (HCA, *gids.SETTINGS, PKEY)
 
 
 class FabricPort(NamedTuple):
@@ -49,6 +54,16 @@ class View(NamedTuple):
     adapters: Infiniband
     lines: tuple[FabricPort, ...]
     """The ports that the ranks' NCCL_IB_HCA allows, in any state."""
+    alike: tuple[tuple[Mapping[str, str], tuple[RankFacts, ...]], ...]
+    """The ranks by what they set of `_SETTINGS`."""
+
+    @property
+    def lists(self) -> dict[str, list[RankFacts]]:
+        """The ranks by NCCL_IB_HCA, '' if it is not set."""
+        found: dict[str, list[RankFacts]] = {}
+        for values, ranks in self.alike:
+            found.setdefault(values.get(HCA, ""), []).extend(ranks)
+        return found
 
 
 def alone(job: Job) -> bool:
@@ -69,16 +84,24 @@ def views(job: Job) -> tuple[View, ...]:
     """Return the nodes that use RDMA adapters, or would if they had any."""
     if not uses_nccl(job):
         return ()
+
+    def read(rank: RankFacts) -> tuple[tuple[str, str], ...] | None:
+        values = of_rank(job, rank)
+        return None if off(values) else tuple((name, values[name]) for name in _SETTINGS if name in values)
+
+    settings = {id(rank): own for own, ranks in ranks_by(job, read).items() for rank in ranks}
     found = []
     for node in job.nodes:
         if not isinstance(node.infiniband, Infiniband):
             continue
-        ranks = tuple(rank for rank in job.ranks_on(node) if not off(of_rank(job, rank)))
+        ranks = tuple(rank for rank in job.ranks_on(node) if id(rank) in settings)
         if ranks:
-            values = {setting(job, rank, HCA) for rank in ranks}
+            groups = grouped(ranks, lambda rank: settings[id(rank)])
+            alike = tuple((dict(own), tuple(several)) for own, several in groups.items())
+            lists = {own.get(HCA, "") for own, _ in alike}
             lines = tuple(FabricPort(node, hca, port) for hca in node.infiniband.hcas for port in hca.ports)
-            allowed = tuple(i for i in lines if any(allows(v, i.hca.name, i.port.number) for v in values))
-            found.append(View(node, ranks, node.infiniband, allowed))
+            allowed = tuple(i for i in lines if any(allows(v, i.hca.name, i.port.number) for v in lists))
+            found.append(View(node, ranks, node.infiniband, allowed, alike))
     return tuple(found)
 
 

@@ -9,6 +9,7 @@ from hcas import V1, V2, infiniband, ipv4, roce
 from distcheck.facts.base import Missing
 from distcheck.facts.infiniband import Gid, HcaPort
 from distcheck.facts.network import Interface, Link, NetworkFacts
+from distcheck.rules.fabric import gid_choices
 from distcheck.selection import gids
 
 NODE2 = ((2, 3), ("node2",))
@@ -85,6 +86,14 @@ def test_the_kinds_of_ports_with_different_names_are_not_compared(fabric, told):
     ]
     mixed = fabric([roce(), six], [roce(), six], [six._replace(name="mlx5_0"), six], NCCL_IB_GID_INDEX="3")
     assert told(mixed) == [("roce-gid-index-wrong", "error", (4, 5), ("node3",))]
+
+
+@pytest.mark.parametrize("variables", [{}, {"NCCL_IB_GID_INDEX": "3"}])
+def test_the_entry_of_a_port_is_looked_up_once_for_all_ranks_of_a_node(fabric, told, monkeypatch, variables):
+    looked = []
+    monkeypatch.setattr(gid_choices, "chosen", lambda port, values: looked.append(port) or gids.chosen(port, values))
+    assert told(fabric(*nodes({}, {}, {}), **variables)) == []
+    assert len(looked) == 3
 
 
 @pytest.mark.parametrize("index", ["0", "1", "2"])
