@@ -23,7 +23,7 @@ from distcheck.rules.fabric.lines import (
 from distcheck.rules.finding import Fix, Severity
 from distcheck.rules.job.nccl_remedies import removal
 from distcheck.rules.nccl.settings import alike
-from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of
+from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of, once
 from distcheck.selection.adapters import HCA, allows, items_of
 
 if TYPE_CHECKING:
@@ -51,11 +51,12 @@ def ib_hca_no_match(job: Job) -> Iterator[Outcome]:
     """
     yield from not_read(job)
     names = {hca.name for view in views(job) for hca in view.adapters.hcas}
+    lost = {view.node.key for view in _lacking(job) if not _allowed(view)}  # ib-hcas-differ reports them
     unknown: dict[str, list[View]] = {}
     useless: dict[str, list[View]] = {}
     for view in views(job):
         active = [line for line in _all(view) if line.own and line.active]
-        for value in view.lists if active else ():
+        for value in view.lists if active and view.node.key not in lost else ():
             if value:
                 some = any(allows(value, i.hca.name, i.port.number) for i in active)
                 (unknown if some else useless).setdefault(value, []).append(view)
@@ -194,25 +195,37 @@ def ib_hcas_differ(job: Job) -> Iterator[Outcome]:
     adapter that fell off the bus, a driver that is not loaded, and a container without them look the same.
 
     Found by the number of ports, in any state, that NCCL_IB_HCA allows a rank of each node. It is an error for nodes
-    without any, and with NCCL_IGNORE_NET_MISMATCH=0.
+    without any, and with NCCL_IGNORE_NET_MISMATCH=0. A node that has active ports, of which NCCL_IB_HCA allows none, is
+    reported here only if it lacks ports that the other nodes have; else ib-hca-no-match reports the list.
 
     Fix: ``ls /sys/class/infiniband``, ``lspci | grep -i mellanox``, ``sudo dmesg | grep mlx5`` on that node.
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     See: https://github.com/NVIDIA/nccl/issues/2428
     """
+    most = max((len(_allowed(view)) for view in views(job) if not view.adapters.unread), default=0)
+    for count, group in grouped(_lacking(job), lambda view: len(_allowed(view))).items():
+        yield _fewer(job, group, count, most)
+
+
+@once
+def _lacking(job: Job) -> tuple[View, ...]:
+    """Return the nodes with fewer ports for NCCL than the others, unless only their NCCL_IB_HCA is at fault."""
     if alone(job) or not uses_nccl(job):
-        return
+        return ()
     seen = [view for view in views(job) if not view.adapters.unread]
     ports = {view.node.key: _allowed(view) for view in seen}
     most = max(map(len, ports.values()), default=0)
     few = [view for view in seen if len(ports[view.node.key]) < most]
     if 2 * len(few) > len(ports):
-        return  # nodes of several kinds
-    # Where the list matches none of the active ports, ib-hca-no-match reports the list.
-    lacking = [view for view in few if ports[view.node.key] or not any(i.own and i.active for i in _all(view))]
-    for count, group in grouped(lacking, lambda view: len(ports[view.node.key])).items():
-        yield _fewer(job, group, count, most)
+        return ()  # nodes of several kinds
+    whole = {line.name for view in seen if len(ports[view.node.key]) == most for line in _all(view) if line.own}
+
+    def lacks(view: View) -> bool:
+        own = [line for line in _all(view) if line.own]
+        return bool(ports[view.node.key]) or not any(i.active for i in own) or {i.name for i in own} < whole
+
+    return tuple(view for view in few if lacks(view))
 
 
 def _allowed(view: View) -> tuple[str, ...]:
@@ -226,10 +239,11 @@ def _fewer(job: Job, group: list[View], count: int, most: int) -> Finding:
         ranks.value("NCCL_IGNORE_NET_MISMATCH") and not ranks.number("NCCL_IGNORE_NET_MISMATCH") for ranks in alike(job)
     )
     ranks = [rank for view in group for rank in view.ranks]
+    of_some = "" if count or not any(line.own for line in _all(group[0])) else f" that {HCA} allows"
     return found(
         job,
         ranks,
-        f"{listed(nodes_of(job, ranks))}: {count or 'no'} InfiniBand or RoCE ports; other nodes have {most}",
+        f"{listed(nodes_of(job, ranks))}: {count or 'no'} InfiniBand or RoCE ports{of_some}; other nodes have {most}",
         Fix(
             "Look for an adapter that is missing on the bus, or a driver that is not loaded; in a container, for the "
             "network namespace's own devices.",

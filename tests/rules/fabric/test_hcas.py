@@ -92,6 +92,15 @@ def test_an_adapter_that_nccl_ib_hca_excludes_is_not_counted(fabric, told, judge
     assert fewer.evidence["node1 and node3"] == ["mlx5_0:1", "mlx5_1:1", "mlx5_10:1", "mlx5_11:1"]
 
 
+@pytest.mark.parametrize("value", ["^mlx5_0", "=mlx5_1,mlx5_10"])
+def test_a_node_that_lost_the_adapters_that_the_list_allows_is_reported_and_not_the_list(fabric, told, message, value):
+    job = fabric(RAILS[:3], RAILS[:1], RAILS[:3], NCCL_IB_HCA=value)
+    assert told(job) == [("ib-hcas-differ", "error", *NODE2)]
+    assert message(job) == "node2: no InfiniBand or RoCE ports that NCCL_IB_HCA allows; other nodes have 2"
+    other = [infiniband("ibp0s0")]
+    assert told(fabric(RAILS, other, RAILS, NCCL_IB_HCA="mlx5")) == [("ib-hca-no-match", "error", *NODE2)]
+
+
 def test_ranks_with_one_adapter_each_are_compared_by_rank(fabric, told, change):
     job = fabric(RAILS, RAILS)
     for place, rail in ((0, "=mlx5_0"), (1, "=mlx5_1"), (2, "=mlx5_0"), (3, "=mlx5_0")):
