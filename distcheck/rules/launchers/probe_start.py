@@ -154,8 +154,9 @@ def launch_probe_failed(job: Job) -> Iterator[Outcome]:
     """
     for launched, ended_nodes in nodes_with(job, "ended"):
         failed = [n for n in ended_nodes if not own_failure(n)]
-        nodes = [n for n in failed if not ended_with_others(launched, n)]
-        others = [n for n in failed if n not in nodes]
+        others = ended_with_others(launched, failed)
+        explained = {n.name for n in others}
+        nodes = [n for n in failed if n.name not in explained]
         if others:
             yield NotChecked(
                 ranks=tuple(rank for n in others for rank in n.ranks),

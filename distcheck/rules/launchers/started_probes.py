@@ -31,12 +31,14 @@ def no_probe_started(launched: Launched) -> bool:
                                              and n.exit_code is None for n in launched.nodes)  # fmt: skip
 
 
-def ended_with_others(launched: Launched, node: LaunchedNode) -> bool:
-    """Whether a probe ended because of a signal or because of another node."""
+def ended_with_others(launched: Launched, nodes: Sequence[LaunchedNode]) -> list[LaunchedNode]:
+    """Return those of these nodes whose probes ended because of a signal or because of another node."""
     if launched.interrupted:
-        return True
+        return [*nodes]
+    if launched.engine == "ssh" or not launched.exit_code:
+        return []
     culprit = any(n.outcome in {"no probe", "unreachable"} or own_failure(n) for n in launched.nodes)
-    return launched.engine != "ssh" and bool(launched.exit_code) and culprit and node.exit_code is None
+    return [n for n in nodes if culprit and n.exit_code is None]
 
 
 def nodes_with(job: Job, outcome: str) -> list[tuple[Launched, list[LaunchedNode]]]:

@@ -8,6 +8,8 @@ from distcheck.facts.job import Launched, LaunchedNode, LeftOut
 from distcheck.facts.network import Attempt
 from distcheck.report.document import document
 from distcheck.report.summary import advice
+from distcheck.rules.job.own_failures import own_failure
+from distcheck.rules.launchers import started_probes
 
 LOOKS = ("launch", "environment", "meeting")
 SSH = ("/opt/venv/bin/python", "-m", "distcheck.run.remote_probe")
@@ -146,6 +148,15 @@ def test_probes_that_srun_ends_after_a_failure_of_distcheck_are_not_blamed(launc
     diagnosis = judge(launched(**srun, node1=lost, node2=lost, node3=broken, node4=lost), "launch", "ranks")
     assert [(f.rule, f.nodes) for f in diagnosis.findings] == [("launch-probe-broken", ("node3",))]
     assert diagnosis.verdict.exit_code == 70
+
+
+def test_the_node_that_ended_the_others_is_searched_once(launched, judge, monkeypatch):
+    asked = []
+    monkeypatch.setattr(started_probes, "own_failure", lambda node: asked.append(node) or own_failure(node))
+    lost, broken = {"outcome": "ended"}, {"outcome": "ended", "exit_code": 70, "words": BROKEN_WORDS}
+    srun = {"engine": "slurm", "command": ("srun",), "exit_code": 70}
+    judge(launched(**srun, node1=lost, node2=lost, node3=lost, node4=broken), "launch")
+    assert len(asked) == 4
 
 
 def test_the_line_with_the_error_is_in_the_message(launched, judge):
