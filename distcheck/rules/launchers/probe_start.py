@@ -70,11 +70,9 @@ def launch_node_unreachable(job: Job) -> Iterator[Outcome]:
     for launched, nodes in nodes_with(job, "unreachable"):
         for group in alike(launched, nodes):
             names = tuple(n.name for n in group)
-            command = (
-                f"ssh {quote(names[0])} true"
-                if launched.engine == "ssh"
-                else f"sinfo -N -l -n {quote(','.join(names))}"
-            )
+            command = f"ssh {quote(names[0])} true"  # mpirun logs in by ssh, too
+            if launched.engine == "slurm":
+                command = f"sinfo -N -l -n {quote(','.join(names))}"
             yield about_nodes(
                 launched,
                 group,

@@ -210,6 +210,7 @@ def test_a_node_that_mpirun_cannot_reach_is_named_and_not_the_launch(launched, j
     diagnosis = judge(launched(**mpirun, node1=lost, node2=lost, node3=cut, node4=lost), "launch", "ranks")
     assert [(f.rule, f.nodes) for f in diagnosis.findings] == [("launch-node-unreachable", ("node3",))]
     assert "No route to host" in diagnosis.findings[0].message
+    assert diagnosis.findings[0].fix.commands == ("ssh node3 true",)
     assert diagnosis.verdict.exit_code == 20
 
 
