@@ -14,6 +14,7 @@ from distcheck.facts.pci import Pci
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.job.same_ranks import on_hosts
 from distcheck.rules.wording import brief, listed, numbers_of
 from distcheck.selection.adapters import served
 
@@ -158,13 +159,16 @@ def isolation_bad_link(job: Job) -> Iterator[Outcome]:
     for culprit in searched.culprits if searched else ():
         hosts = _hosts(job, culprit.nodes)
         if culprit.part == "link" and len(hosts) > 1:
-            a, *_, b = map(quote, hosts)
+            a, *_, b = hosts
             yield _found(
                 job,
                 culprit,
                 Fix(
                     "Check the path between the two nodes; to start now, exclude one of them.",
-                    (f"distcheck net --hosts {a},{b} --nproc 1", f"ssh {a} tracepath -n {quote(b)}"),
+                    (
+                        f"distcheck net{on_hosts(job, (a, b))} --nproc 1",
+                        f"ssh {quote(a)} tracepath -n {quote(quote(b))}",
+                    ),
                 ),
             )
 
@@ -229,7 +233,10 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
             nodes=suspects.nodes,
             message=brief(suspects.sentence, 300),
             evidence=_evidence(suspects.evidence),
-            fix=Fix("Test them with a working node.", ("distcheck isolate --hosts <these nodes and a spare one>",)),
+            fix=Fix(
+                "Test them with a working node: add its name to --hosts.",
+                (f"distcheck isolate{on_hosts(job, _hosts(job, suspects.nodes))}",),
+            ),
         )
     if searched.kind == "shared":
         yield Finding(

@@ -95,9 +95,7 @@ def _started_by_distcheck(job: Job, rank: RankFacts, nproc: str) -> str:
     gpus, launched = job.node_of(rank).gpus, job.launched
     if nproc == "gpu":  # it counts the GPUs of its own node only
         nproc = str(len(gpus.devices)) if launched and isinstance(gpus, Gpus) else "auto"
-    names = [node.name for node in launched.nodes] if launched and launched.engine == "ssh" else []
-    hosts = f"--hosts {shlex.quote(','.join(names))} " if names else ""
-    return f"distcheck {job.asked.command} {hosts}--nproc {nproc}"
+    return f"distcheck {job.asked.command} --nproc {nproc}"
 
 
 def restarted(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:

@@ -63,7 +63,7 @@ def other_port(job: Job, rank: RankFacts) -> tuple[str, ...]:
     if table and table.launcher in HAND_OVER and not job.asked.started_here:
         return (HAND_OVER[table.launcher].format(addr=quote(rank.placement.master_addr or first_host(job)), port=port),)
     if rank.placement.launcher == "distcheck" and job.launched is None:
-        return (f"distcheck {job.asked.command} --nproc {len(job.ranks)} --master-port {port}",)
+        return (f"distcheck {job.asked.command} --master-port {port}",)
     return (f"export MASTER_PORT={port}",)
 
 

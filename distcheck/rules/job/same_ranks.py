@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from shlex import quote
 
 import msgspec
@@ -12,27 +14,42 @@ from distcheck.rules.finding import Fix
 from distcheck.rules.wording import once
 from distcheck.selection.nodelist import folded
 
-_STARTS_RANKS = re.compile(r"(?:\w+=\S+ )*distcheck (?:bandwidth|gate|isolate|net)\b(?!.* --(?:hosts|nproc)\b)")
+_STARTS_RANKS = re.compile(r"(?:\w+=\S+ )*distcheck (?:bandwidth|env|gate|gpu|isolate|net)\b")
 
 
 def on_same_ranks(job: Job, fix: Fix) -> Fix:
     """Return a fix whose commands of distcheck have this run's --hosts and --nproc, unless they name others."""
-    options = _options(job)
-    if not options:
-        return fix
-    starts = [(command, _STARTS_RANKS.match(command)) for command in fix.commands]
-    commands = tuple(found[0] + options + command[found.end() :] if found else command for command, found in starts)
-    return msgspec.structs.replace(fix, commands=commands)
+    return msgspec.structs.replace(fix, commands=tuple(_completed(job, command) for command in fix.commands))
+
+
+def _completed(job: Job, command: str) -> str:
+    start = _STARTS_RANKS.match(command)
+    if start is None:
+        return command
+    hosts, nproc = _options(job)
+    rest = command[start.end() :]
+    return start[0] + ("" if " --hosts " in rest else hosts) + ("" if " --nproc " in rest else nproc) + rest
 
 
 @once
-def _options(job: Job) -> str:
-    """Return the options that choose nodes and ranks; '' where another launcher, or a default, chose them."""
+def _options(job: Job) -> tuple[str, str]:
+    """Return the options that choose nodes and ranks; each is '' where another launcher, or a default, chose them."""
     launched = job.launched
     if launched is None:
-        own = {rank.placement.launcher for rank in job.ranks} == {"distcheck"} and not job.asked.by_default
-        return f" --nproc {len(job.ranks)}" if own else ""
-    names = folded([node.name for node in launched.nodes])
-    hosts = {"ssh": f" --hosts {quote(names)}", "mpi": f" --launcher mpi --hosts {quote(names)}", "slurm": ""}
-    each = {len(node.ranks) for node in launched.nodes}
-    return hosts[launched.engine] + (f" --nproc {each.pop()}" if len(each) == 1 else "")
+        own = job.asked.started_here and not job.asked.by_default
+        return "", _nproc(set(Counter(rank.process for rank in job.ranks).values()) if own else set())
+    if launched.engine == "slurm" and len(job.processes) > len(job.nodes):
+        return "", ""  # srun starts a task for each rank
+    hosts = "" if launched.engine == "slurm" else on_hosts(job, [node.name for node in launched.nodes])
+    return hosts, _nproc({len(node.ranks) for node in launched.nodes})
+
+
+def _nproc(numbers: set[int]) -> str:
+    number = numbers.pop() if len(numbers) == 1 else 0
+    return f" --nproc {number}" if number else ""
+
+
+def on_hosts(job: Job, names: Sequence[str]) -> str:
+    """Return the options that start ranks on these nodes with the launcher of this run."""
+    engine = job.launched.engine if job.launched else "ssh"
+    return ("" if engine == "ssh" else f" --launcher {engine}") + f" --hosts {quote(folded(names))}"

@@ -240,11 +240,9 @@ def launch_node_left_out(job: Job) -> Iterator[Outcome]:
         return
     good = tuple(n.name for n in launched.nodes)
     names = quote(",".join(good))
-    each = {len(n.ranks) for n in launched.nodes}
-    nproc = f" --nproc {each.pop()}" if len(each) == 1 else ""
     commands = {
         "slurm": f"# add to srun: --nodelist={names} --nodes={len(good)}",
-        "ssh": f"distcheck {job.asked.command} --hosts {names}{nproc}",
+        "ssh": f"distcheck {job.asked.command}",
         "mpi": f"# add to mpirun: --host {names}",
     }
     for spare in job.left_out:

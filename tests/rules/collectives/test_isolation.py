@@ -120,7 +120,7 @@ def test_a_link_blames_neither_of_its_ends(searched, said):
     (finding,), _, code = said(searched(found(culprit("link", ("node2", "node3")))))
     assert (finding.rule, finding.scope, finding.ranks) == ("isolation-bad-link", "link", (2, 3, 4, 5))
     assert (finding.confirmed, code) == (False, 20)
-    assert "distcheck net --hosts node2,node3 --nproc 1" in finding.fix.commands
+    assert "distcheck net --hosts 'node[2-3]' --nproc 1" in finding.fix.commands
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,7 @@ def test_undecided_suspects_are_named(searched, said):
     suspects = Suspects(("node1", "node2"), (), "node1 and node2 fail together; a spare node would tell")
     (finding,), _, code = said(searched(Isolation("undecided", "unclear", undecided=(suspects,), rounds=2)))
     assert (finding.rule, finding.ranks, finding.nodes) == ("isolation-undecided", (0, 1, 2, 3), ("node1", "node2"))
+    assert finding.fix.commands == ("distcheck isolate --hosts 'node[1-2]'",)
     assert (finding.confirmed, code) == (False, 20)
 
 

@@ -20,8 +20,8 @@ def launched(engine, *ranks_of_nodes):
 def command(job_of, change):
     """Return how a command of a fix reads in a run of distcheck that started its ranks itself."""
 
-    def read(command, launched=None, launcher="distcheck", **asked):
-        job = change.job(change.asked(job_of(1, 4, launcher), **asked), launched=launched)
+    def read(command, launched=None, launcher="distcheck", nodes=1, **asked):
+        job = change.job(change.asked(job_of(nodes, 4, launcher), **asked), launched=launched)
         (found,) = on_same_ranks(job, Fix("Repeat it.", (command,))).commands
         return found
 
@@ -45,6 +45,22 @@ def test_ranks_that_distcheck_started_on_this_node_are_counted(command):
 def test_nodes_that_distcheck_started_are_named_as_its_launcher_takes_them(command, engine, options):
     job = launched(engine, (0, 1), (2, 3), (4, 5))
     assert command("distcheck net", job) == f"distcheck net{options}"
+
+
+def test_the_tasks_of_srun_are_left_to_srun(command):
+    assert command("distcheck net", launched("slurm", (0, 1, 2, 3)), launcher="slurm") == "distcheck net"
+    assert command("distcheck net", launched("ssh", (), ())) == "distcheck net --hosts 'node[1-2]'", "ranks unknown"
+
+
+def test_a_command_that_names_nodes_or_ranks_gets_what_it_lacks(command):
+    job = launched("mpi", (0, 1), (2, 3))
+    assert command("distcheck env --nproc 8", job) == "distcheck env --launcher mpi --hosts 'node[1-2]' --nproc 8"
+    assert command("distcheck isolate --hosts node1", job) == "distcheck isolate --nproc 2 --hosts node1"
+
+
+def test_each_task_of_another_launcher_starts_as_many_ranks_again(command):
+    two = {"nodes": 2, "launcher": "distcheck"}
+    assert command("distcheck gate -v", **two) == "distcheck gate --nproc 4 -v", "as under srun distcheck --nproc 4"
 
 
 def test_nodes_with_unequal_numbers_of_ranks_are_named_without_a_number(command):

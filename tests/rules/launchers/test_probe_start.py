@@ -226,7 +226,7 @@ def test_a_signal_blames_no_node(launched, judge, fate):
     ("engine", "command"),
     [
         ("slurm", "# add to srun: --nodelist=node1,node2,node3,node4 --nodes=4"),
-        ("ssh", "distcheck env --hosts node1,node2,node3,node4 --nproc 2"),
+        ("ssh", "distcheck env --hosts 'node[1-4]' --nproc 2"),
         ("mpi", "# add to mpirun: --host node1,node2,node3,node4"),
     ],
 )
