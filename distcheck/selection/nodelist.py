@@ -37,13 +37,17 @@ def expand(nodes: str) -> tuple[str, ...]:
 
 
 def folded(hosts: Sequence[str]) -> str:
-    """Return hosts as such a list in their own order: node1, node2, node5 is node[1-2,5]."""
+    """Return hosts as such a list in their own order: node1, node2, node5 is node[1-2,5].
+
+    Numbers in brackets ascend, because ClusterShell sorts them: node3, node1 is node3,node1.
+    """
     found: list[tuple[str, list[str]]] = []
     for host in hosts:
         stem = host.rstrip("0123456789")
         number = host[len(stem) :]
-        if number and found and found[-1][0] == stem:
-            found[-1][1].append(number)
+        there = found[-1][1] if found and found[-1][0] == stem else []
+        if number and there and _follows(number, there[-1]):
+            there.append(number)
         else:
             found.append((stem if number else host, [number] if number else []))
     return ",".join(
@@ -52,11 +56,16 @@ def folded(hosts: Sequence[str]) -> str:
     )
 
 
+def _follows(number: str, last: str) -> bool:
+    """Whether a number is larger than another one, and padded like it."""
+    return int(number) > int(last) and len(number) == len(f"{int(number):0{len(last)}}")
+
+
 def _ranges(numbers: Sequence[str]) -> str:
     pieces: list[list[str]] = []
     for number in numbers:
         last = pieces[-1][-1] if pieces else ""
-        if last and int(number) == int(last) + 1 and len(number) == len(f"{int(number):0{len(last)}}"):
+        if last and int(number) == int(last) + 1:
             pieces[-1][1:] = [number]
         else:
             pieces.append([number])

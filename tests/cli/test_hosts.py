@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from distcheck.cli import hosts
 from distcheck.cli.options import Options
 from distcheck.facts.errors import UsageError
+from distcheck.selection.nodelist import folded
 
 BATCH = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "node[1-4]", "SLURM_TASKS_PER_NODE": "5,1(x3)"}
 STEP = BATCH | {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}
@@ -84,6 +85,11 @@ def test_an_invalid_host_list_is_reported_with_its_value(text, remedy):
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9]{0,5}(-[a-z])?", fullmatch=True), min_size=1, max_size=8))
 def test_plain_names_are_kept_once_each(names):
     assert hosts.expand(",".join(names), "--hosts") == tuple(dict.fromkeys(names))
+
+
+@given(st.lists(st.from_regex(r"[ab]-?[0-9]{0,3}", fullmatch=True), min_size=1, max_size=8, unique=True))
+def test_hosts_that_a_fix_folds_are_the_same_in_the_same_order(names):
+    assert hosts.expand(folded(names), "--hosts") == tuple(names)
 
 
 @given(st.text(alphabet="ab19[]-,:. \t\\!&^%#\x00é", max_size=12))

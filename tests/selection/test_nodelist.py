@@ -100,9 +100,10 @@ def test_the_tasks_of_each_node_are_counted(tasks, counts):
     ("hosts", "text"),
     [
         (("node1", "node2", "node5"), "node[1-2,5]"),
-        (("node1", "node3", "node2"), "node[1,3,2]"),
+        (("node1", "node3", "node2"), "node[1,3],node2"),
         (("a09", "a10", "b1", "login"), "a[09-10],b1,login"),
-        (("n099", "n0100", "n9", "n10"), "n[099,0100,9-10]"),
+        (("n099", "n0100", "n9", "n10"), "n099,n0100,n[9-10]"),
+        (("a", "a1", "a2"), "a,a[1-2]"),
         (("gpu-a", "gpu-b"), "gpu-a,gpu-b"),
         (("rack1-node2",), "rack1-node2"),
         ((), ""),
