@@ -275,7 +275,7 @@ def _reads_well(value: Any) -> bool:
     return all(item is None or isinstance(item, str | int | float) for item in items)
 
 
-_PLACEHOLDER = re.compile(r"\.\.\.|…|/path/to/|<\w+>|\bHOST\w*|\b(?:VALUE|WATTS|JOB|POD|None)\b|(?<!\$)\{[a-z_]+\}")
+_PLACEHOLDER = re.compile(r"\.\.\.|…|/path/to/|<[\w ]+>|\bHOST\w*|\b(?:VALUE|WATTS|JOB|POD|None)\b|(?<!\$)\{[a-z_]+\}")
 
 
 def unpasteable(command: str, job: Job) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,8 @@ def redo(name: str, setting: Setting, value: str, old: str = "") -> str:
     """Return the command that gives a setting another value, or with `old` its right name."""
     if setting.origin == ENVIRONMENT:
         return (f"unset {shlex.quote(old)}; " if old else "") + f"export {name}={shlex.quote(value)}"
-    change = f"s|^{old or name}=.*|{name}={value}|"
+    text = re.sub(r"[\\&|]", r"\\\g<0>", value)  # which sed would interpret
+    change = f"s|^{old or name}=.*|{name}={text}|"
     return f"{_sudo(setting)}sed -i {shlex.quote(change)} {shlex.quote(setting.origin)}"
 
 

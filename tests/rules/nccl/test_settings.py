@@ -16,8 +16,10 @@ from distcheck.facts.job import Collectives
 from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.facts.rank import Installed, RankRun
+from distcheck.rules.job.nccl_remedies import redo
 from distcheck.rules.nccl.grammar import problem_of, without_algorithm
 from distcheck.rules.nccl.tables import current, known, suggestion, tables
+from distcheck.selection.nccl_settings import Setting
 
 FAMILIES = ("nccl_names", "nccl_values", "nccl_files", "nccl_differences", "nccl_leftovers", "torch_settings")
 
@@ -283,6 +285,14 @@ def test_a_difference_in_the_files_of_a_node_names_the_file(job, change, judge):
     assert (finding.severity, finding.ranks) == ("error", (3,))
     assert "NCCL_PROTO=Simple (in /etc/nccl.conf); the other 3 do not set NCCL_PROTO" in finding.message
     assert finding.fix.commands == ("sudo sed -i '/^NCCL_PROTO=/d' /etc/nccl.conf",)
+
+
+def test_a_value_in_a_file_becomes_the_others_value_whatever_sed_reads_in_it(tmp_path):
+    conf, value = tmp_path / "nccl.conf", r"/logs/a&b|c\d.%p"
+    conf.write_text("NCCL_DEBUG_FILE=/tmp/x\n")
+    command = redo("NCCL_DEBUG_FILE", Setting("/tmp/x", str(conf)), value)
+    subprocess.run(["sh", "-c", command], check=True)
+    assert conf.read_text() == f"NCCL_DEBUG_FILE={value}\n"
 
 
 def test_each_setting_that_differs_is_removed_where_it_is_set(job, change, judge):
