@@ -160,8 +160,8 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
     Found by comparing the links' reported speeds across the nodes, and by sending 2 MiB from node to node. A node is
     slow when every path to it, or every path from it, is at less than 20 % of the rate between the others, and stays
     below when its fastest path is measured again while the other nodes are idle. Where a long round trip decides how
-    long 2 MiB take, the rate is not judged. It is an info where NCCL uses InfiniBand or RoCE adapters on all nodes, and
-    none of this interface.
+    long 2 MiB take, the rate is not judged. It is an info finding where NCCL uses InfiniBand or RoCE adapters on all
+    nodes, and this interface belongs to none of them.
 
     Fix: check the cable and the switch port.
     """
