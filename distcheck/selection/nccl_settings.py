@@ -10,7 +10,6 @@ file) reads ~/.rccl.conf, by the user database, and /etc/rccl.conf.
 from __future__ import annotations
 
 import re
-from collections import ChainMap
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,6 +43,7 @@ class Setting(NamedTuple):
     """`ENVIRONMENT`, or the path of a file."""
 
 
+@lru_cache(256)
 def version(text: str) -> Version:
     """Return the numbers of a version, () if there are none: (2, 27, 3) of 2.27.3+cuda12.9."""
     match = re.match(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?", text)
@@ -83,7 +83,7 @@ def settings(environment: Mapping[str, str], files: Iterable[NcclFile]) -> dict[
 def of_rank(job: Job, rank: RankFacts) -> Mapping[str, str]:
     """Return a rank's variables and, below them, those of the configuration files that its NCCL reads."""
     files = job.process_of(rank).nccl_files
-    return ChainMap(rank.environment, _of_files(files, *library(job, rank))) if files else rank.environment
+    return _of_files(files, *library(job, rank)) | rank.environment if files else rank.environment
 
 
 def library(job: Job, rank: RankFacts) -> tuple[Version, bool]:
