@@ -142,6 +142,7 @@ def test_a_report_is_printed_where_stdout_is_not_utf_8(variables, kind):
     assert done.stdout.isascii() if kind == "text" else done.stdout.decode()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("output", ["report.html", "/dev/stdout"])
 def test_a_report_is_in_utf_8_whatever_the_locale(tmp_path, output):
     words = ["env", "--nproc", "1", "--format", "html", "--output", output, "--save", "job.json"]
