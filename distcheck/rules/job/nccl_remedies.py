@@ -17,7 +17,7 @@ def undo(name: str, setting: Setting) -> str:
     """Return the command that removes a setting."""
     if setting.origin == ENVIRONMENT:
         return f"unset {shlex.quote(name)}"
-    return f"{_sudo(setting)}sed -i {shlex.quote(f'/^{name}=/d')} {shlex.quote(setting.origin)}"
+    return _edit(setting.origin, f"/^{name}=/d")
 
 
 def removal(job: Job, rank: RankFacts, name: str) -> str:
@@ -31,10 +31,14 @@ def redo(name: str, setting: Setting, value: str, old: str = "") -> str:
     """Return the command that gives a setting another value, or with `old` its right name."""
     if setting.origin == ENVIRONMENT:
         return (f"unset {shlex.quote(old)}; " if old else "") + f"export {name}={shlex.quote(value)}"
-    text = re.sub(r"[\\&|]", r"\\\g<0>", value)  # which sed would interpret
-    change = f"s|^{old or name}=.*|{name}={text}|"
-    return f"{_sudo(setting)}sed -i {shlex.quote(change)} {shlex.quote(setting.origin)}"
+    return replace(setting.origin, f"^{old or name}=.*", f"{name}={value}")
 
 
-def _sudo(setting: Setting) -> str:
-    return "sudo " if setting.origin.startswith("/etc/") else ""
+def replace(path: str, pattern: str, line: str) -> str:
+    """Return the command that replaces what matches a pattern in the lines of a file."""
+    text = re.sub(r"[\\&|]", lambda found: f"\\{found[0]}", line)  # which sed would interpret
+    return _edit(path, f"s|{pattern}|{text}|")
+
+
+def _edit(path: str, change: str) -> str:
+    return f"{'sudo ' if path.startswith('/etc/') else ''}sed -i {shlex.quote(change)} {shlex.quote(path)}"

@@ -12,7 +12,7 @@ import msgspec
 from distcheck.facts.job import Job
 from distcheck.rules.finding import Fix
 from distcheck.rules.wording import once
-from distcheck.selection.nodelist import folded
+from distcheck.selection.nodelist import expand, folded
 
 _STARTS_RANKS = re.compile(r"(?:\w+=\S+ )*distcheck (?:bandwidth|env|gate|gpu|isolate|net)\b")
 
@@ -40,8 +40,10 @@ def _options(job: Job) -> tuple[str, str]:
         return "", _nproc(set(Counter(rank.process for rank in job.ranks).values()) if own else set())
     if launched.engine == "slurm" and len(job.processes) > len(job.nodes):
         return "", ""  # srun starts a task for each rank
-    hosts = "" if launched.engine == "slurm" else on_hosts(job, [node.name for node in launched.nodes])
-    return hosts, _nproc({len(node.ranks) for node in launched.nodes})
+    names = [node.name for node in launched.nodes]
+    allocated = job.ranks[0].environment.get("SLURM_JOB_NODELIST", "") if job.ranks else ""
+    whole = launched.engine == "slurm" and len(expand(allocated)) <= len(names)
+    return "" if whole else on_hosts(job, names), _nproc({len(node.ranks) for node in launched.nodes})
 
 
 def _nproc(numbers: set[int]) -> str:

@@ -10,7 +10,7 @@ from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_with
-from distcheck.rules.job.nccl_remedies import redo, undo
+from distcheck.rules.job.nccl_remedies import redo, replace, undo
 from distcheck.rules.nccl.settings import PREFIXES, alike, owner_of, untrimmed, uses_nccl, weigh
 from distcheck.rules.wording import brief, found, grouped, listed, named
 from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, pair
@@ -146,9 +146,7 @@ def _mended(line: str, path: str) -> str:
     match = _NAME.match(line)
     name = match[1] if match else ""
     value = re.split(r"\s#", line.partition("=")[2])[0].strip().strip("\"'")
-    sudo = "sudo " if path.startswith("/etc/") else ""
-    change = f"s|^.*{name}[ =].*$|{name}={value}|"
-    return f"{sudo}sed -i {shlex.quote(change)} {shlex.quote(path)}"
+    return replace(path, f"^.*{name}[ =].*$", f"{name}={value}")
 
 
 def _named(job: Job, variable: str) -> dict[tuple[NamedPath, Setting], list[RankFacts]]:

@@ -20,8 +20,9 @@ def launched(engine, *ranks_of_nodes):
 def command(job_of, change):
     """Return how a command of a fix reads in a run of distcheck that started its ranks itself."""
 
-    def read(command, launched=None, launcher="distcheck", nodes=1, **asked):
+    def read(command, launched=None, launcher="distcheck", nodes=1, variables=(), **asked):
         job = change.job(change.asked(job_of(nodes, 4, launcher), **asked), launched=launched)
+        job = change.environment(job, None, **dict(variables)) if variables else job
         (found,) = on_same_ranks(job, Fix("Repeat it.", (command,))).commands
         return found
 
@@ -45,6 +46,14 @@ def test_ranks_that_distcheck_started_on_this_node_are_counted(command):
 def test_nodes_that_distcheck_started_are_named_as_its_launcher_takes_them(command, engine, options):
     job = launched(engine, (0, 1), (2, 3), (4, 5))
     assert command("distcheck net", job) == f"distcheck net{options}"
+
+
+@pytest.mark.parametrize(
+    ("allocated", "hosts"), [("node[1-3]", " --launcher slurm --hosts 'node[1-2]'"), ("node[1-2]", "")]
+)
+def test_some_nodes_of_an_allocation_are_named(command, allocated, hosts):
+    said = command("distcheck net", launched("slurm", (0, 1), (2, 3)), variables={"SLURM_JOB_NODELIST": allocated})
+    assert said == f"distcheck net{hosts} --nproc 2"
 
 
 def test_the_tasks_of_srun_are_left_to_srun(command):

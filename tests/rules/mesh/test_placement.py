@@ -146,11 +146,11 @@ def test_nodes_of_two_domains_in_turn_need_another_order_of_nodes(racks, said):
     assert finding.rule == "mesh-rank-order"
     assert finding.ranks == tuple(range(16))
     assert finding.fix.commands == (
-        f"for node in $(scontrol show hostnames 'node[1,3,2,4]'); do {EACH_NODE}; done > ranks.txt",
+        f"for node in $(scontrol show hostnames 'node[1,3],node[2,4]'); do {EACH_NODE}; done > ranks.txt",
         "export SLURM_HOSTFILE=$PWD/ranks.txt",
         "srun --ntasks=16 --distribution=arbitrary distcheck env --mesh dp=2,ep=8",
     )
-    assert expand("node[1,3,2,4]") == ("node1", "node3", "node2", "node4")
+    assert expand("node[1,3],node[2,4]") == ("node1", "node3", "node2", "node4")
     by_domain = reordered(job, [*range(4), *range(8, 12), *range(4, 8), *range(12, 16)])
     assert said(by_domain, "dp=2,ep=8") == ()
 

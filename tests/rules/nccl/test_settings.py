@@ -295,6 +295,17 @@ def test_a_value_in_a_file_becomes_the_others_value_whatever_sed_reads_in_it(tmp
     assert conf.read_text() == f"NCCL_DEBUG_FILE={value}\n"
 
 
+def test_a_line_that_nccl_does_not_read_as_intended_is_rewritten_by_its_fix(job, change, judge, tmp_path):
+    conf = tmp_path / "nccl.conf"
+    conf.write_text("NCCL_DEBUG_FILE = '/logs/a&b'\n")
+    lines = tuple(conf.read_text().splitlines())
+    own = NcclFile(path=str(conf), origin="HOME", library="nccl", lines=lines)
+    findings = judge(change.process(job, None, nccl_files=(own,)), "nccl_files").findings
+    (finding,) = (f for f in findings if f.rule == "nccl-conf-file-syntax")
+    subprocess.run(["sh", "-c", finding.fix.commands[0]], check=True)
+    assert conf.read_text() == "NCCL_DEBUG_FILE=/logs/a&b\n"
+
+
 def test_each_setting_that_differs_is_removed_where_it_is_set(job, change, judge):
     file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=("NCCL_PROTO=Simple",))
     job = change.environment(change.process(job, 3, nccl_files=(file,)), 3, NCCL_ALGO="Ring")

@@ -120,11 +120,11 @@ def test_a_taken_derived_port_is_a_warning_unless_exported(of, change, only):
 
 
 def test_another_port_is_set_in_the_launchers_syntax(of, change, only):
-    def fix(launcher):
-        return only(bind(change, of(launcher=launcher), "in-use", owner=OTHER))[0].fix.commands
+    def fix(launcher, *shape):
+        return only(bind(change, of(*shape, launcher=launcher), "in-use", owner=OTHER))[0].fix.commands
 
     assert fix("openmpi") == ("# add to mpirun: -x MASTER_ADDR=node1 -x MASTER_PORT=29501",)
-    assert fix("distcheck") == ("distcheck env --nproc 2 --master-port 29501",)
+    assert fix("distcheck", 1, 2) == ("distcheck env --nproc 2 --master-port 29501",)
     assert fix("torchrun") == ("export PET_MASTER_PORT=29501",)
 
 
