@@ -73,7 +73,8 @@ def run(request: Request, options: Options, *, to_stderr: bool) -> int:
 
         program.drop()
     check_writable(options)
-    if not options.quiet and request.own_ranks <= {0}:  # one process of the job, or one that has no valid rank
+    one_of_job = 0 in request.own_ranks or not request.own_ranks  # or it has no valid rank
+    if one_of_job and not options.quiet:
         warn_of_misspelt(request.environ)
     outcome = entry.run(
         request, lambda job, diagnosis, code: publish(job, diagnosis, code, options, to_stderr=to_stderr)

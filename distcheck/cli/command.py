@@ -236,7 +236,7 @@ def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: An
     kind = getattr(ctx.command.callback, "kinds", {}).get(param.name)
     try:
         converted = convert(ctx, value) if kind in {None, bool} else _converted(value, kind)
-    except (typer.BadParameter, msgspec.ValidationError):
+    except (typer.BadParameter, msgspec.ValidationError, UnicodeEncodeError):
         if option is None:
             raise
         _refuse(param, ctx, value, option)

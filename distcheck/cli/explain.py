@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from distcheck.cli.command import command
-from distcheck.cli.publish import as_shown, print_to
+from distcheck.cli.publish import print_to
 from distcheck.facts.errors import UsageError
 from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
 
@@ -134,7 +134,7 @@ def _flight(paths: list[Path], jobs: list[Path], form: str) -> int:
 
 
 def _print(text: str) -> None:
-    print_to(sys.stdout, as_shown(text, sys.stdout), _REMEDY)
+    print_to(sys.stdout, text, _REMEDY)
 
 
 def _check_format(form: str, known: Mapping[str, object]) -> None:

@@ -188,7 +188,7 @@ def read_hostfile(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
         raw = read(path, _LONGEST_HOSTFILE_BYTES)
         if len(raw) > _LONGEST_HOSTFILE_BYTES:
             raise UsageError(f"--hostfile {path}: larger than 64 MiB; {_EXPECTED}")
-        lines = raw.decode().splitlines()
+        lines = raw.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UsageError(f"--hostfile {path}: not a text file in UTF-8; {_EXPECTED}") from error
     except OSError as error:

@@ -98,13 +98,17 @@ def _detail(options: Reporting, stream: Any) -> Detail:
     """Return how much to show: the options of this name that the command has."""
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
     given = {name: getattr(options, name) for name in Detail._fields if hasattr(options, name)}
-    terminal = options.output is None and stream is not None and stream.isatty()
+    terminal = options.output is None and stream is not None and _is_terminal(stream)
     return Detail(
         **given,
         color=terminal and not plain,
         width=_columns(stream) if terminal else Detail().width,
-        ascii=options.output is None and not _shows_utf8(stream, terminal=terminal),
     )
+
+
+def _is_terminal(stream: Any) -> bool:
+    """Return whether a stream is the user's terminal; Open MPI gives each rank one whose output may go to a file."""
+    return stream.isatty() and "OMPI_COMM_WORLD_RANK" not in os.environ
 
 
 def _columns(terminal: Any) -> int:
@@ -116,21 +120,23 @@ def _columns(terminal: Any) -> int:
     return max(_NARROWEST, columns or Detail().width)
 
 
-def _shows_utf8(stream: Any, *, terminal: bool) -> bool:
+def _takes_utf8(stream: Any) -> bool:
+    return "utf" in (getattr(stream, "encoding", None) or "utf-8").lower()
+
+
+def _shows_utf8(stream: Any) -> bool:
     """Return whether a stream takes UTF-8 and, if it is a terminal, whether the locale says that it shows it.
 
     Python itself sets LC_CTYPE in the C locale (PEP 538), but not the variables that come before it.
     """
-    if "utf" not in (getattr(stream, "encoding", None) or "utf-8").lower():
-        return False
     locale = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or "C"
     coerced = not os.environ.get("LC_ALL") and os.environ.get("LC_CTYPE") == "C.UTF-8"
-    return not terminal or ("utf" in locale.lower() and not coerced)
+    return _takes_utf8(stream) and (not _is_terminal(stream) or ("utf" in locale.lower() and not coerced))
 
 
 def as_shown(text: str, stream: Any) -> str:
     """Return text as a stream shows it: in ASCII if that, or the locale of a terminal, is not UTF-8."""
-    if _shows_utf8(stream, terminal=stream is not None and stream.isatty()):
+    if _shows_utf8(stream):
         return text
     from distcheck.report.plain import ascii_only
 
@@ -138,9 +144,7 @@ def as_shown(text: str, stream: Any) -> str:
 
 
 def print_to(stream: Any, text: str, remedy: str = "use --output FILE", *, document: bool = False) -> None:
-    """Print a report or another text; if that fails, the error ends with the remedy.
-
-    A document, which a program will read, is UTF-8 whatever the locale.
+    """Print a text as the stream shows it, or a document in UTF-8; if that fails, the error ends with the remedy.
 
     Raises:
         WriteError: the stream is closed, or nothing reads it any more.
@@ -148,9 +152,10 @@ def print_to(stream: Any, text: str, remedy: str = "use --output FILE", *, docum
     if stream is None:  # the descriptor was closed before Python started
         raise WriteError(f"cannot write to stdout: it is closed; {remedy}")
     try:
-        if document:
-            stream.reconfigure(encoding="utf-8")
-        stream.write(text)
+        if document and not _takes_utf8(stream):
+            stream.buffer.write(text.encode("utf-8", "backslashreplace"))
+        else:
+            stream.write(text if document else as_shown(text, stream))
         stream.flush()
     except (OSError, ValueError) as error:
         # Otherwise Python flushes again at exit and fails again, with a traceback.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +13,10 @@ import typer
 
 from distcheck.cli.command import command
 from distcheck.cli.options import ReportOptions
-from distcheck.cli.publish import REMEDY, as_shown, check_writable, print_to, publish
+from distcheck.cli.publish import REMEDY, check_writable, print_to, publish
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError
-from distcheck.facts.job import Collectives, Job
+from distcheck.facts.job import Collectives
 
 _HISTORY_SECONDS = 60.0
 """A large history on a slow network file system takes this long to read, at most."""
@@ -37,10 +39,14 @@ def report(
         return
     if not files:
         raise UsageError("report: no input; give the files or the directory that --save wrote")
-    before = None if options.baseline is None else _baseline(options.baseline)
-    check_writable(options, saved.find([*files, *filter(None, [options.baseline])]))
+    earlier = [] if options.baseline is None else [options.baseline]
+    with _naming(options.baseline):
+        inputs = saved.find(earlier)
+    check_writable(options, [*inputs, *saved.find(files)])
     job = saved.load_launch(files)
     asked = job.asked
+    with _naming(options.baseline):
+        before = saved.load_launch(earlier) if earlier else None
     if before is not None and isinstance(before.collectives, Collectives) and before.collectives.measurements:
         from distcheck.expectation.baseline import of
 
@@ -58,13 +64,14 @@ def report(
     raise typer.Exit(publish(job, diagnosis, code, options, to_stderr=False, comparison=compared))
 
 
-def _baseline(path: Path) -> Job:
-    from distcheck.facts import saved
-
+@contextlib.contextmanager
+def _naming(baseline: Path | None) -> Iterator[None]:
+    """Begin an error of the body with the option and its value."""
     try:
-        return saved.load_launch([path])
+        yield
     except UsageError as error:
-        raise UsageError(f"--baseline {error}") from error
+        named = str(error).startswith(str(baseline))
+        raise UsageError(f"--baseline {error}" if named else f"--baseline {baseline}: {error}") from error
 
 
 def _show_history(folder: Path, options: ReportOptions, files: list[Path] | None) -> None:
@@ -84,12 +91,10 @@ def _show_history(folder: Path, options: ReportOptions, files: list[Path] | None
     if isinstance(found, Missing):
         raise UsageError(f"--history {found.reason}")
     text = history.render(options.format, history.document(str(folder), found), everything=options.verbose)
-    if options.output is not None:
-        saved.write(options.output, text)
-    elif options.format == "text":
-        print_to(sys.stdout, as_shown(text, sys.stdout))
+    if options.output is None:
+        print_to(sys.stdout, text, document=options.format != "text")
     else:
-        print_to(sys.stdout, text, document=True)
+        saved.write(options.output, text)
 
 
 def _schema() -> str:

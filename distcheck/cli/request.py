@@ -103,6 +103,8 @@ def _check(options: Options) -> None:
     if (options.rank is None) != (options.world_size is None):
         missing, given = ("--world-size", "--rank") if options.world_size is None else ("--rank", "--world-size")
         raise UsageError(f"{given} without {missing}: give both or neither")
+    if options.master_addr is not None and not is_text(options.master_addr):
+        raise UsageError(f"--master-addr {options.master_addr!a}: not valid UTF-8; give a host's name or address")
     if options.join_timeout > options.timeout and options.join_timeout != JOIN_SECONDS:
         raise UsageError(
             f"--join-timeout {options.join_timeout:g}: the run ends earlier, after --timeout {options.timeout:g}; "

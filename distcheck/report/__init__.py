@@ -37,8 +37,6 @@ class Detail(NamedTuple):
     """Use ANSI colours; for terminals only."""
     width: int = 120
     """Most columns of a table: those of the terminal, or of a job log."""
-    ascii: bool = False
-    """Use ASCII only."""
     comparison: Comparison | None = None
     """What differs from an earlier run."""
 

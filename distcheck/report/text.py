@@ -12,7 +12,7 @@ from distcheck.report.document import document
 from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.measured import GROUPS, first_calls, models, training_lines
-from distcheck.report.plain import ascii_only, bar, drawn
+from distcheck.report.plain import bar, drawn
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, problems, shown_gaps, where
@@ -65,8 +65,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
             ]
         ]
     parts += [[label + conclusion(report, diagnosis).removeprefix(outcome_of(report))]]
-    text = "\n\n".join("\n".join(part) for part in parts if part) + "\n"
-    return ascii_only(text) if options.ascii else text
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
 def _colored(text: str, options: Detail, color: int) -> str:

@@ -181,7 +181,7 @@ async def _isolate(run: Session, job: Job) -> None:
     run.record.note(stage="isolation")
     if run.server is not None:
         run.record.set_stage_of_followers("isolation", run.record.followers)
-    nodes = f"looking for the fault among {count(len(job.nodes), 'node')}"
+    nodes = f"looking for the bad node, link or rank on {count(len(job.nodes), 'node')}"
     run.progress.begin(f"isolation: {nodes}, {run.remaining():.0f} s at most", lambda: StageView("isolation", nodes))
     if "isolation" not in run.asked.looks:
         run.record.asked = msgspec.structs.replace(run.record.asked, looks=(*run.asked.looks, "isolation"))

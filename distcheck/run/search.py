@@ -147,5 +147,5 @@ def _tests(evidence: Sequence[Evidence]) -> tuple[GroupTest, ...]:
 
 def _announced(step: Round, state: State) -> str:
     purposes = dict.fromkeys(group.purpose for group in step.groups)
-    sizes = f"{count(len(step.groups), 'group')} on {count(len(state.nodes), 'node')}"
-    return f"round {step.number}: {' and '.join(purposes)}, {sizes}"
+    groups = f"{count(len(step.groups), 'group')} on {count(len(state.nodes), 'node')}"
+    return f"round {step.number}: {' and '.join(purposes)}, {groups}"

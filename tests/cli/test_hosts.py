@@ -119,8 +119,9 @@ def test_any_text_is_a_host_list_or_a_usage_error(text):
         ("node[1-3] slots=2", {"node1": 2, "node2": 2, "node3": 2}),
         ("a\na\nb\nb\nb\n", {"a": 2, "b": 3}),
         ("a slots=2\na slots=2\n", {"a": 4}),
+        ("\ufeffa slots=2\r\nb\r\n", {"a": 2, "b": None}),
     ],
-    ids=["plain", "DeepSpeed", "limits", "no-slots", "comments", "MPICH", "ranges", "PBS", "twice"],
+    ids=["plain", "DeepSpeed", "limits", "no-slots", "comments", "MPICH", "ranges", "PBS", "twice", "Windows"],
 )
 def test_hostfiles_of_every_dialect_are_read(tmp_path, text, expected):
     path = tmp_path / "hosts"

@@ -14,12 +14,11 @@ import pytest
 
 from distcheck.cli.options import Reporting
 from distcheck.cli.publish import _detail, as_shown
-from distcheck.report import FORMATS
 
 
 @pytest.fixture
 def locale(monkeypatch):
-    for name in ("LC_ALL", "LC_CTYPE", "LANG", "COLUMNS", "NO_COLOR", "TERM"):
+    for name in ("LC_ALL", "LC_CTYPE", "LANG", "COLUMNS", "NO_COLOR", "TERM", "OMPI_COMM_WORLD_RANK"):
         monkeypatch.delenv(name, raising=False)
 
     def take(**variables):
@@ -64,6 +63,14 @@ def test_a_job_log_and_a_file_have_120_columns(locale, terminal, tmp_path):
     assert _detail(Reporting(), None).width == 120
 
 
+def test_the_terminal_that_open_mpi_gives_a_rank_is_none(locale, terminal):
+    locale(LANG="C.UTF-8")
+    assert _detail(Reporting(), terminal).color is True
+    locale(OMPI_COMM_WORLD_RANK="0", LANG="C")
+    assert (_detail(Reporting(), terminal).color, _detail(Reporting(), terminal).width) == (False, 120)
+    assert as_shown("…", terminal) == "…", "a file takes what Python writes"
+
+
 @pytest.mark.parametrize(
     ("variables", "plain"),
     [
@@ -77,21 +84,15 @@ def test_a_job_log_and_a_file_have_120_columns(locale, terminal, tmp_path):
 )
 def test_a_terminal_without_utf_8_gets_ascii(locale, variables, plain):
     locale(**variables)
-    assert _detail(Reporting(), stream(tty=True)).ascii is plain
-    assert _detail(Reporting(), stream()).ascii is False, "a file takes what Python writes"
-
-
-def test_a_stream_that_is_not_utf_8_gets_ascii(locale, tmp_path):
-    locale(LANG="C.UTF-8")
-    assert _detail(Reporting(), stream("ascii")).ascii is True
-    assert _detail(Reporting(), stream("iso8859-1", tty=True)).ascii is True
-    assert _detail(Reporting(output=tmp_path / "report"), stream("ascii")).ascii is False
+    assert as_shown("…", stream(tty=True)) == ("..." if plain else "…")
+    assert as_shown("…", stream()) == "…", "a file takes what Python writes"
 
 
 def test_text_is_shown_in_ascii_only_where_it_must_be(locale):
     locale(LANG="C.UTF-8")
-    assert as_shown("é 😀 …", stream()) == as_shown("é 😀 …", None) == "é 😀 …"
-    assert as_shown("é 😀 …", stream("ascii")) == r"\u00e9 \ud83d\ude00 ..."
+    assert as_shown("é 😀 …", stream()) == "é 😀 …"
+    for other in (stream("ascii"), stream("iso8859-1"), stream("iso8859-1", tty=True)):
+        assert as_shown("é 😀 …", other) == r"\u00e9 \ud83d\ude00 ..."
     assert as_shown("plain\n", stream("ascii")) == "plain\n"
 
 
@@ -130,22 +131,17 @@ def test_explain_is_printed_where_stdout_is_not_utf_8(tmp_path, variables, words
 
 @pytest.mark.process
 @pytest.mark.parametrize("variables", PLAIN)
-@pytest.mark.parametrize("kind", FORMATS)
-def test_a_report_is_printed_where_stdout_is_not_utf_8(variables, kind):
-    done = subprocess.run(
-        [sys.executable, "-m", "distcheck", "env", "--format", kind, "-v"],
-        env=os.environ | variables | {"MASTER_ADDR": "é"},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode in (20, 30), done.stderr
-    assert done.stdout.isascii() if kind == "text" else done.stdout.decode()
+@pytest.mark.parametrize("words", [("gate", "--help"), ("--help",), ("env", "--nproc", "1", "--legend")], ids=" ".join)
+def test_help_and_a_report_as_text_are_in_ascii_where_stdout_is_not_utf_8(variables, words):
+    command = [sys.executable, "-m", "distcheck", *words]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout.isascii()) == (0, b"", True)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("output", ["report.html", "/dev/stdout"])
+@pytest.mark.parametrize("output", ["report.html", "/dev/stdout", ""])
 def test_a_report_is_in_utf_8_whatever_the_locale(tmp_path, output):
-    words = ["env", "--nproc", "1", "--format", "html", "--output", output, "--save", "job.json"]
+    words = ["env", "--nproc", "1", "--format", "html", "--save", "job.json", *(["--output", output] if output else [])]
     done = subprocess.run(
         [sys.executable, "-m", "distcheck", *words],
         env=os.environ | PLAIN[1] | {"NCCL_NOTE": "\xe9"},

@@ -26,6 +26,9 @@ USAGE = [
     (["bandwidth", "--op", ","], "--op ',' names no operation", "broadcast"),
     (["bandwidth", "--dtype", " ,"], "--dtype ' ,' names no data type", "bfloat16"),
     (["bandwidth", "--min-busbw", "-5"], "--min-busbw -5", "a number from 0.001"),
+    (["env", "--format", "h\udcff"], r"--format h\udcff", "choose one of text"),
+    (["env", "--timeout", "h\udcff"], r"--timeout h\udcff", "a number from 0.001"),
+    (["env", "--nproc", "1", "--master-addr", "h\udcff"], r"--master-addr 'h\udcff'", "a host's name or address"),
     (["env", "--timeout", "0"], "--timeout 0", "a number from 0.001"),
     (["env", "--timeout", "nan"], "--timeout nan", "a number from 0.001"),
     (["env", "--timeout", "soon"], "--timeout soon", "must be a number from 0.001"),
@@ -60,7 +63,6 @@ USAGE = [
     (["report"], "report", "--save"),
     (["report", "/nonexistent/job.json"], "/nonexistent/job.json", "--save"),
     (["report", "/etc/passwd"], "/etc/passwd", "--save"),
-    (["report", "job.json", "--baseline", "/nonexistent/b"], "--baseline /nonexistent/b", "--save"),
     (["report", "job.json", "--baseline", "."], "--baseline . contains no .json file", "--save"),
     (["report", ""], "FILE|DIR ''", "drop FILE|DIR"),
     (["report", "job.json", ""], "FILE|DIR ''", "drop FILE|DIR"),
@@ -169,6 +171,16 @@ def test_an_output_that_would_replace_an_input_or_another_output_is_refused(ende
     assert (code, out) == (2, "")
     assert f"{option}: this file is {other} too; choose another" in err
     assert {path.read_text() for path in tmp_path.iterdir()} == {"before"}
+
+
+def test_a_baseline_that_cannot_be_read_is_reported_with_its_option(ended, tmp_path):
+    (tmp_path / "old").mkdir()
+    for number in "12":
+        assert ended("env", "--nproc", number, "--save", f"old/{number}.json")[0] == 0
+    for baseline, problem in (("absent", " cannot be read: No such file"), ("old", ": the files are from different")):
+        code, out, err = ended("report", "old/1.json", "--baseline", baseline)
+        assert (code, out) == (2, "")
+        assert f"--baseline {baseline}{problem}" in err
 
 
 def test_a_device_takes_several_outputs(ended):

@@ -43,7 +43,14 @@ def test_a_right_variable_and_one_of_the_site_are_left_alone(capsys, name):
 
 @pytest.mark.parametrize(
     ("words", "rank", "warns"),
-    [(("env",), "0", 1), (("env",), "", 1), (("node",), "1", 1), (("env", "-q"), "0", 0), (("env", "--alone"), "1", 0)],
+    [
+        (("env",), "0", 1),
+        (("env",), "", 1),
+        (("env", "--nproc", "2", "--launcher", "local"), "", 1),
+        (("node",), "1", 1),
+        (("env", "-q"), "0", 0),
+        (("env", "--alone"), "1", 0),
+    ],
 )
 def test_one_process_of_a_job_warns_unless_it_is_quiet(ended, monkeypatch, words, rank, warns):
     monkeypatch.setenv("DISTCHECK_TIMEOUTS", "5")

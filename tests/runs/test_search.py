@@ -7,7 +7,9 @@ from distcheck.facts.base import Missing
 from distcheck.facts.groups import GroupFigure
 from distcheck.facts.job import Collectives
 from distcheck.facts.mesh import Mesh
-from distcheck.run.search import searched_with
+from distcheck.isolation.schedule import next_round
+from distcheck.isolation.state import start
+from distcheck.run.search import _announced, searched_with
 
 MESH = Mesh({"pp": 2, "ep": 2, "tp": 2})
 """On four nodes of two ranks."""
@@ -21,6 +23,12 @@ def figure(dimension, op, slow=None, **more):
 def job_with(*groups):
     job = healthy_job(4, (2, 2, 2, 2), looks=("environment", "meeting", "collectives"), mesh=MESH)
     return replace(job, collectives=Collectives("nccl", "--backend", mesh=MESH if groups else None, groups=groups))
+
+
+def test_a_round_is_announced_with_its_groups_and_nodes():
+    for nodes, groups in ((["node1"], "1 group on 1 node"), (["node1", "node2"], "2 groups on 2 nodes")):
+        state = start(nodes)
+        assert _announced(next_round(state), state) == f"round 1: alone, {groups}"
 
 
 def test_without_a_mesh_two_operations_show_a_bad_node():
