@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -13,7 +14,7 @@ from typing import Literal
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Bind, PortOwner, Resolution, ReverseLookup
 from distcheck.probe import ports
-from distcheck.probe.process import command_or_name, container_of, slurm_job_of
+from distcheck.probe.process import command_or_name, container_of, parent_of, slurm_job_of
 from distcheck.probe.waiting import waited_for_cpu
 
 
@@ -131,7 +132,7 @@ def port_owner(port: int) -> PortOwner | Missing:
         return Missing(reason=f"cannot list the listening sockets: {error}")
     if not listening:
         return Missing(reason="no listening socket found; its process may have ended, or only have bound the port")
-    pid = next((c.pid for c in listening if c.pid), None)
+    pid = next((first_holder(c.pid, c.fd) for c in listening if c.pid), None)
     if pid is None:
         user = ports.listening_user(port)
         whose = f"it belongs to {user}" if user else "it belongs to another user or container"
@@ -151,6 +152,26 @@ def port_owner(port: int) -> PortOwner | Missing:
             )
     except (OSError, psutil.Error) as error:
         return Missing(reason=f"cannot read process {pid}: {error}")
+
+
+def first_holder(pid: int, descriptor: int) -> int:
+    """Return the process from which one inherited a socket, as a server's workers do; itself if it opened it."""
+
+    def held(pid: int) -> set[str]:
+        found = set()
+        with contextlib.suppress(OSError):  # it is gone or hidden
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    found.add(os.readlink(entry))
+        return found
+
+    try:
+        opened = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+    except OSError:
+        return pid
+    while (parent := parent_of(pid)) and opened in held(parent):
+        pid = parent
+    return pid
 
 
 def free_port() -> int:

@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+
+import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import PortOwner, Resolution
@@ -40,6 +44,21 @@ def test_a_port_in_use_under_torchrun_belongs_to_its_agent():
 
 def test_a_free_port_has_no_owner():
     assert isinstance(network.port_owner(network.free_port()), Missing)
+
+
+@pytest.mark.process
+def test_a_port_belongs_to_the_server_and_not_to_a_worker_that_inherited_it():
+    serve = (
+        "import os, socket, subprocess, sys; s = socket.create_server(('127.0.0.1', 0)); s.set_inheritable(True);"
+        "worker = subprocess.Popen(['cat'], close_fds=False);"
+        "print(worker.pid, s.fileno(), flush=True); worker.wait()"
+    )
+    with subprocess.Popen([sys.executable, "-c", serve], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        worker, descriptor = map(int, server.stdout.readline().split())
+        assert network.first_holder(worker, descriptor) == server.pid
+        assert network.first_holder(server.pid, descriptor) == server.pid
+        assert network.first_holder(1, 1_000_000) == 1
+        server.stdin.close()
 
 
 def test_a_free_port_lies_below_the_ephemeral_range():
