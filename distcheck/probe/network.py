@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Literal
 
 from distcheck.facts.base import Missing
@@ -160,13 +161,13 @@ def first_holder(pid: int, descriptor: int) -> int:
     def held(pid: int) -> set[str]:
         found = set()
         with contextlib.suppress(OSError):  # it is gone or hidden
-            for entry in os.scandir(f"/proc/{pid}/fd"):
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
                 with contextlib.suppress(OSError):
-                    found.add(os.readlink(entry))
+                    found.add(str(entry.readlink()))
         return found
 
     try:
-        opened = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+        opened = str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
     except OSError:
         return pid
     while (parent := parent_of(pid)) and opened in held(parent):
