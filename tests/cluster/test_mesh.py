@@ -36,7 +36,7 @@ def test_tensor_groups_larger_than_a_node_are_named_with_the_mesh_that_fits(step
 
 
 def test_ranks_dealt_to_the_nodes_in_turn_are_mended_by_the_command_that_is_shown(step):
-    tasks, cyclic = "--nodes=2 --ntasks-per-node=2", "export SLURM_DISTRIBUTION=cyclic"
+    tasks, cyclic = "--nodelist=node1,node2 --ntasks-per-node=2", "export SLURM_DISTRIBUTION=cyclic"
     dealt = finding(step(tasks, "dp=2,tp=2", cyclic), "mesh-rank-order")
 
     assert "ranks 0-1 are on node1 and node2" in dealt["message"]
