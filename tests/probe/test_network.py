@@ -4,7 +4,9 @@ import os
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from distcheck.facts.base import Missing
@@ -47,7 +49,7 @@ def test_a_free_port_has_no_owner():
 
 
 @pytest.mark.process
-def test_a_port_belongs_to_the_server_and_not_to_a_worker_that_inherited_it():
+def test_a_port_belongs_to_the_server_and_not_to_a_worker_that_inherited_it(monkeypatch):
     serve = (
         "import os, socket, subprocess, sys; s = socket.create_server(('127.0.0.1', 0)); s.set_inheritable(True);"
         "worker = subprocess.Popen(['cat'], close_fds=False);"
@@ -58,6 +60,12 @@ def test_a_port_belongs_to_the_server_and_not_to_a_worker_that_inherited_it():
         assert network.first_holder(worker, descriptor) == server.pid
         assert network.first_holder(server.pid, descriptor) == server.pid
         assert network.first_holder(1, 1_000_000) == 1
+
+        # After the process numbers have wrapped, the worker is found first.
+        (listening,) = [c for c in psutil.Process(worker).net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+        found_first = SimpleNamespace(**listening._asdict(), pid=worker)
+        monkeypatch.setattr(psutil, "net_connections", lambda _kind: [found_first])
+        assert network.port_owner(listening.laddr.port).pid == server.pid
         server.stdin.close()
 
 
