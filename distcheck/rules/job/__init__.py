@@ -3,4 +3,6 @@
 No rule is here. `settings`: who set a variable. `remedies`: commands that fix it. `addresses`: MASTER_ADDR and
 MASTER_PORT. `world`: the world that the ranks form. `claims`: which process claims which rank. `agents`: the options
 of torchrun's agents. `homes`: the nodes of missing ranks. `astray`: MASTER_ADDR values that do not lead to rank 0.
+`kinds`: ranks that are alike. `nccl_remedies`: commands that change a setting of NCCL. `own_failures`: probes in which
+distcheck itself failed. `same_ranks`: commands of distcheck that start the ranks of the run again.
 """
