@@ -251,10 +251,18 @@ def test_a_holder_that_cannot_be_seen_is_looked_for_by_its_port(cluster, taken):
     assert found["fix"]["commands"] == ["export MASTER_PORT=29501", "ssh node1 sudo ss -ltnp 'sport = :29500'"]
 
 
+def unused(cluster, node, first):
+    """Return a port from `first` on that no socket of a node has, not even one of a connection that has ended."""
+    there = cluster.netns(node, "ss", "-Htan", f"sport >= :{first}").out
+    taken = {int(line.split()[3].rpartition(":")[2]) for line in there.splitlines()}
+    return next(port for port in range(first, 60999) if port not in taken)
+
+
 def test_an_ephemeral_master_port_is_reported_and_stops_no_job(cluster):
-    ended = by_hand(cluster, "--master-port", "40000")
+    port = unused(cluster, "node1", 40000)
+    ended = by_hand(cluster, "--master-port", str(port))
     ((report,), *others) = [told for _, told in ended]
-    assert ({e.code for e, _ in ended}, findings(report), others) == ({0}, [], [[]] * 3)
+    assert ({e.code for e, _ in ended}, findings(report), others) == ({0}, [], [[]] * 3), report["findings"]
     found = finding(report, "env-master-port-ephemeral")
     assert (found["severity"], found["ranks"]) == ("info", [0])
-    assert "MASTER_PORT 40000 is in the ephemeral range of node1" in found["message"]
+    assert f"MASTER_PORT {port} is in the ephemeral range of node1" in found["message"]
