@@ -28,6 +28,7 @@ SLOWING = (
     "CUDA_LAUNCH_BLOCKING",
 )  # fmt: skip
 """Variables that may slow NCCL down on purpose."""
+_SLOWING = frozenset(SLOWING)
 
 
 def hardware(job: Job) -> Hardware | Missing:
@@ -61,7 +62,7 @@ def hardware(job: Job) -> Hardware | Missing:
         settings={
             name: value
             for rank in job.ranks
-            if not (found := of_rank(job, rank)).keys().isdisjoint(SLOWING)
+            if not _SLOWING.isdisjoint(found := of_rank(job, rank))
             for name in SLOWING
             if (value := found.get(name))
         },

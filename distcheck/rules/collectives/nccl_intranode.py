@@ -49,9 +49,9 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
     for t in logged(job):
         if t.log.ranks != world or t.node.key in split:
             continue
-        own = here[t.node.key]
+        own, peers = here[t.node.key], t.log.peers
         for how in ("SHM", "NET"):
-            beside = [own[peer] for peer in t.log.peers.get(how, ()) if peer in own]
+            beside = [own[peer] for peer in peers[how] if peer in own] if how in peers else ()
             if beside and not _linked(t.node).isdisjoint(_pairs(t, beside)):
                 around.append((t, how))
     for how, items in grouped(around, lambda item: item[1]).items():

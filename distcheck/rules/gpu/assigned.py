@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
@@ -13,13 +14,13 @@ from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.gpu.nodes import at, seen
 from distcheck.rules.job.kinds import ranks_by
-from distcheck.rules.wording import grouped, once
+from distcheck.rules.wording import once
 from distcheck.selection.adapters import HCA, chosen, off, overridden, served
 from distcheck.selection.nccl_settings import of_rank
 from distcheck.selection.pci import DISTANCES, ON_SWITCH, Distance, Near, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 WORDS: dict[Distance, str] = {
     "PIX": "on its switch",
@@ -52,10 +53,11 @@ class Take(NamedTuple):
 
 
 @once
-def takes(job: Job) -> tuple[Take, ...]:
-    """Return the GPU of every rank for which it is known; with MIG, the parent GPU."""
-    found = []
+def takes_by_node(job: Job) -> dict[str, list[Take]]:
+    """Return the GPU of every rank for which it is known, by their node's key; with MIG, the parent GPU."""
+    found: dict[str, list[Take]] = {}
     for node, devices in seen(job):
+        here = []
         by_name = {usable_name(gpu): gpu for gpu in devices}
         by_name |= {uuid: gpu for gpu in devices for uuid in gpu.mig_uuids}
         places = node.pci.gpus if isinstance(node.pci, Pci) else {}
@@ -63,14 +65,15 @@ def takes(job: Job) -> tuple[Take, ...]:
             gpu = by_name.get(rank.gpu) if rank.gpu else None
             if gpu is not None:
                 place = None if isinstance(gpu.pci, Missing) else places.get(gpu.pci)
-                found.append(Take(rank, node, gpu, place))
-    return tuple(found)
+                here.append(Take(rank, node, gpu, place))
+        if here:
+            found[node.key] = here
+    return found
 
 
-@once
-def takes_by_node(job: Job) -> dict[str, list[Take]]:
-    """Return what the ranks take, by their node's key."""
-    return grouped(takes(job), lambda take: take.node.key)
+def takes(job: Job) -> Iterator[Take]:
+    """Yield the GPU of every rank for which it is known."""
+    return chain.from_iterable(takes_by_node(job).values())
 
 
 class Routes(NamedTuple):
@@ -96,11 +99,14 @@ def ways(job: Job) -> list[tuple[Take, Routes]]:
     lists = {id(rank): value for (value,), ranks in by_list.items() for rank in ranks}
     trees: dict[tuple[tuple[Nic, ...], bool], dict[tuple[PciPlace, str | None], Routes | None]] = {}
     found = []
+    tree: tuple[tuple[Nic, ...], bool] | None = None
     for here in takes_by_node(job).values():
         pci = here[0].node.pci
         if not isinstance(pci, Pci):
             continue
-        known = trees.setdefault((pci.nics, pci.virtual), {})
+        if (pci.nics, pci.virtual) != tree:  # most nodes have that of the one before; hashing is slower
+            tree = pci.nics, pci.virtual
+            known = trees.setdefault(tree, {})
         for take in here:
             if take.place is None or id(take.rank) not in lists:
                 continue

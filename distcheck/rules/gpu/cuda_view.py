@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
@@ -25,6 +26,7 @@ LIBRARY = "libcuda.so.1"
 NO_DEVICE, FABRIC_NOT_READY = 100, 802
 WRONG_LIBRARY = frozenset({34, 803, 804})
 """A stub library, a library that does not match the kernel module, unsupported forward compatibility."""
+_uuid = attrgetter("uuid")
 
 
 class Shown(NamedTuple):
@@ -71,7 +73,7 @@ def shown(job: Job) -> tuple[Shown, ...]:
                 view = rank.cuda
                 if not isinstance(view, CudaView) or view.error:
                     continue
-                uuids = tuple([device.uuid for device in view.devices])
+                uuids = tuple(map(_uuid, view.devices))
                 if uuids != expected and all(
                     gpu.uuid and (gpu.uuid in expected or gpu.pci or not by_address) for gpu in view.devices
                 ):

@@ -48,9 +48,14 @@ def too_old(job: Job) -> tuple[TooOld, ...]:
     outcome = []
     builds = [build_of(job, kind.first) for kind in kinds(job)]
     newest = max((_major(build.cuda) for build in builds if isinstance(build, TorchBuild) and build.cuda), default=0)
+    enough = set[object]()
     for _, gpus, rank in should_start(job):
+        known = rank.cuda.version if isinstance(rank.cuda, CudaView) and rank.cuda.version else gpus.cuda_driver
+        if known in enough:
+            continue
         supported = _supported(rank, gpus)
         if not supported or _major(supported) >= newest:
+            enough.add(known)
             continue
         build = build_of(job, rank)
         if not isinstance(build, TorchBuild) or build.cuda is None or error_of(rank) in WRONG_LIBRARY:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -70,17 +71,24 @@ def present(job: Job) -> tuple[Presence, ...]:
 
 
 @once
-def readings(job: Job) -> tuple[Reading, ...]:
-    """Return every GPU of the job's nodes whose condition was read."""
-    return tuple(
-        Reading(node, gpu, gpu.health, ranks, used) for node, gpu, ranks, used in present(job) if gpu.health is not None
-    )
+def by_node(job: Job) -> dict[str, list[Reading]]:
+    """Return the GPUs whose condition was read, by their node's key."""
+    found: dict[str, list[Reading]] = {}
+    here, its = [], ""
+    for node, gpu, ranks, used in present(job):
+        if gpu.health is None:
+            continue
+        if node.key != its:
+            its = node.key
+            here = found.setdefault(its, [])
+        here.append(Reading(node, gpu, gpu.health, ranks, used))
+    return found
 
 
 @once
-def by_node(job: Job) -> dict[str, list[Reading]]:
-    """Return the GPUs whose condition was read, by their node's key."""
-    return grouped(readings(job), lambda reading: reading.node.key)
+def readings(job: Job) -> tuple[Reading, ...]:
+    """Return every GPU of the job's nodes whose condition was read."""
+    return tuple(chain.from_iterable(by_node(job).values()))
 
 
 @once

@@ -89,9 +89,9 @@ def _most(job: Job) -> dict[str, int]:
 def _by_cgroup(job: Job) -> Iterator[_Bound]:
     most = _most(job)
     near = [
-        (rank, limits.tasks)
+        (rank, tasks)
         for rank, node, limits in limited(job)
-        if limits.tasks is not None and limits.tasks.left < most[node.key]
+        if (tasks := limits.tasks) is not None and tasks.limit - tasks.used < most[node.key]
     ]
     for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].limit)).values():
         ranks, tasks = [rank for rank, _ in pairs], min((limit for _, limit in pairs), key=lambda limit: limit.left)
@@ -104,9 +104,9 @@ def _by_cgroup(job: Job) -> Iterator[_Bound]:
 def _by_user(job: Job) -> Iterator[_Bound]:
     most = _most(job)
     near = [
-        (rank, limits.user_tasks)
+        (rank, tasks)
         for rank, node, limits in limited(job)
-        if limits.user_tasks is not None and limits.user_tasks[0] - limits.user_tasks[1] < most[node.key]
+        if (tasks := limits.user_tasks) is not None and tasks[0] - tasks[1] < most[node.key]
     ]
     for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1][0])).values():
         limit, used = pairs[0][1][0], max(tasks[1] for _, tasks in pairs)

@@ -12,6 +12,8 @@ from distcheck.rules.job.world import started_without_srun, strays, too_few_star
 from distcheck.rules.wording import by_name, grouped, listed, numbered, numbers_of, process_name, starter, table_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
 
@@ -92,7 +94,7 @@ def shares_gpus(job: Job, rank: RankFacts, *, complete: bool) -> bool:
     return uses_gpus(job, rank) and not alone
 
 
-def local_size(ranks: list[RankFacts], *, complete: bool) -> int | None:
+def local_size(ranks: Sequence[RankFacts], *, complete: bool) -> int | None:
     """Return the maximum number of local ranks, None if ranks of the node may be missing."""
     declared = max((r.placement.local_world_size or 0 for r in ranks), default=0)
     if declared:

@@ -12,11 +12,11 @@ import msgspec
 
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Resolution
-from distcheck.rules.wording import once
+from distcheck.rules.wording import grouped, once
 from distcheck.selection.placement import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
@@ -110,6 +110,13 @@ def ranks_by(job: Job, of: Callable[[RankFacts], K | None]) -> dict[K, list[Rank
 def ranks_with(job: Job, test: Callable[[RankFacts], object]) -> list[RankFacts]:
     """Return the ranks for which `test` holds, in their order; it may look at what `kinds` names."""
     return _merged(job, [kind.places for kind in kinds(job) if test(kind.first)])
+
+
+def by_node(job: Job, ranks: Sequence[RankFacts]) -> list[Sequence[RankFacts]]:
+    """Return ranks grouped by node."""
+    if len(ranks) == len(job.ranks):
+        return [here for node in job.nodes if (here := job.ranks_on(node))]
+    return list(grouped(ranks, lambda rank: job.node_of(rank).key).values())
 
 
 def _merged(job: Job, places: list[list[int]]) -> list[RankFacts]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.rules.job.kinds import kinds, ranks_by, ranks_with
+from distcheck.rules.job.kinds import by_node, kinds, ranks_by, ranks_with
 from distcheck.rules.job.settings import MPI_LAUNCHERS, number, started_by_distcheck
 from distcheck.rules.wording import grouped, once, table_of
 from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
 
@@ -136,21 +138,20 @@ def is_complete(job: Job) -> bool:
 
 
 @once
-def agents(job: Job) -> list[list[RankFacts]]:
+def agents(job: Job) -> list[Sequence[RankFacts]]:
     """Group the ranks whose local ranks count together: those of a node.
 
     Under torchrun those of an agent: two agents on one host, as in tests of several nodes on one machine,
     each count their local ranks from 0.
     """
-    return list(
-        grouped(
-            job.ranks,
-            lambda r: (
-                job.node_of(r).key,
-                r.placement.node_rank if r.placement.launcher == "torchrun" else None,
-            ),
-        ).values()
-    )
+    here = by_node(job, job.ranks)
+    if not any(kind.first.placement.launcher == "torchrun" for kind in kinds(job)):
+        return here
+
+    def agent(rank: RankFacts) -> int | None:
+        return rank.placement.node_rank if rank.placement.launcher == "torchrun" else None
+
+    return [ranks for ranks_there in here for ranks in grouped(ranks_there, agent).values()]
 
 
 def in_blocks(job: Job) -> bool:

@@ -9,14 +9,14 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.nodes import VARIABLE
 from distcheck.rules.job.agents import agent_per_node
-from distcheck.rules.job.kinds import ranks_by, ranks_with
+from distcheck.rules.job.kinds import by_node, ranks_by, ranks_with
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import allotted_nodes, started_without_srun
 from distcheck.rules.wording import by_name, found, grouped, listed, named, once, rank_name, table_of
 from distcheck.selection.placement import tasks_here
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
@@ -26,10 +26,9 @@ _ONE_NODE = frozenset({"torchrun", "accelerate"})
 
 
 @once
-def _tasks(job: Job) -> list[list[RankFacts]]:
+def _tasks(job: Job) -> list[Sequence[RankFacts]]:
     """Return the ranks that are tasks of the user's srun, node by node."""
-    tasks = ranks_with(job, lambda r: _is_task(job, r))
-    return list(grouped(tasks, lambda r: job.node_of(r).key).values())
+    return by_node(job, ranks_with(job, lambda r: _is_task(job, r)))
 
 
 def _is_task(job: Job, rank: RankFacts) -> bool:
@@ -196,7 +195,7 @@ def slurm_ntasks_vs_devices(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _isolated(ranks: list[RankFacts]) -> bool:
+def _isolated(ranks: Sequence[RankFacts]) -> bool:
     """Whether a device cgroup hides GPUs: ranks see different GPUs under the same number.
 
     A different CUDA_VISIBLE_DEVICES per rank hides no GPU from NCCL, which opens the other GPUs itself.
@@ -210,13 +209,13 @@ def _isolated(ranks: list[RankFacts]) -> bool:
     return alike and len(shown) == len(ranks) and len({u for s in shown for u in s}) == sum(map(len, shown))
 
 
-def _one_each(ranks: list[RankFacts]) -> bool:
+def _one_each(ranks: Sequence[RankFacts]) -> bool:
     """Whether each rank of a node sees exactly one GPU, and a different one."""
     shown = [s for r in ranks if len(s := _shown(r)) == 1]
     return len(shown) == len(ranks) > 1 and len(set(shown)) == len(ranks)
 
 
-def _numbered(ranks: list[RankFacts]) -> bool:
+def _numbered(ranks: Sequence[RankFacts]) -> bool:
     """Whether LOCAL_RANK counts up, so that cuda:LOCAL_RANK exists only for the first rank."""
     return any((number(r, "LOCAL_RANK") or 0) > 0 for r in ranks)
 
@@ -288,7 +287,7 @@ def slurm_gpu_bind_no_p2p(job: Job) -> Iterator[Outcome]:
     )
 
 
-def _sights(job: Job, ranks: list[RankFacts]) -> dict[str, str]:
+def _sights(job: Job, ranks: Sequence[RankFacts]) -> dict[str, str]:
     """Return the GPUs that the first ranks of a node see, as evidence."""
     lines = []
     for r in ranks[:8]:

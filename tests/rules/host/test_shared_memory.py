@@ -44,6 +44,7 @@ def test_host_shm_removed_by_systemd_where_no_login_stays_open(on_hosts, said, l
     assert found == ([("host-shm-removed-by-systemd", "info", (2, 3), ("node2",))] if reported else [])
 
 
+@pytest.mark.process
 def test_the_fix_writes_a_file_that_logind_reads_as_no(on_hosts, judge, tmp_path):
     (finding,) = judge(on_hosts(2, 2, launcher="slurm", states={1: {"removes_ipc": True}}), FAMILY).findings
     for command in finding.fix.commands[:2]:

@@ -287,6 +287,7 @@ def test_a_difference_in_the_files_of_a_node_names_the_file(job, change, judge):
     assert finding.fix.commands == ("sudo sed -i '/^NCCL_PROTO=/d' /etc/nccl.conf",)
 
 
+@pytest.mark.process
 def test_a_value_in_a_file_becomes_the_others_value_whatever_sed_reads_in_it(tmp_path):
     conf, value = tmp_path / "nccl.conf", r"/logs/a&b|c\d.%p"
     conf.write_text("NCCL_DEBUG_FILE=/tmp/x\n")
@@ -295,6 +296,7 @@ def test_a_value_in_a_file_becomes_the_others_value_whatever_sed_reads_in_it(tmp
     assert conf.read_text() == f"NCCL_DEBUG_FILE={value}\n"
 
 
+@pytest.mark.process
 def test_a_line_that_nccl_does_not_read_as_intended_is_rewritten_by_its_fix(job, change, judge, tmp_path):
     conf = tmp_path / "nccl.conf"
     conf.write_text("NCCL_DEBUG_FILE = '/logs/a&b'\n")
