@@ -1,8 +1,4 @@
-"""Jobs on nodes as real ones are, healthy and with faults, of any size: eight GPUs and twelve adapters on every node.
-
-A node has the interfaces of a DGX H100 with containers: loopback, a management network with IPv6, a bridge of Docker
-and its ends, and an address on each of eight rails. Its PCI tree is what the probe reads of such a machine.
-"""
+"""Jobs on nodes as real ones are (`real_node`), healthy and with faults, of any size."""
 
 from __future__ import annotations
 
@@ -14,17 +10,12 @@ from typing import TYPE_CHECKING
 
 import machines
 import msgspec
+from real_node import GPUS, OPERATIONS, SIZES, ecc, node_facts, process_facts, rank_facts
 
 from distcheck.facts.base import Missing
-from distcheck.facts.cuda import CudaDevice, CudaView
-from distcheck.facts.gpu import Ecc, Fabric, Gpu, GpuClocks, GpuHealth, NvLinks, PcieLink, PeerAccess, RemappedRows, Xid
-from distcheck.facts.host import CgroupLimit, HostFacts, Limits
+from distcheck.facts.gpu import NvLinks, Xid
 from distcheck.facts.job import Collectives, Job, Measurement
-from distcheck.facts.nccl import NcclLog
-from distcheck.facts.network import Interface, Link, NetworkFacts, PeerTrial, Resolution, Transfer
-from distcheck.facts.node import NodeFacts
-from distcheck.facts.rank import RankFacts, RankRun
-from distcheck.facts.storage import Space
+from distcheck.facts.network import PeerTrial, Transfer
 from distcheck.probe import pci
 from distcheck.rollcall.peers import distances
 from distcheck.selection.placement import place
@@ -32,18 +23,13 @@ from distcheck.selection.placement import place
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from distcheck.facts.pci import Pci
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import RankFacts
 
     Fault = Callable[[Job, set[str]], Job]
     """What changes the nodes of these keys."""
 
-GPUS = 8
-"""On every node."""
 LOOKS = ("environment", "meeting", "peers", "gpu", "collectives")
-OPERATIONS = ("all_reduce", "broadcast")
-SIZES = range(20, 29, 2)
-"""Powers of 2, in bytes."""
-GIB = 1 << 30
 replace = msgspec.structs.replace
 
 
@@ -57,24 +43,17 @@ def _load_conftest() -> object:
     return module
 
 
-def healthy(nodes: int, per_node: int = GPUS) -> Job:
-    """Return a healthy gate of NCCL's under srun; no two of its facts are one object, as in what came by a network."""
+def healthy(nodes: int, per_node: int = GPUS, *, sparse: bool = False) -> Job:
+    """Return a healthy gate of NCCL's under srun; no two of its facts are one object, as in what came by a network.
+
+    `sparse`: without adapters, loads of GPUs and software, so that half a million ranks have room in memory.
+    """
     plain: Job = _load_conftest().healthy_job(nodes, per_node, "slurm", LOOKS, gpus=GPUS, command="gate")
     with tempfile.TemporaryDirectory() as folder:
         tree = pci.collect(machines.write(Path(folder), machines.DGX_H100))
-    here = tuple(_own(_node(node, n, tree)) for n, node in enumerate(plain.nodes))
-    processes = tuple(
-        replace(
-            p,
-            arrived_seconds=0.5,
-            clock_ahead_seconds=0.0,
-            bind=p.bind if n == 0 else None,
-            limits=_own(_limits()),
-            clock_offset_seconds=0.002 if n else None,
-            clock_error_seconds=0.01 if n else None,
-        )
-        for n, p in enumerate(plain.processes)
-    )
+    here = (node_facts(node, n, tree, sparse=sparse) for n, node in enumerate(plain.nodes))
+    processes = (process_facts(process, n, sparse=sparse) for n, process in enumerate(plain.processes))
+    ranks = (rank_facts(rank, n, nodes, per_node, sparse=sparse) for n, rank in enumerate(plain.ranks))
     rows = tuple(
         Measurement(
             op=op, bytes=1 << n, dtype="float32", iterations=20, seconds_by_rank=(_seconds(1 << n),) * len(plain.ranks)
@@ -85,11 +64,11 @@ def healthy(nodes: int, per_node: int = GPUS) -> Job:
     job = replace(
         plain,
         asked=replace(plain.asked, operations=OPERATIONS),
-        nodes=here,
-        processes=processes,
-        ranks=tuple(_own(_rank(rank, n, nodes, per_node)) for n, rank in enumerate(plain.ranks)),
+        nodes=tuple(map(_own, here)),
+        processes=tuple(map(_own, processes)),
+        ranks=tuple(map(_own, ranks)),
         collectives=Collectives(
-            backend="nccl", backend_reason="there are GPUs", torch="2.13.0", nccl="2.27.5", measurements=rows
+            backend="nccl", backend_reason="there are GPUs", torch="2.13.0", nccl="2.28.9", measurements=rows
         ),
     )
     return replace(job, peers=tuple(_trials(job)))
@@ -103,171 +82,22 @@ def _seconds(size_bytes: int) -> float:
     return 1e-4 + size_bytes / 200e9
 
 
-def _ipv4(network: int, n: int) -> str:
-    """Return the address of a node in one of 128 networks of 131,070 nodes each."""
-    return f"10.{2 * network + (n + 1 >> 16)}.{n + 1 >> 8 & 255}.{n + 1 & 255}"
-
-
-def _ipv6(prefix: str, n: int) -> str:
-    return f"{prefix}::{n + 1 >> 16:x}:{n + 1 & 65535:x}"
-
-
-def _node(node: NodeFacts, n: int, tree: Pci) -> NodeFacts:
-    own = _ipv4(0, n)
-    mac = f"{n >> 8 & 255:02x}:{n & 255:02x}"
-    bridge = ("br-5f1c2d", "172.18.0.1", 16)
-    rails = [(f"ibp{bus}s0", _ipv4(8 + rail, n), 15) for rail, bus in enumerate((24, 64, 79, 94, 154, 192, 206, 220))]
-    ends = [(f"veth{n:04x}{end}", f"fe80::{end}:{n:x}", 64) for end in range(3)]
-    addresses = [
-        ("lo", "127.0.0.1", 8), ("eno3", own, 15), *rails, ("docker0", "172.17.0.1", 16), bridge,
-        ("lo", "::1", 128), ("eno3", _ipv6("fd00:7", n), 64), ("eno3", _ipv6("fe80", n), 64),
-        *((name, _ipv6("fe80", n), 64) for name, _, _ in rails), *ends,
-    ]  # fmt: skip
-    kinds = {"lo": "loopback", "eno3": "physical"} | {name: "physical" for name, _, _ in rails}
-    names = dict.fromkeys(name for name, _, _ in addresses)
-    gpus = tuple(
-        _gpu(gpu, i, address)
-        for i, (gpu, address) in enumerate(zip(node.gpus.devices, machines.gpus(machines.DGX_H100), strict=True))
-    )
-    access = tuple(PeerAccess((a, b), 0, 0, 0) for b in range(GPUS) for a in range(b))
-    return replace(
-        node,
-        interfaces=tuple(
-            Interface(name, address, up=True, mtu_bytes=65536 if name == "lo" else 1500, prefix_bits=bits)
-            for name, address, bits in addresses
-        ),
-        network=NetworkFacts(
-            links=tuple(
-                Link(
-                    name,
-                    mac=f"02:{n >> 16:02x}:{i:02x}:{mac}:07" if i else "00:00:00:00:00:00",
-                    kind=kinds.get(name, "virtual"),
-                    running=True,
-                    mtu_bytes=1500 if i else 65536,
-                )
-                for i, name in enumerate(names)
-            ),
-            own_name=Resolution(name=node.name, addresses=(own,), seconds=0.001),
-            own_name_binds=own,
-            open_files=(1 << 20, 1 << 20),
-            listen_backlog=65535,
-            connections_tracked=(2000, 262144),
-            machine_id=f"machine-{n}",
-        ),
-        gpus=replace(node.gpus, devices=gpus, peer_access=access),
-        pci=tree,
-        xids=(),
-        shm=Space(total_bytes=1000 * GIB, free_bytes=990 * GIB, free_files=None, writable=True),
-        cpus=224,
-        host=HostFacts(
-            memory_bytes=2015 * GIB, available_bytes=1990 * GIB, load=1.5 + n % 7 / 10, uptime_seconds=1e6 + n,
-            tasks=2900 + n % 50, most_tasks=4 << 20, zombies=0, oom_kills=n % 3, cpu_model="Xeon Platinum 8480C",
-            settings={"scaling_governor": "performance", "transparent_hugepage": "madvise", "smt": "on"},
-            throttled_seconds=0.0, running=3, numa_cpus={0: "0-55,112-167", 1: "56-111,168-223"},
-        ),
-    )  # fmt: skip
-
-
-def _limits() -> Limits:
-    """Return what Slurm lets a rank use: memory of the whole node, and no other limit of a cgroup."""
-    step = "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_77/step_0"
-    return Limits(
-        memory=CgroupLimit(limit=2000 * GIB, used=4 * GIB, cgroup=step),
-        tasks=CgroupLimit(limit=1 << 22, used=90, cgroup="/sys/fs/cgroup/system.slice"),
-        user_tasks=(1 << 20, 120),
-        stack_bytes=8 << 20,
-        namespaces={"ipc": "ipc:[4026531839]", "pid": "pid:[4026531836]"},
-    )
-
-
-def _gpu(gpu: Gpu, place: int, address: str) -> Gpu:
-    health = GpuHealth(
-        recovery_action=0,
-        ecc=_ecc(uncorrected=0),
-        remapped_rows=RemappedRows(0, 0, pending=False, failure=False),
-        retired_pages_pending=False,
-        clocks=GpuClocks(1, 345, 1980, 1980, 1980),
-        pcie=PcieLink(5, 16, 5, 16, 5, 0),
-        nvlinks=NvLinks(active=(True,) * 18, remote=("switch",) * 18, version=6, speed_MBps=26562),
-        fabric=Fabric(3, 0, "", 0, 0, 1),
-        power_limit_watts=700.0,
-        power_limit_default_watts=700.0,
-        temperature_celsius=31,
-        slowdown_celsius=87,
-        compute_mode=0,
-        persistence=True,
-        processes=(),
-        mps_processes=(),
-        utilisation_percent=0,
-        display=False,
-        module=place + 1,
-        minor=place,
-        vbios="96.00.61.00.01",
-        cpus=machines.DGX_H100.cpus[place // 4],
-        numa_node=place // 4,
-    )
-    return replace(gpu, pci=address, name="NVIDIA H100 80GB HBM3", health=health, memory_used_bytes=5 << 27)
-
-
-def _ecc(uncorrected: int) -> Ecc:
-    return Ecc(
-        enabled=True,
-        enabled_after_reset=True,
-        corrected_volatile=0,
-        uncorrected_volatile=uncorrected,
-        corrected_aggregate=0,
-        uncorrected_aggregate=uncorrected,
-    )
-
-
-def _rank(rank: RankFacts, number: int, nodes: int, per_node: int) -> RankFacts:
-    local = number % per_node
-    first = number - local
-    beside = tuple(sorted({first + (local + step) % per_node for step in (1, -1)} - {number}))
-    out = nodes > 1
-    adapters = ("mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11")
-    log = NcclLog(
-        version="2.27.5", rank=number, ranks=nodes * per_node, nodes=nodes, local_ranks=per_node,
-        channels=24, nvls_channels=16, nvls_available=True, nvls_created=True,
-        algorithms={f"{op} {1 << n}": "NVLS/SIMPLE" for op in OPERATIONS for n in SIZES} if number == 0 else {},
-        transports={"P2P/CUMEM": 48} | ({f"NET/IB/{local}/GDRDMA": 2} if out else {}),
-        peers={"P2P": beside} | ({"NET": ((number + per_node) % (nodes * per_node),)} if out else {}),
-        network="IB", devices=tuple(f"{name}:1/IB" for name in adapters),
-        gdr=True if out else None, gdr_devices=dict.fromkeys(adapters, True),
-        plugins_missing=("NET libnccl-net.so", "TUNER libnccl-tuner.so"),
-    )  # fmt: skip
-    run = RankRun(
-        pid=4711 + local, step="done", outcome="done", joined_seconds=0.4,
-        first_call_seconds=dict.fromkeys(OPERATIONS, 0.5), wrong=dict.fromkeys(OPERATIONS, 0),
-        checked=dict.fromkeys(OPERATIONS, 262_147), device="NVIDIA H100 80GB HBM3", gpu=rank.gpu, nccl=log,
-    )  # fmt: skip
-    return replace(
-        rank,
-        environment=rank.environment
-        | {"NCCL_IB_HCA": "=" + ",".join(adapters), "NCCL_SOCKET_IFNAME": "eno3", "OMP_NUM_THREADS": "14"},
-        cuda=CudaView(
-            devices=tuple(CudaDevice(uuid=uuid, capability=(9, 0)) for uuid in rank.visible_gpus),
-            version=13000,
-            library="/usr/lib/x86_64-linux-gnu/libcuda.so.580.95",
-        ),
-        cpu_list="0-223",
-        cpus=224,
-        run=run,
-    )
-
-
 def _trials(job: Job) -> Iterator[PeerTrial]:
     """Yield what the nodes' first processes met with at those further on, as in a job of more than 64 nodes."""
     first = list({p.node: p for p in reversed(job.processes)}.values())[::-1]
     addresses = {node.key: node.network.own_name_binds for node in job.nodes}
-    sent = Transfer(bytes=1 << 21, seconds=0.001, stalled=False, segments=1500)
     for n, source in enumerate(first):
         for step in distances(len(first)) if len(first) > 1 else ():
-            target = first[(n + step) % len(first)]
-            yield PeerTrial(
-                source.uid, target.uid, addresses[target.node], 40000, "met", 0.001,
+            target, odd = first[(n + step) % len(first)], (n + step) % 59 / 1e6
+            sent = Transfer(
+                bytes=1 << 21, seconds=0.001 + odd, stalled=False, segments=1500, round_trip_seconds=1e-4 + odd
+            )
+            trial = PeerTrial(
+                source.uid, target.uid, addresses[target.node], 40000 + (n + step) % 53, "met", 0.001 + odd,
                 uses=("master", "nccl", "gloo"), transfer=sent, datagrams={256: True, 1500: True},
+                round_trip_seconds=1e-4 + odd,
             )  # fmt: skip
+            yield _own(trial)
 
 
 def _on_nodes(change: Callable[[NodeFacts], NodeFacts]) -> Fault:
@@ -381,7 +211,7 @@ FAULTS: dict[str, Fault] = {
     "one GPU for all ranks": _on_ranks(lambda r: replace(r, gpu=r.visible_gpus[0])),
     "they did not come": _absent,
     "another driver": _on_nodes(lambda n: replace(n, gpus=replace(n.gpus, driver="570.10"))),
-    "a GPU with an uncorrected error": _health(ecc=_ecc(uncorrected=4)),
+    "a GPU with an uncorrected error": _health(ecc=ecc(uncorrected=4)),
     "a GPU with a link down": _health(
         nvlinks=NvLinks(active=(True,) * 17 + (False,), remote=("switch",) * 18, version=6)
     ),

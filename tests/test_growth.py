@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import real_job
-from msgspec.structs import replace
 from sampled import sampled
 
 import distcheck
 from distcheck import report
-from distcheck.facts.gpu import GpuLoad
 from distcheck.rules import all_rules
 from distcheck.rules.diagnose import diagnose
 
@@ -75,22 +73,6 @@ def test_a_healthy_job_takes_as_much_for_each_node_however_many_there_are(jobs):
     assert [f.severity for f in many[1].findings if f.severity != "info"] == []
     assert sum(many[0].values()) > 10_000, "the lines were counted"
     assert quadratic(few[0], many[0]) == {}
-
-
-def test_gpus_watched_under_load_take_as_much_for_each_node_however_many_there_are(jobs):
-    few, many = (lines(watched(jobs[nodes])) for nodes in (FEW, MANY))
-    assert [f.severity for f in many[1].findings if f.severity != "info"] == []
-    assert quadratic(few[0], many[0]) == {}
-
-
-def watched(job):
-    """Return a job with what NVML saw of its GPUs while the collectives ran."""
-    load = GpuLoad(seconds=5.0, busy=20, sm_MHz=1980, pcie_generation=5, replays=0, uncorrected_ecc=0)
-    return replace(job, nodes=tuple(replace(node, gpus=_watched(node.gpus, load)) for node in job.nodes))
-
-
-def _watched(gpus, load):
-    return replace(gpus, devices=tuple(replace(gpu, load=load) for gpu in gpus.devices))
 
 
 @pytest.mark.parametrize("fault", sampled(list(real_job.FAULTS), *IN_EVERY_CHANGE))

@@ -6,7 +6,7 @@ as many facts again and again, a slow moment of the machine meets both, and only
 healthy jobs also: the seconds of the whole, as for users, each with the slowness of the machine (`pace.slowness`);
 what the job itself takes, and with it what judging and rendering it takes at its peak, in GiB; the share of each rule
 that takes more than a tenth of judging it, and the largest share. ``huge`` is a healthy job of which every run takes a
-minute.
+minute, with fewer facts of each node: all of them would not fit into memory twice.
 """
 
 from __future__ import annotations
@@ -129,10 +129,12 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
 
 
-def healthy(nodes: int, goal: float = SECONDS, times: int = MOST, pairs: int = MOST) -> dict[str, object]:
+def healthy(
+    nodes: int, goal: float = SECONDS, times: int = MOST, pairs: int = MOST, *, sparse: bool = False
+) -> dict[str, object]:
     """Measure the whole, with its goal, so many times at most, and so many pairs."""
     before = peak()
-    large = real_job.healthy(nodes)
+    large = real_job.healthy(nodes, sparse=sparse)
     built = peak()
     gc.freeze()  # the facts: the searches for garbage between the runs need not look at them again
     seconds: list[Pair] = []
@@ -143,7 +145,7 @@ def healthy(nodes: int, goal: float = SECONDS, times: int = MOST, pairs: int = M
 
     until_decided(lambda _: beside_a_loop(lambda: whole(large)), rows, FEWEST, times)
     most = peak()
-    small = [real_job.healthy(nodes // PARTS) for _ in range(PARTS)]
+    small = [real_job.healthy(nodes // PARTS, sparse=sparse) for _ in range(PARTS)]
     gc.freeze()
     sides = Sides(HEALTHY, large, small)
     sides.once(0)  # the memory that the first one takes is used again by the others
@@ -172,7 +174,7 @@ def main() -> None:
     gc.set_threshold(*THRESHOLDS)
     whole(real_job.healthy(2))  # imports the rules, once for all that follows
     nodes = int(sys.argv[2]) // real_job.GPUS
-    huge = partial(healthy, goal=SECONDS_OF_HUGE, times=FEWEST, pairs=OF_HUGE)
+    huge = partial(healthy, goal=SECONDS_OF_HUGE, times=FEWEST, pairs=OF_HUGE, sparse=True)
     print(json.dumps({HEALTHY: healthy, "faulty": faulty, "huge": huge}[sys.argv[1]](nodes)))
 
 

@@ -320,6 +320,7 @@ _JUDGING = (
     "distcheck/rules/**/*.py",
     "distcheck/report/*.py",
     "tests/real_job.py",
+    "tests/real_node.py",
     "tests/benchmarks/judge_and_render.py",
     "tests/benchmarks/pace.py",
 )
@@ -328,6 +329,7 @@ _LARGEST = (
     "distcheck/rules/*.py",
     "distcheck/report/*.py",
     "tests/real_job.py",
+    "tests/real_node.py",
     "tests/benchmarks/judge_and_render.py",
     "tests/benchmarks/pace.py",
 )
@@ -358,6 +360,7 @@ COVERS: dict[str, tuple[str, ...]] = {
         "distcheck/rollcall/*.py",
         "distcheck/run/record.py",
         "tests/real_job.py",
+        "tests/real_node.py",
         "tests/benchmarks/many_nodes.py",
         "tests/benchmarks/pace.py",
     ),
