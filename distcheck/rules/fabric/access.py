@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Collectives, Job
 from distcheck.rules import Outcome, rule
-from distcheck.rules.fabric.lines import FabricPort, View, alone, not_read, setting, taken, views
+from distcheck.rules.fabric.lines import FabricPort, View, alone, not_read, setting, views
 from distcheck.rules.finding import Fix, Severity
 from distcheck.rules.wording import are, brief, found, grouped, listed, named, nodes_of, starter
 
@@ -147,7 +147,7 @@ def ib_fork_or_memlock(job: Job) -> Iterator[Outcome]:
     if alone(job):
         return
     limits = [
-        (job.process_of(rank).locked_memory_bytes, rank) for view in views(job) if taken(view) for rank in view.ranks
+        (job.process_of(rank).locked_memory_bytes, rank) for view in views(job) if view.taken for rank in view.ranks
     ]
     little = [(limit, rank) for limit, rank in limits if limit is not None and 0 <= limit < _LITTLE_BYTES]
     for limit, group in grouped(little, lambda item: item[0] or 0).items():
@@ -193,7 +193,7 @@ def nccl_efa_plugin_missing(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html
     """
-    bare = [view for view in views(job) if view.adapters.net_plugin == "" and not taken(view) and _foreign(view)]
+    bare = [view for view in views(job) if view.adapters.net_plugin == "" and not view.taken and _foreign(view)]
     if bare and not alone(job) and not isinstance(job.collectives, Collectives):
         ranks = [rank for view in bare for rank in view.ranks]
         names = [line.hca.name for line in _foreign(bare[0])]

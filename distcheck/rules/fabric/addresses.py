@@ -20,7 +20,7 @@ from distcheck.rules.fabric.gid_choices import (
     tables,
     with_infiniband,
 )
-from distcheck.rules.fabric.lines import PKEY, FabricPort, alone, not_read, ranks_of, setting, taken, views, where
+from distcheck.rules.fabric.lines import PKEY, FabricPort, alone, not_read, ranks_of, setting, views, where
 from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.job.nccl_remedies import removal
 from distcheck.rules.wording import found, grouped, listed, named
@@ -93,7 +93,7 @@ def roce_port_in_other_namespace(job: Job) -> Iterator[Outcome]:
         return
     lines = ports_of([choice for choice in gid_choices(job) if elsewhere(choice)])
     far = {(line.node.key, line.name) for line in lines}
-    near = {view.node.key for view in views(job) if any((i.node.key, i.name) not in far for i in taken(view))}
+    near = {view.node.key for view in views(job) if any((i.node.key, i.name) not in far for i in view.taken)}
     for works, group in grouped(lines, lambda line: line.node.key in near).items():
         names = list(dict.fromkeys(line.hca.name for line in group))
         yield found(
@@ -219,7 +219,7 @@ def ib_subnet_differs(job: Job) -> Iterator[Outcome]:
     """
     prefixes: dict[str, frozenset[str]] = {}
     for view in views(job):
-        gids = [i.port.gids[0].address for i in taken(view) if i.port.link_layer == "InfiniBand" and 0 in i.port.gids]
+        gids = [i.port.gids[0].address for i in view.taken if i.port.link_layer == "InfiniBand" and 0 in i.port.gids]
         if gids:
             prefixes[view.node.key] = frozenset(gid[:19] for gid in gids)
     groups = grouped(prefixes, lambda key: prefixes[key])
@@ -260,7 +260,7 @@ def ib_pkey(job: Job) -> Iterator[Outcome]:
     """
     keys: dict[tuple[int, int | None], list[tuple[RankFacts, FabricPort]]] = {}
     for view in views(job):
-        lines = [i for i in taken(view) if i.port.link_layer == "InfiniBand" and i.port.pkey_slots]
+        lines = [i for i in view.taken if i.port.link_layer == "InfiniBand" and i.port.pkey_slots]
         for values, ranks in view.alike:
             index = number(values, PKEY, 0)
             for line in lines:

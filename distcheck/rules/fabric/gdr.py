@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.pci import Pci
 from distcheck.rules import Outcome, rule
-from distcheck.rules.fabric.lines import View, not_read, setting, taken, views
+from distcheck.rules.fabric.lines import View, not_read, setting, views
 from distcheck.rules.finding import Fix
-from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of
+from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of, once
 from distcheck.selection.pci import distance
 
 if TYPE_CHECKING:
@@ -28,11 +30,15 @@ _LOAD = (
 _ORDERING = "NCCL_IB_PCI_RELAXED_ORDERING"
 
 
+@once
+def _states(job: Job) -> list[tuple[bool | None, View]]:
+    """Return for each node whether its adapters can access GPU memory, None if unknown or no matter."""
+    return [(_direct(view), view) for view in views(job)]
+
+
 def _direct(view: View) -> bool | None:
-    """Return whether adapters of a node can access GPU memory, None if unknown or no matter."""
     gpus = view.node.gpus.devices if isinstance(view.node.gpus, Gpus) else ()
-    desktop = any(isinstance(gpu.name, str) and _DESKTOP.search(gpu.name) for gpu in gpus)
-    if view.node.accelerator != "nvidia" or not taken(view) or desktop:
+    if view.node.accelerator != "nvidia" or not view.taken or any(_desktop(gpu.name) for gpu in gpus):
         return None
     if view.adapters.peer_memory:
         return True
@@ -41,6 +47,12 @@ def _direct(view: View) -> bool | None:
     return view.adapters.open_driver and _kernel(view.node.kernel) >= _DMABUF_KERNEL
 
 
+@lru_cache(64)
+def _desktop(name: str | Missing) -> bool:
+    return isinstance(name, str) and _DESKTOP.search(name) is not None
+
+
+@lru_cache(64)
 def _kernel(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", release)[:2])
 
@@ -66,7 +78,7 @@ def gdr_module_missing(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#gpu-direct-rdma
     """
     yield from not_read(job)
-    states = [(_direct(view), view) for view in views(job)]
+    states = _states(job)
     if any(state is True for state, _ in states) or _logged(job):
         return
     without = [view for state, view in states if state is False]
@@ -103,7 +115,7 @@ def gdr_on_some_nodes(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl/issues/897
     """
-    states = [(_direct(view), view) for view in views(job)]
+    states = _states(job)
     without = [view for state, view in states if state is False]
     having = [view for state, view in states if state is True]
     if without and having:
@@ -195,7 +207,7 @@ def ib_relaxed_ordering_vm(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-pci-relaxed-ordering
     """
     off = [
-        r for v in views(job) if v.adapters.virtual and taken(v) for r in v.ranks if setting(job, r, _ORDERING) == "0"
+        r for v in views(job) if v.adapters.virtual and v.taken for r in v.ranks if setting(job, r, _ORDERING) == "0"
     ]
     for value, ranks in grouped(off, lambda rank: setting(job, rank, _ORDERING)).items():
         yield found(

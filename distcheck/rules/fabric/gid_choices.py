@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.infiniband import Gid
 from distcheck.facts.rank import RankFacts
-from distcheck.rules.fabric.lines import FabricPort, taken, views
+from distcheck.rules.fabric.lines import FabricPort, views
 from distcheck.rules.wording import grouped, once
 from distcheck.selection.gids import FAMILY, INDEX, V2, address, chosen, number, usable
 from distcheck.selection.interfaces import subnet
@@ -56,7 +56,7 @@ def gid_choices(job: Job) -> list[GidChoice]:
     """Return the GIDs of the RoCE ports in use."""
     found = []
     for view in views(job):
-        lines = [i for i in taken(view) if i.port.link_layer == "Ethernet" and i.port.gid_slots]
+        lines = [i for i in view.taken if i.port.link_layer == "Ethernet" and i.port.gid_slots]
         for values, ranks in view.alike:
             by_hand, ipv4 = number(values, INDEX, -1) >= 0, values.get(FAMILY) != "AF_INET6"
             for line in lines:
@@ -96,7 +96,7 @@ def misfits(job: Job, choices: list[GidChoice]) -> Iterator[Misfit]:
 
 def with_infiniband(job: Job) -> set[str]:
     """Return the keys of the nodes on which NCCL uses an InfiniBand port."""
-    return {v.node.key for v in views(job) if any(i.port.link_layer == "InfiniBand" for i in taken(v))}
+    return {v.node.key for v in views(job) if any(i.port.link_layer == "InfiniBand" for i in v.taken)}
 
 
 def ports_of(choices: list[GidChoice]) -> list[FabricPort]:

@@ -13,9 +13,9 @@ from distcheck.rules.fabric.lines import (
     alone,
     by_name,
     not_read,
+    ports,
     ranks_of,
     shown,
-    taken,
     uses_nccl,
     views,
     where,
@@ -81,7 +81,7 @@ def ib_hca_no_match(job: Job) -> Iterator[Outcome]:
                 job,
                 ranks,
                 f"{named(job, ranks)}: {listed([repr(i) for i in odd])} in {HCA}={brief(value, 60)}: {why}",
-                _correct(job, ranks[0], [line for view in where_set for line in taken(view)]),
+                _correct(job, ranks[0], [line for view in where_set for line in view.taken]),
                 severity="warning",
                 evidence={HCA: value, "adapters": sorted(names)},
             )
@@ -139,7 +139,7 @@ def ib_hca_prefix_trap(job: Job) -> Iterator[Outcome]:
 
 
 def _all(view: View) -> list[FabricPort]:
-    return [FabricPort(view.node, hca, port) for hca in view.adapters.hcas for port in hca.ports]
+    return list(ports(view.node, view.adapters))
 
 
 @rule("peers")
@@ -157,7 +157,7 @@ def ib_mixed_link_layer(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl/issues/1412
     """
-    lines = {view.node.key: taken(view) for view in views(job)}
+    lines = {view.node.key: view.taken for view in views(job)}
     layers = {key: frozenset(line.port.link_layer for line in ports) for key, ports in lines.items() if ports}
     everything = [line for ports in lines.values() for line in ports]
     if len(frozenset().union(*layers.values())) < 2 or alone(job):
@@ -203,8 +203,9 @@ def ib_hcas_differ(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     See: https://github.com/NVIDIA/nccl/issues/2428
     """
-    most = max((len(_allowed(view)) for view in views(job) if not view.adapters.unread), default=0)
-    for count, group in grouped(_lacking(job), lambda view: len(_allowed(view))).items():
+    lacking = _lacking(job)
+    most = max((len(_allowed(view)) for view in views(job) if not view.adapters.unread), default=0) if lacking else 0
+    for count, group in grouped(lacking, lambda view: len(_allowed(view))).items():
         yield _fewer(job, group, count, most)
 
 
@@ -214,16 +215,16 @@ def _lacking(job: Job) -> tuple[View, ...]:
     if alone(job) or not uses_nccl(job):
         return ()
     seen = [view for view in views(job) if not view.adapters.unread]
-    ports = {view.node.key: _allowed(view) for view in seen}
-    most = max(map(len, ports.values()), default=0)
-    few = [view for view in seen if len(ports[view.node.key]) < most]
-    if 2 * len(few) > len(ports):
-        return ()  # nodes of several kinds
-    whole = {line.name for view in seen if len(ports[view.node.key]) == most for line in _all(view) if line.own}
+    allowed = {view.node.key: _allowed(view) for view in seen}
+    most = max(map(len, allowed.values()), default=0)
+    few = [view for view in seen if len(allowed[view.node.key]) < most]
+    if not few or 2 * len(few) > len(seen):
+        return ()  # all alike, or nodes of several kinds
+    whole = {line.name for view in seen if len(allowed[view.node.key]) == most for line in _all(view) if line.own}
 
     def lacks(view: View) -> bool:
         own = [line for line in _all(view) if line.own]
-        return bool(ports[view.node.key]) or not any(i.active for i in own) or {i.name for i in own} < whole
+        return bool(allowed[view.node.key]) or not any(i.active for i in own) or {i.name for i in own} < whole
 
     return tuple(view for view in few if lacks(view))
 
@@ -231,6 +232,8 @@ def _lacking(job: Job) -> tuple[View, ...]:
 def _allowed(view: View) -> tuple[str, ...]:
     """Return the ports that NCCL_IB_HCA allows a rank of a node, of the rank with the most."""
     own = [line for line in view.lines if line.own]
+    if len(view.lists) == 1:
+        return tuple([line.name for line in own])
     return max((tuple(i.name for i in own if allows(v, i.hca.name, i.port.number)) for v in view.lists), key=len)
 
 

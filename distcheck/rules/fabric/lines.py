@@ -17,10 +17,11 @@ from distcheck.selection.adapters import HCA, allows, off
 from distcheck.selection.nccl_settings import of_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 PKEY = "NCCL_IB_PKEY"
 _SETTINGS = (HCA, *gids.SETTINGS, PKEY)
+_REFUSED = frozenset({"denied", "absent"})
 
 
 class FabricPort(NamedTuple):
@@ -29,21 +30,12 @@ class FabricPort(NamedTuple):
     node: NodeFacts
     hca: Hca
     port: HcaPort
-
-    @property
-    def name(self) -> str:
-        """The port's name as NCCL_IB_HCA writes it: mlx5_0:1."""
-        return f"{self.hca.name}:{self.port.number}"
-
-    @property
-    def active(self) -> bool:
-        """Whether NCCL can use the port."""
-        return self.port.state == "ACTIVE"
-
-    @property
-    def own(self) -> bool:
-        """Whether NCCL's own transport supports the port's link layer."""
-        return self.port.link_layer in OWN_LINKS
+    name: str
+    """The port's name as NCCL_IB_HCA writes it: mlx5_0:1."""
+    active: bool
+    """Whether NCCL can use the port."""
+    own: bool
+    """Whether NCCL's own transport supports the port's link layer."""
 
 
 class View(NamedTuple):
@@ -54,16 +46,12 @@ class View(NamedTuple):
     adapters: Infiniband
     lines: tuple[FabricPort, ...]
     """The ports that the ranks' NCCL_IB_HCA allows, in any state."""
+    taken: tuple[FabricPort, ...]
+    """The ports that NCCL's own transport would use."""
     alike: tuple[tuple[Mapping[str, str], tuple[RankFacts, ...]], ...]
     """The ranks by what they set of `_SETTINGS`."""
-
-    @property
-    def lists(self) -> dict[str, list[RankFacts]]:
-        """The ranks by NCCL_IB_HCA, '' if it is not set."""
-        found: dict[str, list[RankFacts]] = {}
-        for values, ranks in self.alike:
-            found.setdefault(values.get(HCA, ""), []).extend(ranks)
-        return found
+    lists: Mapping[str, Sequence[RankFacts]]
+    """The ranks by NCCL_IB_HCA, '' if it is not set."""
 
 
 def alone(job: Job) -> bool:
@@ -98,11 +86,22 @@ def views(job: Job) -> tuple[View, ...]:
         if ranks:
             groups = grouped(ranks, lambda rank: settings[id(rank)])
             alike = tuple((dict(own), tuple(several)) for own, several in groups.items())
-            lists = {own.get(HCA, "") for own, _ in alike}
-            lines = tuple(FabricPort(node, hca, port) for hca in node.infiniband.hcas for port in hca.ports)
-            allowed = tuple(i for i in lines if any(allows(v, i.hca.name, i.port.number) for v in lists))
-            found.append(View(node, ranks, node.infiniband, allowed, alike))
+            lists: dict[str, list[RankFacts]] = {}
+            for values, several in alike:
+                lists.setdefault(values.get(HCA, ""), []).extend(several)
+            lines = tuple(ports(node, node.infiniband, lists))
+            taken = tuple([i for i in lines if i.own and i.active and i.hca.device_file not in _REFUSED])
+            found.append(View(node, ranks, node.infiniband, lines, taken, alike, lists))
     return tuple(found)
+
+
+def ports(node: NodeFacts, adapters: Infiniband, lists: Iterable[str] = ("",)) -> Iterator[FabricPort]:
+    """Yield the ports of a node's adapters that one of these values of NCCL_IB_HCA allows."""
+    for hca in adapters.hcas:
+        for port in hca.ports:
+            if any(allows(value, hca.name, port.number) for value in lists):
+                own = port.link_layer in OWN_LINKS
+                yield FabricPort(node, hca, port, f"{hca.name}:{port.number}", port.state == "ACTIVE", own)
 
 
 def not_read(job: Job) -> Iterator[NotChecked]:
@@ -123,12 +122,7 @@ def setting(job: Job, rank: RankFacts, name: str) -> str:
     return of_rank(job, rank).get(name, "")
 
 
-def taken(view: View) -> tuple[FabricPort, ...]:
-    """Return the ports that NCCL's own transport would use on a node."""
-    refused = {"denied", "absent"}
-    return tuple(i for i in view.lines if i.own and i.active and i.hca.device_file not in refused)
-
-
+@once
 def by_name(job: Job) -> dict[str, list[FabricPort]]:
     """Return the ports of all nodes by name, without those of network plugins."""
     return grouped([line for view in views(job) for line in view.lines if line.own], lambda line: line.name)

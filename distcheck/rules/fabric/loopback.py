@@ -10,7 +10,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
-from distcheck.rules.fabric.lines import FabricPort, ranks_of, where
+from distcheck.rules.fabric.lines import FabricPort, ports, ranks_of, where
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.wording import found, grouped
 
@@ -67,13 +67,8 @@ def ib_loopback_slow(job: Job) -> Iterator[Outcome]:
 
 
 def _ports(job: Job) -> list[FabricPort]:
-    return [
-        FabricPort(node, hca, port)
-        for node in job.nodes
-        if isinstance(node.infiniband, Infiniband)
-        for hca in node.infiniband.hcas
-        for port in hca.ports
-    ]
+    read = ((node, node.infiniband) for node in job.nodes if isinstance(node.infiniband, Infiniband))
+    return [line for node, adapters in read for line in ports(node, adapters)]
 
 
 def _reached(line: FabricPort) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
-from distcheck.rules.fabric.lines import FabricPort, alone, by_name, not_read, ranks_of, shown, taken, views, where
+from distcheck.rules.fabric.lines import FabricPort, alone, by_name, not_read, ranks_of, shown, views, where
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.wording import are, found, grouped
 
@@ -72,7 +72,7 @@ def _compared(job: Job) -> list[list[FabricPort]]:
 
 def _by_node(job: Job, lines: Sequence[FabricPort], state: str, others: str, fix: object) -> Iterator[Finding]:
     """Yield one finding for the nodes without an active port left, and one for the others."""
-    left = {view.node.key for view in views(job) if taken(view)}
+    left = {view.node.key for view in views(job) if view.taken}
     for works, group in grouped(lines, lambda line: line.node.key in left).items():
         yield found(
             job,

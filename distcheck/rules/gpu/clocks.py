@@ -13,6 +13,7 @@ from distcheck.rules.gpu.loads import (
     HARDWARE_THERMAL,
     POWER_BRAKE,
     SOFTWARE_THERMAL,
+    below_usual,
     held,
     held_by_brake,
     held_clocks,
@@ -153,13 +154,14 @@ def gpu_clocks_locked(job: Job) -> Iterator[Outcome]:
 
     Fix: ``sudo nvidia-smi -i 3 -rac`` and ``sudo nvidia-smi -i 3 -rgc``.
     """
+    usual = usual_clocks(job)
 
     def say(reading: Reading) -> str:
         clocks = reading.health.clocks
-        now, usual = clocks.sm_application_MHz, clocks.sm_application_default_MHz
-        if isinstance(now, Missing) or isinstance(usual, Missing) or not 0 < now < usual:
-            return held_clocks(reading, usual_clocks(job))
-        return f"application clocks of {now} MHz; the default is {usual} MHz"
+        now, default = clocks.sm_application_MHz, clocks.sm_application_default_MHz
+        if isinstance(now, Missing) or isinstance(default, Missing) or not 0 < now < default:
+            return held_clocks(reading, usual)
+        return f"application clocks of {now} MHz; the default is {default} MHz"
 
     yield from judged(
         job,
@@ -168,6 +170,6 @@ def gpu_clocks_locked(job: Job) -> Iterator[Outcome]:
         among=[
             r
             for r in readings(job)
-            if r.gpu.load is not None or (c := r.health.clocks).sm_application_MHz != c.sm_application_default_MHz
+            if (c := r.health.clocks).sm_application_MHz != c.sm_application_default_MHz or below_usual(r, usual)
         ],
     )

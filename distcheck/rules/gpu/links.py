@@ -249,8 +249,14 @@ def gpu_pcie_downgraded(job: Job) -> Iterator[Outcome]:
             "Reseat the GPU or its riser, and check the BIOS setting for the slot.",
             ("nvidia-smi -q -i {gpu} | grep -A 12 'Link Info'", "sudo lspci -vv -s {pci} | grep -i lnk"),
         ),
-        among=[r for r in readings(job) if r.gpu.load is not None or (pcie := r.health.pcie).width != pcie.max_width],
+        among=[r for r in readings(job) if _may_be_downgraded(r)],
     )
+
+
+def _may_be_downgraded(reading: Reading) -> bool:
+    """Return whether a link is narrower than possible, or was slower than possible under load."""
+    pcie, load = reading.health.pcie, reading.gpu.load
+    return pcie.width != pcie.max_width or (load is not None and load.pcie_generation != pcie.max_generation)
 
 
 @rule("gpu", severity="warning", scope="gpu")
@@ -276,5 +282,9 @@ def gpu_pcie_replay(job: Job) -> Iterator[Outcome]:
         job,
         say,
         Fix("Reseat the GPU or its riser if the count grows.", ("nvidia-smi -q -i {gpu} | grep -i replay",)),
-        among=[r for r, n in zip(readings(job), counts, strict=True) if n >= many or r.gpu.load is not None],
+        among=[
+            r
+            for r, n in zip(readings(job), counts, strict=True)
+            if n >= many or ((load := r.gpu.load) is not None and load.replays)
+        ],
     )

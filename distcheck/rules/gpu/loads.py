@@ -32,17 +32,22 @@ _RESENT = frozenset({"replay", "recovery", "failed recovery"})
 
 @once
 def held(job: Job) -> list[Reading]:
-    """Return the GPUs that may be held back: not those that are cool, and whose clocks nothing holds."""
+    """Return the GPUs that may be held back: not those that are and were cool, and whose clocks nothing held."""
     return [
         reading
         for reading in readings(job)
-        if reading.gpu.load is not None
+        if ((load := reading.gpu.load) is not None and _may_have_been_slowed(load))
         or isinstance(reasons := (health := reading.health).clocks.event_reasons, Missing)
         or reasons & _HELD
         or isinstance(celsius := health.temperature_celsius, Missing)
         or isinstance(limit := health.slowdown_celsius, Missing)
         or celsius >= limit
     ]
+
+
+def _may_have_been_slowed(load: GpuLoad) -> bool:
+    """Return whether a timer of NVML's ran or is missing, so that it is worth a closer look."""
+    return bool(load.software_thermal_seconds or load.hardware_thermal_seconds or load.power_brake_seconds)
 
 
 def slowed_by_heat(reading: Reading) -> str:
@@ -127,18 +132,23 @@ def usual_clocks(job: Job) -> dict[str | Missing, float]:
     return {name: alike[len(alike) // 2] for name, alike in clocks.items() if len(alike) > 2}
 
 
-def held_clocks(reading: Reading, usual_clocks: Mapping[str | Missing, float]) -> str:
+def below_usual(reading: Reading, usual: Mapping[str | Missing, float]) -> bool:
+    """Return whether a GPU clocked far below the usual clock of its model under load."""
+    load = reading.gpu.load
+    return load is not None and 0 < number(load.sm_MHz) < _USUAL_CLOCK_SHARE * usual.get(reading.gpu.name, 0)
+
+
+def held_clocks(reading: Reading, usual: Mapping[str | Missing, float]) -> str:
     """Return that a busy GPU clocked below its peers without heat, power limit or power brake, else ''."""
-    load, name = reading.gpu.load, reading.gpu.name
-    if load is None or load.busy < _FEWEST_LOOKS or slowed_by_heat(reading) or held_by_brake(reading):
+    load = reading.gpu.load
+    if load is None or load.busy < _FEWEST_LOOKS or not below_usual(reading, usual):
         return ""
     if load.event_reasons.get(POWER_LIMIT, 0) > load.busy / 2:  # heavy work: an H200 then runs at 1470 of 1980 MHz
         return ""
-    clock = number(load.sm_MHz)
-    usual = usual_clocks.get(name, 0)
-    return (
-        f"at most {clock:g} MHz under load; others of its model reach {usual:g} MHz" if 0 < clock < 0.9 * usual else ""
-    )
+    if slowed_by_heat(reading) or held_by_brake(reading):
+        return ""
+    others = usual[reading.gpu.name]
+    return f"at most {number(load.sm_MHz):g} MHz under load; others of its model reach {others:g} MHz"
 
 
 def usual_power_limits(job: Job) -> dict[str, float]:

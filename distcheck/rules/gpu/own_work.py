@@ -79,7 +79,8 @@ def slow_gpus(
         if device != "cpu":
             known = floor_of(device)
             least = None if known is None else floor(known)
-            yield from _slow([t for t in alike if not _shares(job, t)], figure, least, SLOW)
+            shared = _shared(job)
+            yield from _slow([t for t in alike if _gpu(t.rank) not in shared] if shared else alike, figure, least, SLOW)
 
 
 def slow_cpus(job: Job, figure: Callable[[DeviceTest], float | None]) -> Iterator[SlowDevice]:
@@ -89,14 +90,10 @@ def slow_cpus(job: Job, figure: Callable[[DeviceTest], float | None]) -> Iterato
             yield from _slow(alike, figure, None, SLOW_CPU)
 
 
-def _shares(job: Job, one: Tested) -> bool:
-    """Return whether several ranks use the GPU: each gets a part of it."""
-    return _users(job)[_gpu(one.rank)] > 1
-
-
 @once
-def _users(job: Job) -> Counter[str]:
-    return Counter(_gpu(rank) for rank in job.ranks)
+def _shared(job: Job) -> set[str]:
+    """Return the GPUs that several ranks use: each gets a part of it."""
+    return {gpu for gpu, users in Counter(map(_gpu, job.ranks)).items() if users > 1}
 
 
 def _gpu(rank: RankFacts) -> str:
@@ -113,8 +110,11 @@ def _slow(
     figures = [(t, value) for t in alike if (value := figure(t.test)) is not None]
     values = [value for _, value in figures]
     middle = median(values) if values else 0.0
+    others = len(values) - 1
+    bound = max(share * middle, floor or 0.0)
     for number, (one, value) in enumerate(figures):
-        others = len(values) - 1
+        if others >= _FEW and value >= bound:
+            continue
         usual = None if not others else middle
         if 0 < others < _FEW:
             usual = median(values[:number] + values[number + 1 :])

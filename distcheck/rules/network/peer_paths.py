@@ -12,7 +12,7 @@ from distcheck.facts.network import Link, PeerTrial
 from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import logged, nodes_in_use
-from distcheck.rules.fabric.lines import FabricPort, taken, views
+from distcheck.rules.fabric.lines import FabricPort, views
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.network import rates
 from distcheck.rules.network.attempts import Way, Ways, interface_name, nothing_arrived, reason, stalled
@@ -196,7 +196,7 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
 @once
 def _adapters(job: Job) -> dict[str, tuple[FabricPort, ...]]:
     """Return the ports that NCCL uses, by node; empty if it uses sockets somewhere."""
-    used = {view.node.key: taken(view) for view in views(job) if not view.adapters.libibverbs}
+    used = {view.node.key: view.taken for view in views(job) if not view.adapters.libibverbs}
     sockets = any(t.log.network == "Socket" for t in logged(job))
     return used if all(used.get(node.key) for node in nodes_in_use(job)) and not sockets else {}
 
