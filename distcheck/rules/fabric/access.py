@@ -11,18 +11,13 @@ from distcheck.rules.finding import Fix, Severity
 from distcheck.rules.wording import are, brief, found, grouped, listed, named, nodes_of, starter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from distcheck.facts.infiniband import Hca
     from distcheck.facts.rank import RankFacts
 
 _TOO_LITTLE_BYTES = 64 << 20
 _LITTLE_BYTES = 1 << 30
-
-
-def _active(view: View) -> list[Hca]:
-    """Return the adapters with an active port that NCCL's own transport could use."""
-    return list({i.hca.name: i.hca for i in view.lines if i.own and i.active}.values())
 
 
 @rule("peers", scope="rank")
@@ -45,7 +40,7 @@ def ib_no_device_in_container(job: Job) -> Iterator[Outcome]:
     yield from not_read(job)
     faults = []
     for view in views(job):
-        hcas = _active(view)
+        hcas = view.active
         if hcas and view.adapters.libibverbs:
             faults.append((view, f"libibverbs cannot be loaded ({view.adapters.libibverbs})"))
         elif hcas and all(hca.device_file == "absent" for hca in hcas):
@@ -56,7 +51,7 @@ def ib_no_device_in_container(job: Job) -> Iterator[Outcome]:
     for why, group in grouped(faults, lambda fault: fault[1]).items() if not alone(job) else ():
         ranks = [rank for view, _ in group for rank in view.ranks]
         library = why.startswith("libibverbs")
-        names = [hca.name for hca in _active(group[0][0])]
+        names = [hca.name for hca in group[0][0].active]
         yield found(
             job,
             ranks,
@@ -74,7 +69,7 @@ def ib_no_device_in_container(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _without_provider(view: View, hcas: list[Hca]) -> bool:
+def _without_provider(view: View, hcas: Sequence[Hca]) -> bool:
     """Whether libibverbs offers none of the adapters, although all can be opened."""
     offered = view.adapters.offered
     asked = offered is not None and all(hca.abi is not None and hca.device_file == "usable" for hca in hcas)
@@ -97,18 +92,18 @@ def ib_device_not_openable(job: Job) -> Iterator[Outcome]:
     """
     if alone(job):
         return
-    usable = {v.node.key: sum(hca.device_file == "usable" for hca in _active(v)) for v in views(job)}
+    usable = {v.node.key: sum(hca.device_file == "usable" for hca in v.active) for v in views(job)}
     most = max(usable.values(), default=0)
     faults = []
     for view in views(job):
-        refused = [hca for hca in _active(view) if hca.device_file in {"denied", "absent"}]
+        refused = [hca for hca in view.active if hca.device_file in {"denied", "absent"}]
         denied = [hca for hca in refused if hca.device_file == "denied"]
         count = usable[view.node.key]
         if refused and (count or denied):  # without any file ib-no-device-in-container reports it
             severity: Severity = "error" if not count else "warning" if count < most else "info"
             first = (denied or refused)[0]
             why = f"{first.name} (/dev/infiniband/{first.file_name}: {first.denied or 'No such file or directory'})"
-            faults.append((view, (severity, f"{len(refused)} of {len(_active(view))}", why)))
+            faults.append((view, (severity, f"{len(refused)} of {len(view.active)}", why)))
     for (severity, share, why), group in grouped(faults, lambda fault: fault[1]).items():
         ranks = [rank for view, _ in group for rank in view.ranks]
         yield found(
@@ -123,7 +118,7 @@ def ib_device_not_openable(job: Job) -> Iterator[Outcome]:
             scope="node",
             owner="admin",
             evidence={
-                view.node.name: [f"{hca.name} {hca.file_name}: {hca.device_file}" for hca in _active(view)]
+                view.node.name: [f"{hca.name} {hca.file_name}: {hca.device_file}" for hca in view.active]
                 for view, _ in group[:16]
             },
         )

@@ -27,7 +27,7 @@ from distcheck.rules.wording import found, grouped, listed, named
 from distcheck.selection.gids import INDEX, V2, number, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _FULL_MEMBER = 0x8000
 _KEY = 0x7FFF
@@ -258,14 +258,13 @@ def ib_pkey(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
-    keys: dict[tuple[int, int | None], list[tuple[RankFacts, FabricPort]]] = {}
+    keys: dict[tuple[int, int | None], list[tuple[Sequence[RankFacts], FabricPort]]] = {}
     for view in views(job):
         lines = [i for i in view.taken if i.port.link_layer == "InfiniBand" and i.port.pkey_slots]
         for values, ranks in view.alike:
             index = number(values, PKEY, 0)
             for line in lines:
-                pairs = keys.setdefault((index, line.port.partition_keys.get(index)), [])
-                pairs += [(rank, line) for rank in ranks]
+                keys.setdefault((index, line.port.partition_keys.get(index)), []).append((ranks, line))
     if alone(job) or not keys:
         return
     empty = [(index, pairs) for (index, key), pairs in keys.items() if key is None]
@@ -273,7 +272,7 @@ def ib_pkey(job: Job) -> Iterator[Outcome]:
         yield _keys(job, pairs, f"there is no partition key at index {index} of {{}}")
     partitions = grouped([k for k in keys if k[1] is not None], lambda item: (item[1] or 0) & _KEY)
     if not empty and len(partitions) > 1:
-        size = {key: sum(len(keys[item]) for item in items) for key, items in partitions.items()}
+        size = {key: sum(len(ranks) for item in items for ranks, _ in keys[item]) for key, items in partitions.items()}
         usual = max(size, key=lambda key: size[key])
         pairs = [pair for key, items in partitions.items() if key != usual for item in items for pair in keys[item]]
         yield _keys(job, pairs, f"{{}}: not in the partition of the other ports (key {usual:#06x})")
@@ -281,8 +280,8 @@ def ib_pkey(job: Job) -> Iterator[Outcome]:
         yield _keys(job, [p for pairs in keys.values() for p in pairs], "{} are all limited members of their partition")
 
 
-def _keys(job: Job, pairs: list[tuple[RankFacts, FabricPort]], what: str) -> Finding:
-    ranks = list({id(rank): rank for rank, _ in pairs}.values())
+def _keys(job: Job, pairs: list[tuple[Sequence[RankFacts], FabricPort]], what: str) -> Finding:
+    ranks = list({id(rank): rank for ranks, _ in pairs for rank in ranks}.values())
     lines = list({(line.node.key, line.name): line for _, line in pairs}.values())
     return found(
         job,

@@ -84,7 +84,7 @@ def roce_pfc_ecn(job: Job) -> Iterator[Outcome]:
 
 
 def _grown(job: Job, limits: dict[str, int], what: str, fix: Fix) -> Iterator[Outcome]:
-    ports = [(line, _over(line, limits)) for view in views(job) for line in view.lines]
+    ports = [(line, _over(line, limits)) for view in views(job) for line in view.lines if line.port.growth]
     for names, items in grouped([(line, over) for line, over in ports if over], lambda item: tuple(item[1])).items():
         lines = [line for line, _ in items]
         growth = listed([f"{name} +{max(over[name] for _, over in items)}" for name in names], 3)

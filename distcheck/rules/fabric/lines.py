@@ -48,6 +48,8 @@ class View(NamedTuple):
     """The ports that the ranks' NCCL_IB_HCA allows, in any state."""
     taken: tuple[FabricPort, ...]
     """The ports that NCCL's own transport would use."""
+    active: tuple[Hca, ...]
+    """The adapters with an active port that NCCL's own transport could use, whether or not it can be opened."""
     alike: tuple[tuple[Mapping[str, str], tuple[RankFacts, ...]], ...]
     """The ranks by what they set of `_SETTINGS`."""
     lists: Mapping[str, Sequence[RankFacts]]
@@ -77,21 +79,25 @@ def views(job: Job) -> tuple[View, ...]:
         values = of_rank(job, rank)
         return None if off(values) else tuple((name, values[name]) for name in _SETTINGS if name in values)
 
-    settings = {id(rank): own for own, ranks in ranks_by(job, read).items() for rank in ranks}
+    by_settings = ranks_by(job, read)
+    settings = {id(rank): own for own, ranks in by_settings.items() for rank in ranks}
+    one = next(iter(by_settings)) if len(by_settings) == 1 else None
     found = []
     for node in job.nodes:
         if not isinstance(node.infiniband, Infiniband):
             continue
         ranks = tuple(rank for rank in job.ranks_on(node) if id(rank) in settings)
         if ranks:
-            groups = grouped(ranks, lambda rank: settings[id(rank)])
+            groups = {one: ranks} if one is not None else grouped(ranks, lambda rank: settings[id(rank)])
             alike = tuple((dict(own), tuple(several)) for own, several in groups.items())
             lists: dict[str, list[RankFacts]] = {}
             for values, several in alike:
                 lists.setdefault(values.get(HCA, ""), []).extend(several)
             lines = tuple(ports(node, node.infiniband, lists))
-            taken = tuple([i for i in lines if i.own and i.active and i.hca.device_file not in _REFUSED])
-            found.append(View(node, ranks, node.infiniband, lines, taken, alike, lists))
+            up = [i for i in lines if i.own and i.active]
+            taken = tuple([i for i in up if i.hca.device_file not in _REFUSED])
+            active = tuple({i.hca.name: i.hca for i in up}.values())
+            found.append(View(node, ranks, node.infiniband, lines, taken, active, alike, lists))
     return tuple(found)
 
 
@@ -125,7 +131,12 @@ def setting(job: Job, rank: RankFacts, name: str) -> str:
 @once
 def by_name(job: Job) -> dict[str, list[FabricPort]]:
     """Return the ports of all nodes by name, without those of network plugins."""
-    return grouped([line for view in views(job) for line in view.lines if line.own], lambda line: line.name)
+    found: dict[str, list[FabricPort]] = {}
+    for view in views(job):
+        for line in view.lines:
+            if line.own:
+                found.setdefault(line.name, []).append(line)
+    return found
 
 
 def ranks_of(job: Job, lines: Iterable[FabricPort]) -> list[RankFacts]:

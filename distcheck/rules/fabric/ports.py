@@ -13,7 +13,7 @@ from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.wording import are, found, grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _SIBLINGS = 4
 """How many ports of one board must be up on a node for one that is down to be a fault, or a slow one."""
@@ -139,12 +139,12 @@ def ib_rate_degraded(job: Job) -> Iterator[Outcome]:
         slow.setdefault(f"{line.node.key} {line.name}", (line, expected))
 
     for name, lines in by_name(job).items():
-        for group in grouped([line for line in lines if line.active], lambda line: line.hca.board).values():
+        for group in _of_boards([line for line in lines if line.active]):
             for line, usual in _slower(group):
                 note(line, f"{name} has {usual:g} Gb/s on the other nodes")
     for view in views(job):
         ports = [line for line in view.lines if line.active and line.port.link_layer == "InfiniBand" and line.hca.board]
-        for group in grouped(ports, lambda line: line.hca.board).values():
+        for group in _of_boards(ports):
             for line, usual in _slower(group) if len(group) >= _SIBLINGS else ():
                 note(line, f"the other ports of its board have {usual:g} Gb/s")
         for line in ports:
@@ -169,6 +169,13 @@ def ib_rate_degraded(job: Job) -> Iterator[Outcome]:
         )
 
 
+def _of_boards(lines: Sequence[FabricPort]) -> Iterable[Sequence[FabricPort]]:
+    """Return ports by their adapter's board; none if all have the same rate, so that none can be slower than others."""
+    if len({line.port.rate_Gbps for line in lines}) < 2:
+        return ()
+    return grouped(lines, lambda line: line.hca.board).values()
+
+
 def _slower(lines: Sequence[FabricPort]) -> list[tuple[FabricPort, float]]:
     """Return the ports that are slower than most of these, and the rate of most; of two, the slower."""
     rates = Counter(line.port.rate_Gbps for line in lines if line.port.rate_Gbps is not None)
@@ -180,7 +187,7 @@ def _slower(lines: Sequence[FabricPort]) -> list[tuple[FabricPort, float]]:
 
 def _without_guid(line: FabricPort) -> bool:
     guid = line.hca.node_guid
-    zero = bool(guid) and not guid.strip("0:")
+    zero = guid.startswith("0") and not guid.strip("0:")
     return zero and line.port.link_layer == "InfiniBand" and line.hca.driver.startswith(_VENDOR)
 
 
