@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
@@ -20,7 +22,7 @@ _OWN = ("InfiniBand", "Ethernet")
 """Link layers that NCCL's own IB transport supports; AWS EFA reports Unspecified and needs a plugin."""
 
 
-class Logged(NamedTuple):
+class Logged(msgspec.Struct, frozen=True, gc=False):
     """A rank whose NCCL log was read."""
 
     rank: RankFacts

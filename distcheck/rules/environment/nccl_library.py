@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from distcheck.rules.finding import Finding, Severity
 
 
-class Loaded(NamedTuple):
+class Loaded(msgspec.Struct, frozen=True, gc=False):
     """What the torch of a rank would load."""
 
     rank: RankFacts

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from distcheck.facts.base import Missing
 from distcheck.facts.infiniband import OWN_LINKS, Hca, HcaPort, Infiniband
 from distcheck.facts.job import Job
@@ -24,7 +26,7 @@ _SETTINGS = (HCA, *gids.SETTINGS, PKEY)
 _REFUSED = frozenset({"denied", "absent"})
 
 
-class FabricPort(NamedTuple):
+class FabricPort(msgspec.Struct, frozen=True, gc=False):
     """A port of an adapter on a node."""
 
     node: NodeFacts

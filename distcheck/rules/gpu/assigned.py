@@ -6,6 +6,8 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpu, GpuHealth, usable_name
 from distcheck.facts.job import Job
@@ -31,7 +33,7 @@ WORDS: dict[Distance, str] = {
 }
 
 
-class Take(NamedTuple):
+class Take(msgspec.Struct, frozen=True, gc=False):
     """A rank and the GPU that it takes."""
 
     rank: RankFacts

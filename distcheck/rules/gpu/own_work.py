@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from distcheck.expectation.devices import Floor, floor_of
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
@@ -25,7 +27,7 @@ _FEW = 16
 """Up to this many figures alike, a figure's own influence on the median matters."""
 
 
-class Tested(NamedTuple):
+class Tested(msgspec.Struct, frozen=True, gc=False):
     """A rank and what its device reached."""
 
     rank: RankFacts

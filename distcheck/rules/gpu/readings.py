@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Fabric, Gpu, GpuHealth, Gpus, NvLinks, RemappedRows, usable_name
@@ -31,7 +33,7 @@ _MOST = 16
 """GPUs that a finding's evidence shows."""
 
 
-class Presence(NamedTuple):
+class Presence(msgspec.Struct, frozen=True, gc=False):
     """A GPU that NVML could reach, its node, and the ranks that use it."""
 
     node: NodeFacts
@@ -41,7 +43,7 @@ class Presence(NamedTuple):
     """Whether the job uses it, as far as is known."""
 
 
-class Reading(NamedTuple):
+class Reading(msgspec.Struct, frozen=True, gc=False):
     """A GPU that NVML could read, its node, and the ranks that use it."""
 
     node: NodeFacts
@@ -74,14 +76,15 @@ def present(job: Job) -> tuple[Presence, ...]:
 def by_node(job: Job) -> dict[str, list[Reading]]:
     """Return the GPUs whose condition was read, by their node's key."""
     found: dict[str, list[Reading]] = {}
-    here, its = [], ""
-    for node, gpu, ranks, used in present(job):
-        if gpu.health is None:
+    here, its = list[Reading](), ""
+    for there in present(job):
+        health = there.gpu.health
+        if health is None:
             continue
-        if node.key != its:
-            its = node.key
+        if there.node.key != its:
+            its = there.node.key
             here = found.setdefault(its, [])
-        here.append(Reading(node, gpu, gpu.health, ranks, used))
+        here.append(Reading(there.node, there.gpu, health, there.ranks, there.used))
     return found
 
 
