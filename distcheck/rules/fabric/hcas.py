@@ -55,11 +55,13 @@ def ib_hca_no_match(job: Job) -> Iterator[Outcome]:
     unknown: dict[str, list[View]] = {}
     useless: dict[str, list[View]] = {}
     for view in views(job):
-        active = [line for line in _all(view) if line.own and line.active]
-        for value in view.lists if active and view.node.key not in lost else ():
-            if value:
-                some = any(allows(value, i.hca.name, i.port.number) for i in active)
-                (unknown if some else useless).setdefault(value, []).append(view)
+        for value in view.lists if view.node.key not in lost else ():
+            if not value:
+                continue
+            if view.active and (len(view.lists) == 1 or any(_selects(value, i) for i in view.lines)):
+                unknown.setdefault(value, []).append(view)
+            elif any(i.own and i.active for i in _all(view)):
+                useless.setdefault(value, []).append(view)
     for value, where_set in useless.items():
         ranks = [rank for view in where_set for rank in view.lists[value]]
         active = [line for view in where_set for line in _all(view) if line.own and line.active]
@@ -116,6 +118,8 @@ def ib_hca_prefix_trap(job: Job) -> Iterator[Outcome]:
         if value.removeprefix("^").startswith("="):
             continue
         items = items_of(value)
+        if not items:
+            continue
         lines = {line.hca.name for _, view in pairs for line in _all(view) if line.active and line.own}
         others = sorted(lines.difference(items))
         caught = {item: [name for name in others if name.startswith(item)] for item in items if item in lines}
@@ -136,6 +140,11 @@ def ib_hca_prefix_trap(job: Job) -> Iterator[Outcome]:
                 severity="warning",
                 evidence={HCA: value, **surplus},
             )
+
+
+def _selects(value: str, line: FabricPort) -> bool:
+    """Return whether an NCCL_IB_HCA selects a port that NCCL can use."""
+    return line.own and line.active and allows(value, line.hca.name, line.port.number)
 
 
 def _all(view: View) -> list[FabricPort]:

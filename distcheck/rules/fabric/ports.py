@@ -41,6 +41,8 @@ def ib_port_down(job: Job) -> Iterator[Outcome]:
     yield from not_read(job)
     down = []
     for lines in _compared(job):
+        if all(line.active for line in lines):
+            continue
         known = [line for line in lines if line.port.state and not _uninitialised(line) and not _without_guid(line)]
         inactive = [line for line in known if not line.active]
         if len(known) - len(inactive) >= max(len(inactive), 1):

@@ -16,7 +16,7 @@ from distcheck.rules.wording import grouped, once
 from distcheck.selection.placement import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
@@ -49,23 +49,33 @@ def kinds(job: Job) -> tuple[Kind, ...]:
     software, files, look-up of MASTER_ADDR and ancestors, on nodes with the same torch, Python, CPUs and kind of GPU.
     Of their numbers (RANK, SLURM_PROCID and so on) only whether they are set and numbers counts.
     """
-    encode = msgspec.msgpack.Encoder().encode
-    # Numbers, because what is encoded may be long, and is the same for most processes.
-    of_nodes: dict[bytes, int] = {}
-    nodes = {node.key: of_nodes.setdefault(encode(_of_node(node)), len(of_nodes)) for node in job.nodes}
-    of_processes: dict[tuple[int, bytes], int] = {}
-    processes = {
-        p.uid: of_processes.setdefault((nodes[p.node], encode(_of_process(p))), len(of_processes))
-        for p in job.processes
-    }
-    found: dict[tuple[int, bytes], Kind] = {}
-    for place, rank in enumerate(job.ranks):
-        key = processes[rank.process], encode(_of_rank(rank))
-        kind = found.get(key)
+    nodes = dict(zip((n.key for n in job.nodes), _kinds_of(_of_node(n) for n in job.nodes), strict=True))
+    own = _kinds_of((nodes[p.node], *_of_process(p)) for p in job.processes)
+    processes = dict(zip((p.uid for p in job.processes), own, strict=True))
+    found: dict[int, Kind] = {}
+    numbers = _kinds_of((processes[rank.process], *_of_rank(rank)) for rank in job.ranks)
+    for place, number in enumerate(numbers):
+        kind = found.get(number)
         if kind is None:
-            kind = found[key] = Kind(rank, [])
+            kind = found[number] = Kind(job.ranks[place], [])
         kind.places.append(place)
     return tuple(found.values())
+
+
+def _kinds_of(facts: Iterable[tuple[object, ...]]) -> Iterator[int]:
+    """Yield a number for each of the facts, the same one for equal facts.
+
+    Most are equal to those before, which is faster to see than what they are in bytes.
+    """
+    encode = msgspec.msgpack.Encoder().encode
+    known: dict[bytes, int] = {}
+    before: tuple[object, ...] | None = None
+    number = 0
+    for each in facts:
+        if each != before:
+            number = known.setdefault(encode(each), len(known))
+            before = each
+        yield number
 
 
 def _of_rank(rank: RankFacts) -> tuple[object, ...]:

@@ -22,7 +22,8 @@ def job(fabric, read):
                 rate = odd.get((number, hca.name), usual)
                 hcas.append(replace(hca, ports=(replace(hca.ports[0], loopback_Gbps=rate),)))
             nodes.append(replace(found, hcas=tuple(hcas)))
-        return fabric(*nodes, looks=("environment", "gpu", "collectives"))
+        job = fabric(*nodes, looks=("environment", "gpu", "collectives"))
+        return replace(job, asked=replace(job.asked, loopback=True))
 
     return job
 
