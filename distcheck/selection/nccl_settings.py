@@ -83,7 +83,16 @@ def settings(environment: Mapping[str, str], files: Iterable[NcclFile]) -> dict[
 def of_rank(job: Job, rank: RankFacts) -> Mapping[str, str]:
     """Return a rank's variables and, below them, those of the configuration files that its NCCL reads."""
     files = job.process_of(rank).nccl_files
-    return _of_files(files, *library(job, rank)) | rank.environment if files else rank.environment
+    return _values(files, *library(job, rank)) | rank.environment if files else rank.environment
+
+
+def origin(job: Job, rank: RankFacts, name: str) -> str:
+    """Return where a rank's NCCL finds a setting: the path of a file, else `ENVIRONMENT`."""
+    files = job.process_of(rank).nccl_files
+    if not files or name in rank.environment:
+        return ENVIRONMENT
+    setting = _of_files(files, *library(job, rank)).get(name)
+    return setting.origin if setting else ENVIRONMENT
 
 
 def library(job: Job, rank: RankFacts) -> tuple[Version, bool]:
@@ -96,8 +105,13 @@ def library(job: Job, rank: RankFacts) -> tuple[Version, bool]:
 
 
 @lru_cache(256)
-def _of_files(files: tuple[NcclFile, ...], nccl: Version, rccl: bool) -> dict[str, str]:  # noqa: FBT001
-    return {name: setting.value for name, setting in settings({}, in_use(files, nccl, rccl=rccl)).items()}
+def _of_files(files: tuple[NcclFile, ...], nccl: Version, rccl: bool) -> dict[str, Setting]:  # noqa: FBT001
+    return settings({}, in_use(files, nccl, rccl=rccl))
+
+
+@lru_cache(256)
+def _values(files: tuple[NcclFile, ...], nccl: Version, rccl: bool) -> dict[str, str]:  # noqa: FBT001
+    return {name: setting.value for name, setting in _of_files(files, nccl, rccl).items()}
 
 
 def strtoll(text: str) -> tuple[int, str]:

@@ -14,6 +14,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import Logged, logged, nodes_in_use, setting, settings_shown, who
 from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.readings import Reading, not_ready, nvlinks_of, readings
+from distcheck.rules.job.nccl_remedies import owner, removals
 from distcheck.rules.wording import are, found, grouped, listed, once
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
     NVLink and may access each other's memory. Where they may not, gpu-nvlink-down reports it. Where NCCL treats the
     ranks of one node as several nodes, nccl-hostid-split reports it.
 
-    Fix: unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; run one container per node, with ``--ipc=host``.
+    Fix: remove NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; run one container per node, with ``--ipc=host``.
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable
     """
@@ -56,20 +57,21 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
                 around.append((t, how))
     for how, items in grouped(around, lambda item: item[1]).items():
         group = [t for t, _ in items]
+        ranks = [t.rank for t in group]
         off = settings_shown(group, "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
         yield found(
             job,
-            [t.rank for t in group],
+            ranks,
             f"{who(job, group)}: NCCL uses {'shared memory' if how == 'SHM' else 'the network'} between GPUs of the "
             f"same node that NVLink connects{_set(off)}",
             Fix(
-                "Unset the variable." if off else "Run the ranks of a node in one container with shared memory.",
-                tuple(f"unset {name}" for name in off)
+                "Remove the setting." if off else "Run the ranks of a node in one container with shared memory.",
+                removals(job, ranks, *off)
                 or ("nvidia-smi topo -p2p r", "# add to docker run: --gpus all --ipc=host", "df /dev/shm"),
             ),
             severity="warning",
             scope="job" if off else "node",
-            owner="user" if off else "unknown",
+            owner=owner(job, ranks, *off) if off else "unknown",
             evidence={f"rank {t.rank.placement.rank}": listed(list(t.log.transports)) for t in group[:8]} | off,
         )
 
@@ -190,36 +192,39 @@ def nccl_hostid_split(job: Job) -> Iterator[Outcome]:
 
     Found by comparing the number of ranks that NCCL's log counts on a node (since NCCL 2.20) with distcheck's.
 
-    Fix: unset NCCL_HOSTID; give the containers of a node the same host name and a shared /dev/shm.
+    Fix: remove NCCL_HOSTID; give the containers of a node the same host name and a shared /dev/shm.
 
     See: https://github.com/NVIDIA/nccl/blob/master/src/misc/utils.cc (getHostHash)
     """
     for node, group in _split(job):
-        here = len(job.ranks_on(node))
+        here, ranks = len(job.ranks_on(node)), [t.rank for t in group]
         hostid = settings_shown(group, "NCCL_HOSTID", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
         yield found(
             job,
-            [t.rank for t in group],
+            ranks,
             f"{who(job, group)}: NCCL counts {group[0].log.local_ranks} of the {here} ranks of {node.name} on one node"
             f"{_set(hostid)}",
             Fix(
                 "Give the ranks of a node the same host name and /dev/shm, and no NCCL_HOSTID.",
-                ("unset NCCL_HOSTID", "hostname; cat /proc/sys/kernel/random/boot_id", "df /dev/shm"),
+                (*removals(job, ranks, "NCCL_HOSTID"), "hostname; cat /proc/sys/kernel/random/boot_id", "df /dev/shm"),
             ),
             severity="warning",
             scope="node",
+            owner=owner(job, ranks, "NCCL_HOSTID"),
             evidence={"ranks there": here, "NCCL's nodes": group[0].log.nodes or 0, **hostid},
         )
     boots = [node.boot_id for node in nodes_in_use(job)]
     machines = len(set(boots)) if all(isinstance(boot, str) for boot in boots) else 0
     merged = [t for t in _whole(job) if not t.log.mnnvl and t.log.nodes is not None and t.log.nodes < machines]
     if merged:
+        ranks = [t.rank for t in merged]
         yield found(
             job,
-            [t.rank for t in merged],
+            ranks,
             f"{who(job, merged)}: NCCL counts {merged[0].log.nodes} nodes; expected {machines} machines",
-            Fix("Give every machine its own NCCL_HOSTID, or none.", ("unset NCCL_HOSTID",)),
+            Fix("Give every machine its own NCCL_HOSTID, or none.", removals(job, ranks, "NCCL_HOSTID")),
             scope="job",
+            owner=owner(job, ranks, "NCCL_HOSTID"),
             evidence=settings_shown(merged, "NCCL_HOSTID"),
         )
 

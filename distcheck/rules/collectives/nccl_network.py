@@ -26,6 +26,7 @@ from distcheck.rules.collectives.nccl_logs import (
 )
 from distcheck.rules.finding import Fix, Scope
 from distcheck.rules.job.kinds import ranks_with
+from distcheck.rules.job.nccl_remedies import owner, removals
 from distcheck.rules.wording import are, found, grouped, listed, unread
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _DESKTOP_GPU = re.compile(r"GeForce|\bRTX\b|\bTITAN\b|Quadro")
 _FIND = "find / -name 'libnccl-net*.so' 2>/dev/null"
 _CHOICES = frozenset({"NCCL_NET", "NCCL_NET_PLUGIN"})
 """Variables that select the network."""
+_GDR_LEVEL = "NCCL_NET_GDR_LEVEL"
 _GOOGLE = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_")
 
 
@@ -49,7 +51,7 @@ def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
     Found by NCCL's own log and the adapters whose ports are up. It is an error where they are InfiniBand; a warning
     where they are RoCE, which needs a network configured for it, and where a variable selects sockets.
 
-    Fix: give the container ``/dev/infiniband`` and the rdma-core libraries, or unset the variable.
+    Fix: give the container ``/dev/infiniband`` and the rdma-core libraries, or remove the setting.
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-disable
     """
@@ -62,17 +64,17 @@ def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
     # nccl-net-plugin-missing reports those that need a plugin.
     slow = [t for t in over_sockets if adapters(t.node) and not _plugin_wanted(t)]
     for (chosen, infiniband), group in grouped(slow, lambda t: (_sockets_chosen(t), _has_infiniband(t.node))).items():
-        nics = adapters(group[0].node)
+        nics, ranks, name = adapters(group[0].node), [t.rank for t in group], chosen.partition("=")[0]
         yield found(
             job,
-            [t.rank for t in group],
+            ranks,
             f"{who(job, group)}: NCCL uses TCP sockets ({listed(group[0].log.devices) or 'Socket'}) between "
             f"nodes, although {adapter_names(nics)} {are(nics)} up{chosen and f'; {chosen} selects sockets'}",
             Fix(
-                f"Unset {chosen.partition('=')[0]}, unless it is still needed."
+                f"Remove {name}, unless it is still needed."
                 if chosen
                 else "Give the ranks access to the adapters: /dev/infiniband and libibverbs in the container.",
-                (f"unset {chosen.partition('=')[0]}",)
+                removals(job, ranks, name)
                 if chosen
                 else (
                     "ls -l /dev/infiniband",
@@ -82,7 +84,7 @@ def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
             ),
             severity="error" if infiniband and not chosen else "warning",
             scope=_scope(job, group),
-            owner="user" if chosen else "unknown",
+            owner=owner(job, ranks, name) if chosen else "unknown",
             evidence={
                 "network": group[0].log.network,
                 "adapters": [f"{nic.name} {nic.link_layer}" for nic in nics],
@@ -209,22 +211,22 @@ def gdr_not_used(job: Job) -> Iterator[Outcome]:
     some_use_it = any(t.log.gdr for t in between)
     without = [t for t in between if not t.log.gdr and t.log.gdr_devices and not _desktop(t)]
     for (allowed, limit), group in grouped(without, lambda t: (_gdr_allowed(t), _gdr_limit(t))).items():
-        names = list(group[0].log.gdr_devices)
+        names, ranks = list(group[0].log.gdr_devices), [t.rank for t in group]
         if not allowed:
             reason = f"the driver does not let {listed(names, most=2)} access GPU memory"
         else:
             reason = f"{limit} is set" if limit else "NCCL considers GPU and adapter too far apart"
         yield found(
             job,
-            [t.rank for t in group],
+            ranks,
             f"{who(job, group)}: NCCL uses {group[0].log.network} between nodes without GPUDirect RDMA; {reason}",
             Fix(
-                f"Unset {limit.partition('=')[0]}."
+                f"Remove {_GDR_LEVEL}."
                 if allowed and limit
                 else "Give NCCL the machine's topology (NCCL_TOPO_FILE), or allow a longer path and measure."
                 if allowed
                 else "Load nvidia-peermem at every boot, or use the open kernel driver with DMA-BUF.",
-                (f"unset {limit.partition('=')[0]}",)
+                removals(job, ranks, _GDR_LEVEL)
                 if allowed and limit
                 else ("nvidia-smi topo -m", "export NCCL_NET_GDR_LEVEL=PHB")
                 if allowed
@@ -235,14 +237,14 @@ def gdr_not_used(job: Job) -> Iterator[Outcome]:
             ),
             severity="info" if allowed and some_use_it and not limit else "warning",
             scope=_scope(job, group) if not limit else "job",
-            owner="user" if limit else "admin",
+            owner=owner(job, ranks, _GDR_LEVEL) if limit else "admin",
             evidence={
                 "transports": list(group[0].log.transports),
                 "adapters": [
                     f"{name} {'enabled' if on else 'disabled'}" for name, on in group[0].log.gdr_devices.items()
                 ],
                 **({"NCCL says": group[0].log.gdr_refused} if group[0].log.gdr_refused else {}),
-                **settings_shown(group, "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ"),
+                **settings_shown(group, _GDR_LEVEL, "NCCL_NET_GDR_READ"),
             },
         )
 
@@ -252,8 +254,8 @@ def _gdr_allowed(t: Logged) -> bool:
 
 
 def _gdr_limit(t: Logged) -> str:
-    level = setting(t, "NCCL_NET_GDR_LEVEL")
-    return f"NCCL_NET_GDR_LEVEL={level}" if level.upper() in {"0", "1", "LOC", "PIX"} else ""
+    level = setting(t, _GDR_LEVEL)
+    return f"{_GDR_LEVEL}={level}" if level.upper() in {"0", "1", "LOC", "PIX"} else ""
 
 
 def _desktop(t: Logged) -> bool:

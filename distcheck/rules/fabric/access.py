@@ -8,6 +8,7 @@ from distcheck.facts.job import Collectives, Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.fabric.lines import FabricPort, View, alone, not_read, setting, views
 from distcheck.rules.finding import Fix, Severity
+from distcheck.rules.job.nccl_remedies import removals
 from distcheck.rules.wording import are, brief, found, grouped, listed, named, nodes_of, starter
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def nccl_efa_provider_missing(job: Job) -> Iterator[Outcome]:
     or after a leading ``^`` may not use. It is a warning if no node can use EFA, an error if some can. Silent with
     NCCL_NET=Socket. A plugin that cannot be loaded, as without libfabric, is nccl-efa-plugin-missing.
 
-    Fix: start the container with ``--device=/dev/infiniband``; ``unset FI_PROVIDER`` or ``export FI_PROVIDER=efa``.
+    Fix: start the container with ``--device=/dev/infiniband``; remove FI_PROVIDER or ``export FI_PROVIDER=efa``.
 
     See: https://github.com/aws/aws-ofi-nccl/issues/803
     See: https://ofiwg.github.io/libfabric/main/man/fabric.7.html
@@ -228,7 +229,7 @@ def nccl_efa_provider_missing(job: Job) -> Iterator[Outcome]:
         return
     fitted = [(rank, view) for view in views(job) if _efa(view) for rank in view.ranks]
     equipped = [item for item in fitted if setting(job, item[0], "NCCL_NET").lower() != "socket"]
-    causes = [(rank, view, _efa_refused(view) or _efa_excluded(rank)) for rank, view in equipped]
+    causes = [(rank, view, _efa_refused(view) or _efa_excluded(job, rank)) for rank, view in equipped]
     refused = [item for item in causes if item[2]]
     everywhere = len(refused) == len(equipped)
     for why, group in grouped(refused, lambda item: item[2]).items():
@@ -242,7 +243,7 @@ def nccl_efa_provider_missing(job: Job) -> Iterator[Outcome]:
                 "Let libfabric choose the provider, or name efa."
                 if excluded
                 else "Give the ranks the device files of the adapters.",
-                ("unset FI_PROVIDER", "fi_info -p efa")
+                (*removals(job, ranks, "FI_PROVIDER"), "fi_info -p efa")
                 if excluded
                 else ("# add to docker run: --device=/dev/infiniband", "ls -l /dev/infiniband", "fi_info -p efa"),
             ),
@@ -268,9 +269,9 @@ def _efa_refused(view: View) -> str:
     return ""
 
 
-def _efa_excluded(rank: RankFacts) -> str:
-    """Return a rank's FI_PROVIDER if it excludes EFA, '' if it does not."""
-    value = rank.environment.get("FI_PROVIDER", "")
+def _efa_excluded(job: Job, rank: RankFacts) -> str:
+    """Return a rank's FI_PROVIDER if it excludes EFA, '' if it does not; NCCL's files may set it too."""
+    value = setting(job, rank, "FI_PROVIDER")
     names = value.lower().removeprefix("^").replace(";", ",").split(",")
     listed_there = any(name.strip() in {"efa", "efa-direct"} for name in names)
     return f"FI_PROVIDER={brief(value, 60)} excludes efa" if value and listed_there == value.startswith("^") else ""

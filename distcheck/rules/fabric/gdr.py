@@ -14,6 +14,7 @@ from distcheck.facts.pci import Pci
 from distcheck.rules import Outcome, rule
 from distcheck.rules.fabric.lines import View, not_read, setting, views
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.nccl_remedies import owner, removals
 from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of, once
 from distcheck.selection.pci import distance
 
@@ -202,7 +203,7 @@ def ib_relaxed_ordering_vm(job: Job) -> Iterator[Outcome]:
 
     Found where NCCL_IB_PCI_RELAXED_ORDERING is 0 and the CPU reports a hypervisor. An info finding.
 
-    Fix: ``unset NCCL_IB_PCI_RELAXED_ORDERING``: the default uses it where it is available.
+    Fix: remove NCCL_IB_PCI_RELAXED_ORDERING: the default uses it where it is available.
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-pci-relaxed-ordering
     """
@@ -214,6 +215,7 @@ def ib_relaxed_ordering_vm(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: {_ORDERING}={value} in a virtual machine; the default is 2 (where available)",
-            Fix("Unset the variable, unless data was corrupted with it.", (f"unset {_ORDERING}",)),
+            Fix("Remove the setting, unless data was corrupted with it.", removals(job, ranks, _ORDERING)),
             severity="info",
+            owner=owner(job, ranks, _ORDERING),
         )

@@ -6,11 +6,14 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, in_use, library, settings
+from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, origin
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
+    from distcheck.rules.finding import Owner
 
 
 def undo(name: str, setting: Setting) -> str:
@@ -22,9 +25,17 @@ def undo(name: str, setting: Setting) -> str:
 
 def removal(job: Job, rank: RankFacts, name: str) -> str:
     """Return the command that removes a setting where this rank's NCCL finds it."""
-    nccl, rccl = library(job, rank)
-    files = in_use(job.process_of(rank).nccl_files, nccl, rccl=rccl)
-    return undo(name, settings(rank.environment, files)[name])
+    return undo(name, Setting("", origin(job, rank, name)))
+
+
+def removals(job: Job, ranks: Sequence[RankFacts], *names: str) -> tuple[str, ...]:
+    """Return the commands that remove settings where the NCCL of these ranks finds them, each once."""
+    return tuple(dict.fromkeys(removal(job, rank, name) for name in names for rank in ranks))
+
+
+def owner(job: Job, ranks: Sequence[RankFacts], *names: str) -> Owner:
+    """Return who can remove settings: the admin, if all are in files of the system."""
+    return "admin" if all(origin(job, r, name).startswith("/etc/") for name in names for r in ranks) else "user"
 
 
 def redo(name: str, setting: Setting, value: str, old: str = "") -> str:

@@ -6,6 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.nccl_remedies import removals
 from distcheck.rules.network.interface_choices import meant, milder, only_this_host, severity
 from distcheck.rules.wording import brief, found, grouped, listed, named
 from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, decides, items_of, nccl
@@ -117,7 +118,7 @@ def fix_commands(seen: Survey, choice: Choice, library: Library) -> tuple[str, .
     way = seen.way(choice)
     if library == "gloo":
         return (f"export GLOO_SOCKET_IFNAME={quote(way.name)}",) if way else ("ip -brief address",)
-    first = ("unset NCCL_COMM_ID",) if COMM_ID in choice.settings else ()
+    first = removals(seen.job, choice.ranks, COMM_ID) if COMM_ID in choice.settings else ()
     if way is None:
         return first or ("export NCCL_SOCKET_IFNAME=^lo,docker,virbr,veth,br-",)
     wish = {IFNAME: f"={way.name}", FAMILY: choice.settings.get(FAMILY, "")}

@@ -7,7 +7,7 @@ import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Fabric, GpuHealth, Gpus, NvLinks, PeerAccess
-from distcheck.facts.nccl import NcclLog
+from distcheck.facts.nccl import NcclFile, NcclLog
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.facts.rank import RankRun
 from distcheck.rules import find_rule
@@ -232,6 +232,31 @@ def test_perf_p2p_not_nvlink_names_the_variable(nccl_job, logs, judge):
     (finding,) = judge(job, *FAMILIES).findings
     assert (finding.rule, finding.ranks, finding.scope) == ("perf-p2p-not-nvlink", NODE1, "job")
     assert finding.message.endswith("NVLink connects; NCCL_P2P_DISABLE=1 is set")
+    assert (finding.fix.commands, finding.owner) == (("unset NCCL_P2P_DISABLE",), "user")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fields"),
+    [
+        ("NCCL_P2P_LEVEL", "LOC", {"peers": {"SHM": (0, 1, 8, 9)}}),
+        ("NCCL_IB_DISABLE", "1", SOCKET),
+        ("NCCL_NET", "Socket", SOCKET),
+        ("NCCL_NET_GDR_LEVEL", "LOC", {"gdr": False}),
+        ("NCCL_HOSTID", "a", {"nodes": 1, "local_ranks": 16}),
+        ("NCCL_HOSTID", "a", {"nodes": 16, "local_ranks": 1, "peers": {"NET": (0, 9)}}),
+    ],
+)
+def test_a_setting_of_nccls_files_is_removed_from_them(nccl_job, logs, change, judge, name, value, fields):
+    paths = {"/etc/nccl.conf": "system", "/home/eve/.nccl.conf": "HOME+passwd"}
+    files = [NcclFile(path=p, origin=o, library="nccl", lines=(f"{name}={value}",)) for p, o in paths.items()]
+    job = logs(nccl_job(), None, settings={name: value}, **fields)
+    job = change.process(change.process(job, None, nccl_files=(files[0],)), NODE2, nccl_files=(files[1],))
+    command = f"sed -i '/^{name}=/d'"
+    commands = [c for f in judge(job, *FAMILIES).findings for c in f.fix.commands if name in c]
+    assert set(commands) == {f"sudo {command} /etc/nccl.conf", f"{command} /home/eve/.nccl.conf"}
+    assert {f.owner for f in judge(job, *FAMILIES).findings if f.scope == "job"} <= {"user"}
+    (owner,) = {f.owner for f in judge(change.process(job, NODE2, nccl_files=(files[0],)), *FAMILIES).findings}
+    assert owner == "admin"
 
 
 @pytest.mark.parametrize("access", [(1, 0, 0), (0, 3, 0), (0, 0, 1)])

@@ -1,8 +1,10 @@
 """Rules about the interfaces that NCCL and Gloo use, and the nodes' names and addresses."""
 
+import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
+from distcheck.facts.nccl import NcclFile
 from distcheck.facts.network import Attempt, Interface, Link, NetworkFacts, PeerTrial, Resolution
 from distcheck.rules.network.explained_trials import explained, explained_trials
 from distcheck.rules.network.interface_choices import meant, misspelt
@@ -282,6 +284,14 @@ def test_a_comm_id_outside_all_subnets_is_an_error(of, only, change):
     finding = only(tried(change, change.environment(of(2, gpus=1), 1, NCCL_COMM_ID="10.99.0.1:5000")))
     assert (finding.rule, finding.ranks) == ("net-nccl-ifname-no-match", (1,))
     assert finding.fix.commands[0] == "unset NCCL_COMM_ID"
+
+
+def test_a_comm_id_of_a_file_is_removed_from_it(of, only, change):
+    file = NcclFile(path="/home/eve/.nccl.conf", origin="HOME", library="nccl", lines=("NCCL_COMM_ID=10.99.0.1:5000",))
+    job = change.process(tried(change, of(2, gpus=1)), 1, nccl_files=(file,))
+    network = msgspec.structs.replace(job.nodes[1].network, nccl_files={"NCCL_COMM_ID": "10.99.0.1:5000"})
+    finding = only(change.node(job, 1, network=network))
+    assert finding.fix.commands[0] == "sed -i '/^NCCL_COMM_ID=/d' /home/eve/.nccl.conf"
 
 
 def test_a_node_without_interfaces_is_reported(of, said, change):
