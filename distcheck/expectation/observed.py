@@ -13,7 +13,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Fabric, Gpu, Gpus, NvLinks
 from distcheck.facts.job import Collectives
 from distcheck.facts.pci import Pci
-from distcheck.selection.nccl_settings import of_rank
+from distcheck.selection.nccl_settings import of_rank, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,7 @@ def _used(job: Job) -> dict[str, Sequence[Gpu]] | Missing:
             continue
         if node.accelerator == "amd":
             return Missing(reason="there is no expectation for AMD GPUs")
-        if any(rank.environment.get("NCCL_HOSTID") for rank in ranks):
+        if any(value_of(job, rank, "NCCL_HOSTID") for rank in ranks):
             return Missing(reason="NCCL_HOSTID changes which ranks NCCL places on one node")
         names = [rank.run.gpu if rank.run and rank.run.gpu else rank.gpu for rank in ranks]
         used = _named(names, node.gpus.devices if isinstance(node.gpus, Gpus) else ())

@@ -86,13 +86,25 @@ def of_rank(job: Job, rank: RankFacts) -> Mapping[str, str]:
     return _values(files, *library(job, rank)) | rank.environment if files else rank.environment
 
 
-def origin(job: Job, rank: RankFacts, name: str) -> str:
-    """Return where a rank's NCCL finds a setting: the path of a file, else `ENVIRONMENT`."""
+def setting_of(job: Job, rank: RankFacts, name: str) -> Setting | None:
+    """Return a setting as a rank's NCCL finds it, None if it is unset."""
+    value = rank.environment.get(name)
+    if value is not None:
+        return Setting(value)
     files = job.process_of(rank).nccl_files
-    if not files or name in rank.environment:
-        return ENVIRONMENT
-    setting = _of_files(files, *library(job, rank)).get(name)
-    return setting.origin if setting else ENVIRONMENT
+    return _of_files(files, *library(job, rank)).get(name) if files else None
+
+
+def value_of(job: Job, rank: RankFacts, name: str) -> str:
+    """Return the value of a setting as a rank's NCCL finds it, '' if it is unset."""
+    setting = setting_of(job, rank, name)
+    return setting.value if setting else ""
+
+
+def number_of(job: Job, rank: RankFacts, name: str, default: int) -> int:
+    """Return a setting as a rank's NCCL reads a number; an unset or empty one has its default."""
+    value = value_of(job, rank, name)
+    return strtoll(value)[0] if value else default
 
 
 def library(job: Job, rank: RankFacts) -> tuple[Version, bool]:

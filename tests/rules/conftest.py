@@ -13,6 +13,7 @@ import pytest
 from distcheck.facts.asked import Asked
 from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.job import Job
+from distcheck.facts.nccl import NcclFile
 from distcheck.facts.network import Attempt, Bind, Interface, Resolution
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement
@@ -232,6 +233,13 @@ def change_process(job: Job, where: int | Sequence[int] | None, **fields: Any) -
     return replace(job, processes=tuple(replace(p, **fields) if p.uid in uids else p for p in job.processes))
 
 
+def change_nccl_file(
+    job: Job, where: int | Sequence[int] | None, *lines: str, path: str = "/etc/nccl.conf", origin: str = "system"
+) -> Job:
+    """Give the NCCL of these ranks (None: all) a configuration file with these lines."""
+    return change_process(job, where, nccl_files=(NcclFile(path=path, origin=origin, library="nccl", lines=lines),))
+
+
 def change_node(job: Job, where: int | Sequence[int] | None, **fields: Any) -> Job:
     """Change fields of the nodes at these positions (None: all)."""
     chosen = _chosen(where, len(job.nodes))
@@ -263,6 +271,7 @@ def change() -> SimpleNamespace:
         environment=change_environment,
         rank=change_rank,
         process=change_process,
+        nccl_file=change_nccl_file,
         node=change_node,
         keep=keep_ranks,
         job=replace,

@@ -29,6 +29,7 @@ from distcheck.rules.gpu.readings import (
     readings,
 )
 from distcheck.rules.wording import found, grouped, listed, named, numbers_of
+from distcheck.selection.nccl_settings import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -202,8 +203,9 @@ def gpu_mnnvl_imex(job: Job) -> Iterator[Outcome]:
         fabric, gpus = fabric_of(reading), reading.node.gpus
         if fabric is None or not fabric.cluster or not isinstance(gpus, Gpus):
             return ""
-        off = reading.ranks and all(rank.environment.get("NCCL_MNNVL_ENABLE") == "0" for rank in reading.ranks)
-        if off or gpus.imex_channel not in {"denied", "absent"}:
+        if gpus.imex_channel not in {"denied", "absent"}:
+            return ""
+        if reading.ranks and all(number_of(job, rank, "NCCL_MNNVL_ENABLE", 2) == 0 for rank in reading.ranks):
             return ""
         if (len(nodes[fabric.cluster, fabric.clique]) > 1) is not shared:
             return ""

@@ -129,7 +129,7 @@ def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
     yield from not_seen(job)
     parents = grouped((t for t in taken(job) if t.sliced), lambda t: t.gpu.uuid)
     shared = [users for users in parents.values() if len({t.rank.gpu for t in users}) > 1]
-    for allowed, parts in grouped(shared, lambda users: all(sharing_allowed(t.rank) for t in users)).items():
+    for allowed, parts in grouped(shared, lambda users: all(sharing_allowed(job, t.rank) for t in users)).items():
         ranks, first = [t.rank for users in parts for t in users], parts[0]
         version = min(version_of(nccl_of(job, rank)) for rank in ranks)
         severity: Severity = "error"

@@ -44,7 +44,7 @@ def beyond_visible(job: Job) -> list[list[RankFacts]]:
         grouped(
             without,
             lambda r: (
-                own[job.node_of(r).key] or sharing_allowed(r),
+                own[job.node_of(r).key] or sharing_allowed(job, r),
                 len(_shown(r)),
                 "" if own[job.node_of(r).key] else r.environment.get(VARIABLE),
             ),
@@ -69,7 +69,7 @@ def without_gpu(job: Job, ranks: list[RankFacts]) -> Finding:
     node = job.node_of(first)
     count, value = len(_shown(first)), first.environment.get(VARIABLE)
     total = len(visible(None, node.gpus.devices).uuids) if isinstance(node.gpus, Gpus) else count
-    here, own, allowed = len(job.ranks_on(node)), _own_lists(job, node), sharing_allowed(first)
+    here, own, allowed = len(job.ranks_on(node)), _own_lists(job, node), sharing_allowed(job, first)
     local = fold(r.placement.local_rank for r in ranks if r.placement.local_rank is not None)
     has, sees = ("has", "sees") if len(ranks) == 1 else ("have", "see")
     message = f"{named(job, ranks)} {has} LOCAL_RANK {local} and {sees} {count} GPUs"

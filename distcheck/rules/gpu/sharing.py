@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.rules.finding import Finding, Fix
@@ -13,6 +12,7 @@ from distcheck.rules.job.agents import restarted
 from distcheck.rules.job.versions import nccl_of, version_of
 from distcheck.rules.job.world import lonely
 from distcheck.rules.wording import brief, by_name, found, named, rank_name
+from distcheck.selection.nccl_settings import number_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,8 +87,8 @@ def _same_local_rank(job: Job, ranks: Sequence[RankFacts]) -> bool:
 def cause_of(job: Job, ranks: Sequence[RankFacts]) -> Cause:
     """Return why these ranks share a GPU; GPUs shared for one cause make one finding."""
     values = tuple(sorted({rank.environment.get(VARIABLE) for rank in ranks}, key=lambda v: (v is None, v)))
-    allowed = all(sharing_allowed(rank) and _knows_sharing(job, rank) for rank in ranks)
-    allowed = allowed or _on_hosts_of_their_own(ranks)
+    allowed = all(sharing_allowed(job, rank) and _knows_sharing(job, rank) for rank in ranks)
+    allowed = allowed or _on_hosts_of_their_own(job, ranks)
     if len({job.node_of(rank).key for rank in ranks}) > 1:
         return Cause("handed out twice", (), allowed)
     if all((rank.gpu or "").startswith("MIG-") for rank in ranks):
@@ -100,10 +100,9 @@ def cause_of(job: Job, ranks: Sequence[RankFacts]) -> Cause:
     return Cause("one value" if len(values) == 1 else "own values", values, allowed)
 
 
-def sharing_allowed(rank: RankFacts) -> bool:
-    """Return whether NCCL_MULTI_RANK_GPU_ENABLE allows sharing; NCCL reads it as strtoll does."""
-    match = re.match(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)", rank.environment.get("NCCL_MULTI_RANK_GPU_ENABLE", ""))
-    return match is not None and int(match[1], 16 if match[1][:2].lower() == "0x" else 10) != 0
+def sharing_allowed(job: Job, rank: RankFacts) -> bool:
+    """Return whether NCCL_MULTI_RANK_GPU_ENABLE allows sharing."""
+    return number_of(job, rank, "NCCL_MULTI_RANK_GPU_ENABLE", 0) != 0
 
 
 def _knows_sharing(job: Job, rank: RankFacts) -> bool:
@@ -111,15 +110,15 @@ def _knows_sharing(job: Job, rank: RankFacts) -> bool:
     return (version_of(nccl_of(job, rank)) or SHARING_SINCE) >= SHARING_SINCE
 
 
-def _on_hosts_of_their_own(ranks: Sequence[RankFacts]) -> bool:
+def _on_hosts_of_their_own(job: Job, ranks: Sequence[RankFacts]) -> bool:
     """Return whether NCCL_HOSTID places each rank on its own host.
 
     NCCL looks for shared GPUs on one host only.
 
     Source: NVIDIA/nccl, src/misc/utils.cc (getHostHash); the variable exists since 2.5.6.
     """
-    hosts = {rank.environment.get("NCCL_HOSTID") for rank in ranks}
-    return len(hosts) == len(ranks) > 1 and not hosts & {None, ""}
+    hosts = {value_of(job, rank, "NCCL_HOSTID") for rank in ranks}
+    return len(hosts) == len(ranks) > 1 and "" not in hosts
 
 
 def _selection(job: Job, rank: RankFacts) -> str:

@@ -87,7 +87,7 @@ def _without(job: Job, node: NodeFacts, count: int) -> tuple[RankFacts, ...]:
     return tuple(
         rank
         for rank in job.ranks_on(node)
-        if rank.gpu is None and (rank.placement.local_rank or 0) >= count and not sharing_allowed(rank)
+        if rank.gpu is None and (rank.placement.local_rank or 0) >= count and not sharing_allowed(job, rank)
     )
 
 

@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, origin
+from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, setting_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ def undo(name: str, setting: Setting) -> str:
 
 def removal(job: Job, rank: RankFacts, name: str) -> str:
     """Return the command that removes a setting where this rank's NCCL finds it."""
-    return undo(name, Setting("", origin(job, rank, name)))
+    return undo(name, setting_of(job, rank, name) or Setting(""))
 
 
 def removals(job: Job, ranks: Sequence[RankFacts], *names: str) -> tuple[str, ...]:
@@ -35,7 +35,8 @@ def removals(job: Job, ranks: Sequence[RankFacts], *names: str) -> tuple[str, ..
 
 def owner(job: Job, ranks: Sequence[RankFacts], *names: str) -> Owner:
     """Return who can remove settings: the admin, if all are in files of the system."""
-    return "admin" if all(origin(job, r, name).startswith("/etc/") for name in names for r in ranks) else "user"
+    found = (setting_of(job, rank, name) or Setting("") for name in names for rank in ranks)
+    return "admin" if all(setting.origin.startswith("/etc/") for setting in found) else "user"
 
 
 def redo(name: str, setting: Setting, value: str, old: str = "") -> str:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.gpu import Fabric, Gpus
 from distcheck.rules.gpu.nodes import nvidia_nodes
+from distcheck.rules.job.kinds import kinds
 from distcheck.rules.job.mesh import in_order, mesh_of
 from distcheck.rules.wording import once
+from distcheck.selection.nccl_settings import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +84,7 @@ def _of_nvl72(job: Job) -> bool:
 
 def _domains(job: Job) -> tuple[dict[str, tuple[str, int]], str]:
     """Return the NVLink domain of each node in one that can have several nodes, and why others are unknown."""
-    if all(rank.environment.get("NCCL_MNNVL_ENABLE") == "0" for rank in job.ranks):
+    if all(number_of(job, kind.first, "NCCL_MNNVL_ENABLE", 2) == 0 for kind in kinds(job)):
         return {}, ""  # NCCL then uses no NVLink between nodes
     found: dict[str, tuple[str, int]] = {}
     unread = ""

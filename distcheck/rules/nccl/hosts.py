@@ -13,6 +13,7 @@ from distcheck.rules.job.kinds import ranks_with
 from distcheck.rules.job.versions import build_of, nccl_of, uses_nccl, version_of
 from distcheck.rules.nccl.settings import alike
 from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbered, numbers_of
+from distcheck.selection.nccl_settings import setting_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,8 +145,8 @@ def nccl_ipc_abstract_socket(job: Job) -> Iterator[Outcome]:
 def _host(job: Job, rank: RankFacts) -> tuple[str, str, int | None]:
     """Return what NCCL compares to decide whether ranks are on one host: src/misc/utils.cc and src/graph/paths.cc."""
     node, shm = job.node_of(rank), job.process_of(rank).shm_device
-    boot = "" if isinstance(node.boot_id, Missing) else node.boot_id
-    return boot, rank.environment.get("NCCL_HOSTID") or node.hostname, shm if isinstance(shm, int) else None
+    boot, own = "" if isinstance(node.boot_id, Missing) else node.boot_id, setting_of(job, rank, "NCCL_HOSTID")
+    return boot, own.value if own else node.hostname, shm if isinstance(shm, int) else None
 
 
 @rule("gpu", "host-selinux-seccomp", severity="warning", scope="rank")

@@ -9,13 +9,17 @@ from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import is_here, master_outcomes
+from distcheck.rules.job.kinds import kinds
+from distcheck.rules.job.nccl_remedies import owner, removals
 from distcheck.rules.network.attempts import address_of, at_master_door
 from distcheck.rules.network.interface_cases import FaultyChoice, case_findings, cases, weighed
 from distcheck.rules.network.interface_choices import LIBRARIES, milder, severity
+from distcheck.rules.network.machines import HOSTID, machines, nccl_hosts
 from distcheck.rules.network.own_names import _packed, highest_addresses, is_sought, own_name
 from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.wording import brief, found, grouped, listed, named
 from distcheck.selection.interfaces import FAMILIES, FAMILY
+from distcheck.selection.nccl_settings import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -197,40 +201,34 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
     Found by comparing these with the boot id and the hardware id. Equal host names with different boot ids do no harm
     to NCCL and are reported as info.
 
-    Fix: ``sudo hostnamectl set-hostname`` with a name of its own for each machine; ``unset NCCL_HOSTID``.
+    Fix: ``sudo hostnamectl set-hostname`` with a name of its own for each machine; remove NCCL_HOSTID.
     See: https://github.com/NVIDIA/nccl/issues/187
     """
-    by_hash: dict[tuple[bool, str, str], dict[str, NodeFacts]] = {}
-    for node in job.nodes:
-        boot = "" if isinstance(node.boot_id, Missing) else node.boot_id
-        ids = {r.environment.get("NCCL_HOSTID") for r in job.ranks_on(node)} or {None}
-        for host in ids:
-            key = (False, node.hostname, boot) if host is None else (True, host, "")
-            by_hash.setdefault(key, {})[node.key] = node
     reported: set[str] = set()
-    for (chosen, name, _), alike in by_hash.items():
+    for (chosen, name, _), alike in nccl_hosts(job).items():
         if len(alike) < 2:
             continue
-        nodes, weight = _machines(list(alike.values())), severity(job, "nccl", chosen=chosen)
+        nodes, weight = machines(alike), severity(job, "nccl", chosen=chosen)
         if len(nodes) > 1 and weight is not None:
             reported |= {node.key for node in nodes}
-            ranks = [r for node in alike.values() for r in job.ranks_on(node)]
-            what = f"NCCL_HOSTID {brief(name, 60)}" if chosen else f"the host name {name} and the same or no boot id"
+            ranks = [r for node in alike for r in job.ranks_on(node)]
+            same = [k.first for k in kinds(job) if value_of(job, k.first, HOSTID) == name] if chosen else []
+            what = f"{HOSTID} {brief(name, 60)}" if chosen else f"the host name {name} and the same or no boot id"
             yield found(
                 job,
                 ranks,
                 f"{named(job, ranks)} have {what}; NCCL treats their {len(nodes)} machines as one",
                 Fix(
                     "Give every machine its own name.",
-                    ("unset NCCL_HOSTID",) if chosen else _rename(nodes),
+                    removals(job, same, HOSTID) if chosen else _rename(nodes),
                 ),
                 severity=weight,
                 scope="job",
-                owner="user" if chosen else "admin",
-                evidence={"NCCL_HOSTID" if chosen else "host name": name},
+                owner=owner(job, same, HOSTID) if chosen else "admin",
+                evidence={HOSTID if chosen else "host name": name},
             )
     for name, alike_nodes in grouped(job.nodes, lambda n: n.hostname).items():
-        nodes = [n for n in _machines(alike_nodes) if n.key not in reported] if len(alike_nodes) > 1 else []
+        nodes = [n for n in machines(alike_nodes) if n.key not in reported] if len(alike_nodes) > 1 else []
         if len(nodes) > 1:
             ranks = [r for node in nodes for r in job.ranks_on(node)]
             yield found(
@@ -242,23 +240,6 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
                 owner="admin",
                 evidence={"host name": name},
             )
-
-
-def _machines(nodes: list[NodeFacts]) -> list[NodeFacts]:
-    """Return one node of each machine that certainly differs, by boot id or hardware id."""
-    kept: list[NodeFacts] = []
-    for node in nodes:
-        if all(_different(node, other) for other in kept):
-            kept.append(node)
-    return kept
-
-
-def _different(one: NodeFacts, other: NodeFacts) -> bool:
-    boots = {one.boot_id, other.boot_id}
-    if not any(isinstance(b, Missing) for b in boots) and len(boots) > 1:
-        return True
-    ids = [n.network.machine_id if n.network else Missing(reason="not looked at") for n in (one, other)]
-    return not any(isinstance(i, Missing) for i in ids) and ids[0] != ids[1]
 
 
 @rule("peers")

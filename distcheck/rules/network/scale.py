@@ -13,6 +13,7 @@ from distcheck.rules.job.addresses import rank_zero
 from distcheck.rules.job.kinds import ranks_with
 from distcheck.rules.job.settings import number
 from distcheck.rules.wording import found, named
+from distcheck.selection.nccl_settings import value_of
 
 _FILES_BESIDE_RANKS = 256
 """Descriptors that a training process itself has open: libraries, data, logs."""
@@ -163,7 +164,7 @@ def net_nccl_socket_port_scan(job: Job) -> Iterator[Outcome]:
     open_ones = ranks_with(
         job,
         lambda r: (
-            not r.environment.get("NCCL_SOCKET_MAGIC") and job.node_of(r).accelerator == "nvidia" and _shares(job, r)
+            not value_of(job, r, "NCCL_SOCKET_MAGIC") and job.node_of(r).accelerator == "nvidia" and _shares(job, r)
         ),
     )
     if open_ones:

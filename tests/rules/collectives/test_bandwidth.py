@@ -8,7 +8,7 @@ from distcheck.expectation.baseline import of
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Fabric, GpuHealth, NvLinks, PcieLink
 from distcheck.facts.job import Collectives, Measurement
-from distcheck.facts.nccl import NcclFile, NcclGraph, NcclLog
+from distcheck.facts.nccl import NcclGraph, NcclLog
 from distcheck.facts.network import Link, NetworkFacts
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.facts.rank import RankRun
@@ -205,9 +205,8 @@ def test_sizes_dominated_by_latency_are_not_judged(measured, said):
 
 def test_a_setting_that_explains_a_shortfall_is_named_and_makes_it_a_warning(measured, said, change):
     job = measured({"all_reduce": 10.0})
-    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=("NCCL_P2P_DISABLE=1",))
     by_variable = change.environment(job, None, NCCL_P2P_DISABLE="1")
-    for slowed in by_variable, change.process(job, None, nccl_files=(file,)):
+    for slowed in by_variable, change.nccl_file(job, None, "NCCL_P2P_DISABLE=1"):
         rules, result = said(slowed)
         assert rules == [("perf-below-expectation", "warning")]
         assert "NCCL_P2P_DISABLE=1 may slow it" in result.findings[0].evidence["from"]
@@ -267,8 +266,7 @@ def test_adapters_that_the_user_excluded_do_not_count(measured, said, change):
 def test_adapters_that_a_configuration_file_excludes_do_not_count(measured, said, change, number, rules):
     job = measured({"all_reduce": 90.0}, nodes=2, nics=adapters(), nccl=nvls(algorithm="RING/SIMPLE"))
     line = f"NCCL_IB_HCA={','.join(f'mlx5_{n}' for n in range(number))}"
-    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=(line,))
-    job = change.process(job, None, nccl_files=(file,))
+    job = change.nccl_file(job, None, line)
     assert [rule for rule, _ in said(job)[0]] == rules
     assert said(change.environment(job, None, NCCL_IB_HCA=""))[0] == [("perf-below-expectation", "error")]
 
@@ -379,6 +377,7 @@ def change_gpus(change, job, **fields):
         (lambda job, change: change.rank(job, None, run=None, gpu=None), "it is unknown which GPUs the ranks used"),
         (lambda job, change: change.node(job, 0, accelerator="amd"), "AMD"),
         (lambda job, change: change.environment(job, None, NCCL_HOSTID="a"), "NCCL_HOSTID"),
+        (lambda job, change: change.nccl_file(job, None, "NCCL_HOSTID=a"), "NCCL_HOSTID"),
         (lambda job, change: change_gpus(change, job, health=None), "the condition of the GPUs was not read"),
         (lambda job, change: change.keep(job, 0, 1), "only 2 of 8 ranks reported their facts"),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Fabric, GpuHealth, Gpus, NvLinks, PeerAccess
-from distcheck.facts.nccl import NcclFile, NcclLog
+from distcheck.facts.nccl import NcclLog
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.facts.rank import RankRun
 from distcheck.rules import find_rule
@@ -247,15 +247,14 @@ def test_perf_p2p_not_nvlink_names_the_variable(nccl_job, logs, judge):
     ],
 )
 def test_a_setting_of_nccls_files_is_removed_from_them(nccl_job, logs, change, judge, name, value, fields):
-    paths = {"/etc/nccl.conf": "system", "/home/eve/.nccl.conf": "HOME+passwd"}
-    files = [NcclFile(path=p, origin=o, library="nccl", lines=(f"{name}={value}",)) for p, o in paths.items()]
-    job = logs(nccl_job(), None, settings={name: value}, **fields)
-    job = change.process(change.process(job, None, nccl_files=(files[0],)), NODE2, nccl_files=(files[1],))
+    line, home = f"{name}={value}", "/home/eve/.nccl.conf"
+    site = change.nccl_file(logs(nccl_job(), None, settings={name: value}, **fields), None, line)
+    job = change.nccl_file(site, NODE2, line, path=home, origin="HOME+passwd")
     command = f"sed -i '/^{name}=/d'"
     commands = [c for f in judge(job, *FAMILIES).findings for c in f.fix.commands if name in c]
-    assert set(commands) == {f"sudo {command} /etc/nccl.conf", f"{command} /home/eve/.nccl.conf"}
+    assert set(commands) == {f"sudo {command} /etc/nccl.conf", f"{command} {home}"}
     assert {f.owner for f in judge(job, *FAMILIES).findings if f.scope == "job"} <= {"user"}
-    (owner,) = {f.owner for f in judge(change.process(job, NODE2, nccl_files=(files[0],)), *FAMILIES).findings}
+    (owner,) = {f.owner for f in judge(site, *FAMILIES).findings}
     assert owner == "admin"
 
 

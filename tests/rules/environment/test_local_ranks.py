@@ -162,11 +162,15 @@ def test_processes_with_several_gpus_of_their_own_are_an_info(of, shown, only):
     assert exit_code == 0
 
 
-def test_gpu_sharing_allowed_by_nccl_is_an_info(of, shown, only):
+def test_gpu_sharing_allowed_by_nccl_is_an_info(of, shown, only, change):
     finding, exit_code = only(shown(of(1, 4, 2), NCCL_MULTI_RANK_GPU_ENABLE="1"), "gpu")
     assert (finding.rule, finding.severity, finding.ranks, exit_code) == (
         "env-local-rank-out-of-range", "info", (2, 3), 0,
     )  # fmt: skip
+    assert only(change.nccl_file(shown(of(1, 4, 2)), None, "NCCL_MULTI_RANK_GPU_ENABLE=1"), "gpu") == (
+        finding,
+        exit_code,
+    )
 
 
 def test_a_local_rank_out_of_range_is_reported_once(of, shown, only):

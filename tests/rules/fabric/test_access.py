@@ -7,7 +7,6 @@ import pytest
 from hcas import efa, infiniband
 
 from distcheck.facts.job import Collectives
-from distcheck.facts.nccl import NcclFile
 
 RAILS = [infiniband(f"mlx5_{n}") for n in range(2)]
 ABSENT = [rail._replace(file="absent") for rail in RAILS]
@@ -104,8 +103,7 @@ def test_nccl_efa_provider_missing_by_fi_provider(clouds, told, value, excludes)
 
 
 def test_nccl_efa_provider_missing_by_a_file_of_nccl(clouds, told, change, judge):
-    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=("FI_PROVIDER=tcp",))
-    job = change.process(clouds(EFAS, EFAS), None, nccl_files=(file,))
+    job = change.nccl_file(clouds(EFAS, EFAS), None, "FI_PROVIDER=tcp")
     assert told(job) == [("nccl-efa-provider-missing", "warning", *ALL)]
     assert judge(job, "ib_access").findings[0].fix.commands[0] == "sudo sed -i '/^FI_PROVIDER=/d' /etc/nccl.conf"
 

@@ -7,7 +7,7 @@ import pytest
 from hcas import infiniband
 
 from distcheck.facts.gpu import Gpus
-from distcheck.facts.nccl import NcclFile, NcclLog
+from distcheck.facts.nccl import NcclLog
 from distcheck.facts.rank import RankRun
 from distcheck.probe import pci
 
@@ -76,9 +76,8 @@ def test_ib_relaxed_ordering_vm_is_an_info_finding(fabric, read, told):
 
 
 def test_relaxed_ordering_is_turned_on_where_it_was_turned_off(fabric, read, judge, change):
-    lines = ("NCCL_IB_PCI_RELAXED_ORDERING=0",)
-    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=lines)
-    job = change.process(fabric(*[read(RAIL, virtual=True)] * 2), None, nccl_files=(file,))
+    job = fabric(*[read(RAIL, virtual=True)] * 2)
+    job = change.nccl_file(job, None, "NCCL_IB_PCI_RELAXED_ORDERING=0")
     (finding,) = judge(job, "gdr").findings
     assert finding.fix.commands == ("sudo sed -i '/^NCCL_IB_PCI_RELAXED_ORDERING=/d' /etc/nccl.conf",)
     assert finding.owner == "admin"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from hcas import infiniband, roce
 
-from distcheck.facts.nccl import NcclFile
-
 RAILS = [infiniband(f"mlx5_{n}") for n in (0, 1, 10, 11)]
 NODE2 = ((2, 3), ("node2",))
 ALL = ((0, 1, 2, 3), ("node1", "node2"))
@@ -109,8 +107,7 @@ def test_ranks_with_one_adapter_each_are_compared_by_rank(fabric, told, change):
 
 
 def test_a_list_in_a_configuration_file_is_read_below_the_variable(fabric, told, change, judge):
-    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=("NCCL_IB_HCA=mlx4",))
-    job = change.process(fabric(RAILS, RAILS), None, nccl_files=(file,))
+    job = change.nccl_file(fabric(RAILS, RAILS), None, "NCCL_IB_HCA=mlx4")
     assert told(job) == [("ib-hca-no-match", "error", *ALL)]
     assert judge(job, "ib_hcas").findings[0].fix.commands[0] == "sudo sed -i '/^NCCL_IB_HCA=/d' /etc/nccl.conf"
     assert told(change.environment(job, None, NCCL_IB_HCA="mlx5")) == []

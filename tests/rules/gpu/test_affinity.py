@@ -8,7 +8,6 @@ import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuHealth
-from distcheck.facts.nccl import NcclFile
 from distcheck.facts.pci import Pci
 from distcheck.probe import pci
 
@@ -207,8 +206,7 @@ def test_it_is_silent_if_a_plugin_or_topology_file_decides(on, says, variables):
     ("lines", "found"), [(("NCCL_IB_HCA==mlx5_0",), 1), (("NCCL_IB_HCA==mlx5_0", "NCCL_IB_DISABLE=1"), 0)]
 )
 def test_a_configuration_file_is_read_like_the_variables(on, change, says, judge, lines, found):
-    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=lines)
-    job = change.process(on(machines.DGX_H100, machines.DGX_H100), None, nccl_files=(file,))
+    job = change.nccl_file(on(machines.DGX_H100, machines.DGX_H100), None, *lines)
     assert len(says(job)) == found
     removal = "sudo sed -i '/^NCCL_IB_HCA=/d' /etc/nccl.conf"
     assert all(f.fix.commands[0] == removal for f in judge(job, "gpu_places").findings)

@@ -152,9 +152,11 @@ def test_a_node_without_gpus_is_reported_as_such(on, says):
     assert says(on(H100, H100, H100 + "count 0\n", per_node=1)) == [("gpu-none-visible", "error", (2,), ("node3",))]
 
 
-def test_ranks_that_may_share_a_gpu_are_silent(on, judge):
+def test_ranks_that_may_share_a_gpu_are_silent(on, judge, change):
     job = on(H100, H100, H100 + SEVEN, NCCL_MULTI_RANK_GPU_ENABLE="1")
     assert [(f.rule, f.severity) for f in judge(job, "gpu_fleet").findings] == [("gpu-fewer-on-one-node", "warning")]
+    same = change.nccl_file(on(H100, H100, H100 + SEVEN), None, "NCCL_MULTI_RANK_GPU_ENABLE=1")
+    assert judge(same, "gpu_fleet").findings == judge(job, "gpu_fleet").findings
 
 
 def test_more_ranks_than_gpus_on_every_node_blames_no_node(on, says):

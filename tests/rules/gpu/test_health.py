@@ -331,11 +331,12 @@ def test_the_usual_power_limit_can_be_pasted(on, judge, limits, commands):
     assert [f.fix.commands[-1] for f in found] == [f"sudo nvidia-smi {command}" for command in commands]
 
 
-def test_a_missing_imex_channel(on, says):
+def test_a_missing_imex_channel(on, says, change):
     rack = H200 + CLUSTER
     assert says(on(rack, rack)) == [("gpu-mnnvl-imex", "error", tuple(range(16)), ("node1", "node2"))]
     assert says(on(rack)) == [("gpu-mnnvl-imex", "info", tuple(range(8)), ("node1",))]
     assert says(on(rack, rack, NCCL_MNNVL_ENABLE="0")) == []
+    assert says(change.nccl_file(on(rack, rack), None, "NCCL_MNNVL_ENABLE=0")) == []
     other = rack + "fabric.clique 8\n"
     assert {severity for _, severity, _, _ in says(on(rack, other))} == {"info"}
 

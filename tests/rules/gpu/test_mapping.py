@@ -494,6 +494,14 @@ def test_sharing_that_nccl_is_configured_to_allow(of, with_value, only, value, s
     assert (finding.rule, finding.severity) == ("gpu-duplicate", severity)
 
 
+@pytest.mark.parametrize("name", ["NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_HOSTID"])
+def test_sharing_that_files_of_nccl_allow(of, with_value, only, change, name):
+    job = with_value(of(1, 2, 2), "0")
+    assert only(job).severity == "error"
+    job = change.nccl_file(change.nccl_file(job, 0, f"{name}=1"), 1, f"{name}=2")
+    assert (only(job).rule, only(job).severity) == ("gpu-duplicate", "info")
+
+
 @pytest.mark.parametrize(("nccl", "severity"), [("2.28.9", "error"), ("2.30.3", "info"), ("", "info")])
 def test_an_nccl_that_does_not_know_the_variable_refuses_to_share(of, with_value, only, change, nccl, severity):
     job = with_value(of(1, 2, 2), "0", NCCL_MULTI_RANK_GPU_ENABLE="1")

@@ -82,6 +82,9 @@ def test_nccl_allows_it_from_2_30_if_configured(on, judge, change, nccl, variabl
     installed = Installed(python="3.11.7", prefix="/opt", torch=job.nodes[0].torch, nccl=nccl)
     job = change.process(job, None, installed=installed)
     assert errors(judge(job, "gpu", "gpu_mig")) == [("gpu-mig-with-nccl", severity, (0, 1), ("node1",))]
+    job = change.process(on(TWO, per_node=2, values=(name(3), name(3, 1))), None, installed=installed)
+    job = change.nccl_file(job, None, *(f"{name}={value}" for name, value in variables.items()))
+    assert errors(judge(job, "gpu", "gpu_mig")) == [("gpu-mig-with-nccl", severity, (0, 1), ("node1",))]
 
 
 def test_ranks_on_mig_devices_of_different_gpus_are_silent(on, judge):

@@ -338,6 +338,7 @@ def test_nvlink_between_nodes_that_nccl_must_not_use_does_not_count(racks, said,
     (finding,) = said(job, "dp=1,tp=8")
 
     assert finding.rule == "mesh-group-crosses-nodes"
+    assert said(change.nccl_file(racks(2), None, "NCCL_MNNVL_ENABLE=0"), "dp=1,tp=8") == (finding,)
     assert said(racks(2), "dp=1,tp=8") == ()
 
 

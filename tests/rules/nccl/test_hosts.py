@@ -128,6 +128,8 @@ def test_machines_with_separate_names_or_boots_are_silent(containers, judge, cha
     assert judge(renamed, FAMILY)[:2] == ((), ())
     one = change.environment(renamed, None, NCCL_HOSTID="host1")
     assert [f.rule for f in judge(one, FAMILY).findings] == ["nccl-ipc-abstract-socket"]
+    one = change.nccl_file(renamed, None, "NCCL_HOSTID=host1")
+    assert [f.rule for f in judge(one, FAMILY).findings] == ["nccl-ipc-abstract-socket"]
 
 
 DENIED = {"memory_policy_error": "Operation not permitted"}

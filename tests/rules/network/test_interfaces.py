@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.nccl import NcclFile
 from distcheck.facts.network import Attempt, Interface, Link, NetworkFacts, PeerTrial, Resolution
 from distcheck.rules.network.explained_trials import explained, explained_trials
 from distcheck.rules.network.interface_choices import meant, misspelt
@@ -287,8 +286,8 @@ def test_a_comm_id_outside_all_subnets_is_an_error(of, only, change):
 
 
 def test_a_comm_id_of_a_file_is_removed_from_it(of, only, change):
-    file = NcclFile(path="/home/eve/.nccl.conf", origin="HOME", library="nccl", lines=("NCCL_COMM_ID=10.99.0.1:5000",))
-    job = change.process(tried(change, of(2, gpus=1)), 1, nccl_files=(file,))
+    job = tried(change, of(2, gpus=1))
+    job = change.nccl_file(job, 1, "NCCL_COMM_ID=10.99.0.1:5000", path="/home/eve/.nccl.conf", origin="HOME")
     network = msgspec.structs.replace(job.nodes[1].network, nccl_files={"NCCL_COMM_ID": "10.99.0.1:5000"})
     finding = only(change.node(job, 1, network=network))
     assert finding.fix.commands[0] == "sed -i '/^NCCL_COMM_ID=/d' /home/eve/.nccl.conf"
@@ -692,6 +691,14 @@ def test_one_nccl_hostid_on_two_machines_is_an_error(of, only, said, change):
     assert (finding.rule, finding.severity, finding.ranks) == ("net-duplicate-hostname", "error", (0, 2))
     assert finding.fix.commands == ("unset NCCL_HOSTID",)
     assert said(change.environment(of(1, per_node=2), None, NCCL_HOSTID="a")) == []
+
+
+def test_one_nccl_hostid_of_a_file_on_all_machines_is_an_error(of, only, change):
+    job = change.nccl_file(of(3, gpus=1), None, "NCCL_HOSTID=a")
+    finding = only(job)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-duplicate-hostname", "error", (0, 1, 2))
+    assert (finding.fix.commands, finding.owner) == (("sudo sed -i '/^NCCL_HOSTID=/d' /etc/nccl.conf",), "admin")
+    assert only(change.environment(job, 0, NCCL_HOSTID="b")).ranks == (1, 2)
 
 
 def test_one_address_on_two_nodes_is_an_error(of, only, change):

@@ -176,6 +176,7 @@ def test_whole_nodes_or_a_magic_number_or_no_nccl_are_silent(on_slurm, of, chang
     assert rules(on_slurm(64)) == []
     assert rules(on_slurm(128)) == []
     assert rules(change.environment(on_slurm(16), None, NCCL_SOCKET_MAGIC="77")) == []
+    assert rules(change.nccl_file(on_slurm(16), None, "NCCL_SOCKET_MAGIC=77")) == []
     assert rules(on_slurm(16, backend="gloo")) == []
     assert rules(on_slurm(16, gpus=0)) == []
     assert rules(on_slurm(16, nodes=1)) == []
