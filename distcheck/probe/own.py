@@ -65,7 +65,9 @@ def rank_facts(
     if isinstance(node.gpus, Gpus):
         from distcheck.selection.visible_devices import visible
 
-        uuids, stop = visible(variables.get("CUDA_VISIBLE_DEVICES"), node.gpus.devices)
+        uuids, stop, unknown = visible(variables.get("CUDA_VISIBLE_DEVICES"), node.gpus.devices)
+        if unknown:
+            uuids, stop = Missing(reason=unknown), ""
     elif isinstance(node.gpus, Missing):
         uuids = node.gpus
     if isinstance(cuda, CudaView):

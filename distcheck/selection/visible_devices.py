@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from distcheck.facts.base import Missing
 from distcheck.facts.gpu import usable_name
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Visible(NamedTuple):
     """UUIDs of GPUs or MIG devices in CUDA's order; ``PCI-`` and the address if NVML has no UUID."""
     stop: str = ""
     """The item at which the list ends early, and why; '' if all of it was used."""
+    unknown: str = ""
+    """Why CUDA may show more: the item may name a GPU whose UUID NVML does not report."""
 
 
 class _Reading(NamedTuple):
@@ -54,6 +57,7 @@ class _Reading(NamedTuple):
     positions: tuple[int, ...]
     stop: str = ""
     fault: Fault | None = None
+    unknown: str = ""
 
 
 def visible(value: str | None, gpus: tuple[Gpu, ...]) -> Visible:
@@ -66,8 +70,9 @@ def visible(value: str | None, gpus: tuple[Gpu, ...]) -> Visible:
         return _whole_or_mig(usable, "")
     picked = _read(value, gpus)
     if value.startswith("MIG-"):
-        return _first_of(_mig_devices(value, gpus), picked)
-    return _whole_or_mig(tuple(usable[position] for position in picked.positions), picked.stop)
+        return _first_of(_mig_devices(value, gpus), picked)._replace(unknown=picked.unknown)
+    chosen = tuple(usable[position] for position in picked.positions)
+    return _whole_or_mig(chosen, picked.stop)._replace(unknown=picked.unknown)
 
 
 def fault_in(value: str | None, gpus: tuple[Gpu, ...]) -> Fault | None:
@@ -151,7 +156,9 @@ def _by_uuid(value: str, prefix: str, pool: tuple[str, ...], gpus: tuple[Gpu, ..
         if len(fits) != 1:
             found = _unknown(number, item, [pool[position] for position in fits])
             known = not fits and any(_may_be(gpu, item) for gpu in gpus)
-            return _Reading(tuple(positions), str(found), None if known else found)
+            return _Reading(
+                tuple(positions), str(found), None if known else found, "" if fits else _unnamed(found, gpus)
+            )
         if fits[0] in positions:
             return _emptied(number, item)
         positions += fits
@@ -235,6 +242,13 @@ def _unknown(number: int, item: str, fits: list[str]) -> Fault:
 def _may_be(gpu: Gpu, prefix: str) -> bool:
     """Return whether a UUID that matches no usable GPU may belong to a lost or unreadable one."""
     return gpu.uuid.startswith(prefix) if isinstance(gpu.uuid, str) else True
+
+
+def _unnamed(item: Fault, gpus: tuple[Gpu, ...]) -> str:
+    """Return which GPUs an item may name because NVML does not report their UUIDs; '' if none."""
+    names = [str(gpu.index) for gpu in gpus if not gpu.lost and isinstance(gpu.uuid, Missing)]
+    which = f"GPU {names[0]}" if len(names) == 1 else f"GPUs {', '.join(names)}"
+    return f"item {item.item} ({item.text!r}) may name {which}, whose UUID NVML does not report" if names else ""
 
 
 def _range(count: int) -> str:

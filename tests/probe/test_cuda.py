@@ -214,6 +214,17 @@ def test_without_cuda_the_gpu_is_predicted(rank_of, view):
     assert rank.gpu == h100(1)
 
 
+def test_the_gpu_of_a_uuid_that_nvml_does_not_report_is_unknown_without_cuda(views, rank_of):
+    text, variables = H100 + "uuid !3\n", {"CUDA_VISIBLE_DEVICES": f"{h100(1)},{h100(2)}"}
+    rank = rank_of(text, None, **variables)
+    assert "whose UUID NVML does not report" in rank.visible_gpus.reason
+    assert rank.gpu is None
+    (view,) = views(H100, variables)
+    rank = rank_of(text, view, **variables)
+    assert rank.visible_gpus == ("PCI-0000:43:00.0", "PCI-0000:52:00.0")
+    assert rank.gpu == "PCI-0000:52:00.0"
+
+
 def test_cuda_decides_the_gpu_without_nvml(views, rank_of):
     (view,) = views(FOUR)
     assert rank_of(FOUR + "init !999\n", view).gpu == h100(2)

@@ -152,9 +152,20 @@ def test_gpus_without_a_uuid_are_named_by_address():
     assert visible("0", (fenced, EIGHT[1])).uuids == (B,)
 
 
+def test_it_is_unknown_what_a_uuid_shows_that_may_be_one_that_nvml_does_not_report():
+    gpus = (gpu_of(0, GONE), gpu_of(1), gpu_of(2, GONE))
+    for value, uuids in ((A, ()), (f"{B},{A}", (B,)), ("MIG-aa", ())):
+        item = f"item {len(uuids) + 1} ({value.split(',')[-1]!r})"
+        assert visible(value, gpus).uuids == uuids
+        assert visible(value, gpus).unknown == f"{item} may name GPUs 0, 2, whose UUID NVML does not report"
+    for value in (None, "0", "0,9", B, f"{B},{B}"):
+        assert visible(value, gpus).unknown == ""
+    assert visible(A, (gpu_of(0, GONE, lost="NVML error 15: lost"), gpu_of(1))).unknown == ""
+
+
 def test_without_gpus_nothing_is_visible_and_no_item_is_blamed():
     for value in (None, "", "0", "0,0", "GPU-1", "MIG-1"):
-        assert visible(value, ()) == ((), "")
+        assert visible(value, ()) == ((), "", "")
         assert fault_in(value, ()) is None
 
 
@@ -192,7 +203,7 @@ def test_why_the_other_mig_devices_are_not_seen():
 
 def test_a_gpu_in_mig_mode_without_devices_is_not_visible():
     empty = gpu_of(0, mig=True)
-    assert visible(None, (empty,)) == ((), "a GPU in MIG mode without a MIG device is not visible")
+    assert visible(None, (empty,)) == ((), "a GPU in MIG mode without a MIG device is not visible", "")
     assert visible("0,1", (empty, EIGHT[1])).uuids == (B,)
 
 

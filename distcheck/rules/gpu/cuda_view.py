@@ -69,7 +69,7 @@ def shown(job: Job) -> tuple[Shown, ...]:
     for node, _ in without_loss(job):
         for ranks, _, fault, own, visible in values(job, node):
             expected, by_address = visible.uuids, any(isinstance(gpu.uuid, Missing) for gpu in own)
-            for rank in ranks if fault is None else ():
+            for rank in ranks if fault is None and not visible.unknown else ():
                 view = rank.cuda
                 if not isinstance(view, CudaView) or view.error:
                     continue

@@ -25,12 +25,11 @@ from distcheck.rules.gpu.nodes import (
     nvidia_nodes,
     ranks_without_fault,
     seen,
-    values,
     without_loss,
 )
 from distcheck.rules.gpu.nvml_errors import DRIVER_NOT_LOADED, LOST, STUB, error_code, remedy
 from distcheck.rules.gpu.sharing import cause_of, explained, shared_gpus
-from distcheck.rules.gpu.visibility import no_gpu, wrong_values
+from distcheck.rules.gpu.visibility import blind, no_gpu, not_named, wrong_values
 from distcheck.rules.wording import brief, found, grouped, listed, named, numbers_of
 
 if TYPE_CHECKING:
@@ -148,7 +147,8 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
 
     Found where ``--backend nccl`` meets a node without NVIDIA GPUs, and where NVML counts none (a container or a job
     step without GPUs, or device files that the user may not open). When other nodes of the job have GPUs, the finding
-    suspects the node, not the job. AMD nodes are not reported: NCCL there is RCCL. GPUs in MIG mode are
+    suspects the node, not the job. Where NVML does not report the UUIDs that CUDA_VISIBLE_DEVICES names, CUDA itself
+    decides. AMD nodes are not reported: NCCL there is RCCL. GPUs in MIG mode are
     gpu-mig-without-device.
 
     Fix: request GPUs: ``#SBATCH --gpus-per-node=8``, ``docker run --gpus all``; give the user access to
@@ -170,8 +170,8 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
                 why += f", because its user may not open {listed(node.gpus.denied)}"
             without.setdefault(why, []).append(node)
             continue
-        blind = [v for v in values(job, node) if not v.fault and not v.shown.uuids]
-        for (value, shown), alike in grouped(blind, lambda v: (v.value, v.shown)).items():
+        yield from not_named(job, node)
+        for (value, shown), alike in grouped(blind(job, node), lambda v: (v.value, v.shown)).items():
             ranks = [rank for v in alike for rank in v.ranks]
             message = f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 60)} shows no GPU: {brief(shown.stop, 120)}"
             fix = Fix("Select another GPU.", (f"unset {VARIABLE}", "nvidia-smi -L"))

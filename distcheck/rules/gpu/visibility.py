@@ -6,11 +6,13 @@ import re
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from distcheck.facts.cuda import CudaView
 from distcheck.facts.gpu import Gpu, Gpus, usable_name
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import RankFacts
-from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.finding import Finding, Fix, NotChecked, Severity
+from distcheck.rules.gpu.cuda_view import NO_DEVICE
 from distcheck.rules.gpu.nodes import VARIABLE, Value, at, not_seen, seen, values
 from distcheck.rules.wording import brief, found, listed, named, numbers_of, once, starter
 from distcheck.selection.visible_devices import Fault, fault_in, visible
@@ -84,6 +86,26 @@ def _fix(rank: RankFacts, better: str, ranks: int) -> Fix:
             (f"#SBATCH --gpus-per-node={ranks}", *commands),
         )
     return Fix("Correct the variable where it is set, or unset it so that every GPU is visible.", commands)
+
+
+def blind(job: Job, node: NodeFacts) -> list[Value]:
+    """Return a node's values without a fault that show no GPU; where NVML cannot tell, CUDA must have shown none."""
+    found = [v for v in values(job, node) if not v.fault and not v.shown.uuids]
+    sure = (v._replace(ranks=[r for r in v.ranks if _sees_none(r)]) if v.shown.unknown else v for v in found)
+    return [v for v in sure if v.ranks]
+
+
+def _sees_none(rank: RankFacts) -> bool:
+    return isinstance(rank.cuda, CudaView) and rank.cuda.error in {0, NO_DEVICE} and not rank.cuda.devices
+
+
+def not_named(job: Job, node: NodeFacts) -> Iterator[NotChecked]:
+    """Yield the ranks whose CUDA did not answer and whose value may name GPUs whose UUIDs NVML does not report."""
+    for v in values(job, node):
+        ranks = [r for r in v.ranks if not isinstance(r.cuda, CudaView)] if v.shown.unknown and not v.fault else []
+        if ranks:
+            reason = f"{VARIABLE}={brief(repr(v.value), 60)}: {v.shown.unknown}"
+            yield NotChecked(reason=reason, nodes=(node.name,), ranks=numbers_of(ranks))
 
 
 _MOST_FILES = 8

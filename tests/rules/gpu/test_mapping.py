@@ -455,6 +455,42 @@ def test_substitutes_for_uuids_are_unique_per_node_only(of, with_value, says, ch
     assert says(with_value(job, None)) == []
 
 
+@pytest.fixture
+def unnamed(of, with_value, change):
+    """Build a node whose NVML reports no UUIDs; its ranks name their GPU by one, and CUDA shows them `view`."""
+
+    def unnamed(view, per_node=1):
+        gpu = Gpu(0, Missing(reason="NVML error 3: Not Supported"), "0000:01:00.0", "NVIDIA H100", 1, 1, mig=False)
+        job = with_value(with_gpus(change, of(1, per_node, 1), gpu), "GPU-6d1c")
+        uuids = tuple(device.uuid for device in view.devices) if isinstance(view, CudaView) else Missing(reason="")
+        gpu = device_of(0, uuids) if isinstance(uuids, tuple) else None
+        return change.rank(job, None, visible_gpus=uuids, gpu=gpu, cuda=view)
+
+    return unnamed
+
+
+def test_a_uuid_that_nvml_does_not_report_is_not_checked_without_cuda(unnamed, judge):
+    for view in (None, Missing(reason="CUDA does not answer")):
+        result = judge(unnamed(view), "gpu")
+        assert result.findings == ()
+        (unchecked,) = (u for u in result.not_checked if u.rule == "gpu-none-visible")
+        assert unchecked.reason == (
+            "CUDA_VISIBLE_DEVICES='GPU-6d1c': item 1 ('GPU-6d1c') may name GPU 0, whose UUID NVML does not report"
+        )
+        assert (unchecked.ranks, unchecked.nodes, unchecked.required) == ((0,), ("node1",), True)
+        assert result.verdict.exit_code == 20
+
+
+def test_cuda_decides_whether_a_uuid_that_nvml_does_not_report_shows_a_gpu(unnamed, judge):
+    shown = CudaView((CudaDevice("PCI-0000:01:00.0"),))
+    assert judge(unnamed(shown))[:2] == ((), ())
+    for view in (CudaView(()), CudaView((), error=100, words="no CUDA-capable device is detected")):
+        (finding,) = judge(unnamed(view)).findings
+        assert (finding.rule, finding.ranks) == ("gpu-none-visible", (0,))
+    (finding,) = judge(unnamed(CudaView((), error=999, words="unknown error"))).findings
+    assert finding.rule == "gpu-cuda-init-failed"
+
+
 def test_equal_local_ranks_are_reported_by_another_rule(of, with_value, says):
     job = with_value(of(), None, LOCAL_RANK="0")
     assert {rank.gpu for rank in job.ranks} == {"GPU-1-0"}
