@@ -88,3 +88,5 @@ class NodeFacts(Facts, frozen=True):
     """The state of its operating system; None: not checked."""
     storage: Storage | Missing | None = None
     """The folders and files of the job; None: not checked, or checked by another process of the node."""
+    reserved_ports: tuple[tuple[Count, Count], ...] | Missing | None = None
+    """net.ipv4.ip_local_reserved_ports, the first and last port of each range; None: not checked."""

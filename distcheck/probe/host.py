@@ -55,6 +55,7 @@ def collect(
         torch=torch_build(),
         interfaces=interfaces() if addresses else Missing(reason="not read: no other rank to meet"),
         ephemeral_ports=_port_range(),
+        reserved_ports=reserved_ports(),
         unprivileged_port_start=_number("/proc/sys/net/ipv4/ip_unprivileged_port_start"),
         accelerator=accelerator,
         gpus=gpus,
@@ -224,3 +225,15 @@ def _port_range() -> tuple[int, int] | Missing:
         return int(low), int(high)
     except ValueError:
         return Missing(reason=f"/proc/sys/net/ipv4/ip_local_port_range holds {text!r}")
+
+
+def reserved_ports(path: str = "/proc/sys/net/ipv4/ip_local_reserved_ports") -> tuple[tuple[int, int], ...] | Missing:
+    """Return the ranges of ports that the kernel assigns to no connection: 8080,9000-9100 has two."""
+    text = _read(path)
+    if isinstance(text, Missing):
+        return text
+    ranges = [item.partition("-") for item in text.split(",") if item]
+    try:
+        return tuple((int(low), int(high or low)) for low, _, high in ranges)
+    except ValueError:
+        return Missing(reason=f"{path} holds {text!r}")

@@ -5,6 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import msgspec
+import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Interface, NetworkFacts
@@ -77,6 +78,24 @@ def test_the_ports_of_a_meshs_sidecar_are_read_in_pods_only(monkeypatch):
         monkeypatch.setattr(host, "_PROXY_PORTS", (port, 1))
         assert host.collect({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}).proxy_ports == (port,)
         assert host.collect({}).proxy_ports == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("\n", ()), ("29500\n", ((29500, 29500),)), ("8080,9000-9100\n", ((8080, 8080), (9000, 9100)))],
+)
+def test_reserved_ports_are_read_as_ranges(tmp_path, text, expected):
+    path = tmp_path / "ip_local_reserved_ports"
+    path.write_text(text)
+    assert host.reserved_ports(str(path)) == expected
+
+
+def test_reserved_ports_that_cannot_be_read_are_missing(tmp_path):
+    path = tmp_path / "ip_local_reserved_ports"
+    assert host.reserved_ports(str(path)).reason.endswith("No such file or directory")
+    path.write_text("none")
+    assert host.reserved_ports(str(path)).reason.endswith("holds 'none'")
+    assert not isinstance(host.collect({}).reserved_ports, Missing), "of this machine"
 
 
 def _listed(monkeypatch, *addresses, down=()):

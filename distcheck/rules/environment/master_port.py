@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -14,7 +15,7 @@ from distcheck.rules.job.settings import LARGEST_PORT, started_by_distcheck
 from distcheck.rules.wording import found, grouped, named, odd_ones, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
@@ -114,26 +115,41 @@ def env_master_port_ephemeral(job: Job) -> Iterator[Outcome]:
     """MASTER_PORT is in the ephemeral port range of rank 0's node.
 
     An outgoing connection may hold the port when the job starts, and rank 0 then fails with ``EADDRINUSE`` on a busy
-    node. Found by comparing it with net.ipv4.ip_local_port_range of rank 0's node. Silent under torchrun, which
-    chooses the port itself.
+    node. Found by comparing it with net.ipv4.ip_local_port_range of rank 0's node. Silent if the port is among
+    net.ipv4.ip_local_reserved_ports, which the kernel assigns to no connection, and under torchrun, which chooses the
+    port itself.
 
-    Fix: set a port below that range, for example ``export MASTER_PORT=29500``.
+    Fix: set a port below that range, for example ``export MASTER_PORT=29500``; or add the port to the reserved ones
+    (a new value replaces the old one): ``sudo sysctl net.ipv4.ip_local_reserved_ports=8080,40000``.
     """
     zero = rank_zero(job)
     if zero is None or started_by_distcheck(job, zero) or zero.placement.launcher == "torchrun":
         return
-    port, ephemeral = zero.placement.master_port, job.node_of(zero).ephemeral_ports
+    node, port = job.node_of(zero), zero.placement.master_port
+    ephemeral, reserved = node.ephemeral_ports, node.reserved_ports
     if port is None or isinstance(ephemeral, Missing) or not ephemeral[0] <= port <= ephemeral[1]:
         return
+    if isinstance(reserved, tuple) and any(low <= port <= high for low, high in reserved):
+        return
+    reserve = _reserve(port, reserved, node.name) if isinstance(reserved, tuple) else ""
     yield found(
         job,
         [zero],
-        f"MASTER_PORT {port} is in the ephemeral range of {job.node_of(zero).name} "
+        f"MASTER_PORT {port} is in the ephemeral range of {node.name} "
         f"({ephemeral[0]} to {ephemeral[1]}); an outgoing connection may hold it when the job starts",
-        Fix(f"Set a port below {ephemeral[0]}.", other_port(job, zero)),
+        Fix(
+            f"Set a port below {ephemeral[0]}{f', or reserve {port} on {node.name}' if reserve else ''}.",
+            (*other_port(job, zero), *((reserve,) if reserve else ())),
+        ),
         severity="info",
         evidence={"port": port, "ip_local_port_range": list(ephemeral)},
     )
+
+
+def _reserve(port: int, reserved: Iterable[tuple[int, int]], node: str) -> str:
+    """Return the command that reserves a port beside those that are reserved, which it would replace."""
+    ranges = [f"{low}" if low == high else f"{low}-{high}" for low, high in (*reserved, (port, port))]
+    return f"sudo sysctl net.ipv4.ip_local_reserved_ports={','.join(ranges)}  # on {quote(node)}"
 
 
 @rule("meeting")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from rules.conftest import CONTRACT
 
+from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Bind, PortOwner
 
 
@@ -62,6 +63,25 @@ def test_an_ephemeral_port_chosen_by_the_user_is_an_info(job_of, change, judge, 
     diagnosis = judge(change.environment(job_of(launcher=launcher), None, MASTER_PORT="40000"), *CONTRACT)
     assert [(f.rule, f.severity) for f in diagnosis.findings] == [("env-master-port-ephemeral", "info")] * said
     assert diagnosis.verdict.exit_code == 0
+
+
+@pytest.mark.parametrize("reserved", [((40000, 40000),), ((8080, 8080), (39000, 41000))])
+def test_an_ephemeral_port_that_the_operator_reserved_is_silent(job_of, change, silent, reserved):
+    job = change.environment(job_of(launcher="slurm"), None, MASTER_PORT="40000")
+    assert silent(change.node(job, 0, reserved_ports=reserved))
+
+
+@pytest.mark.parametrize(
+    ("reserved", "value"),
+    [((), "40000"), ((((8080, 8080), (9000, 9100))), "8080,9000-9100,40000"), (None, ""), (Missing(reason="no"), "")],
+)
+def test_the_command_that_reserves_an_ephemeral_port_keeps_the_reserved_ones(job_of, change, only, reserved, value):
+    job = change.node(change.environment(job_of(), None, MASTER_PORT="40000"), 0, reserved_ports=reserved)
+    finding, _ = only(job)
+    assert finding.fix.commands[0].startswith("export MASTER_PORT=")
+    command = f"sudo sysctl net.ipv4.ip_local_reserved_ports={value}  # on node1"
+    assert finding.fix.commands[1:] == ((command,) if value else ())
+    assert finding.fix.text == f"Set a port below 32768{', or reserve 40000 on node1' if value else ''}."
 
 
 @pytest.mark.parametrize(
