@@ -8,8 +8,9 @@ from shlex import quote
 
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
+from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, stalled
+from distcheck.rules.network.path_uses import path_uses
 from distcheck.rules.network.selected_interfaces import own_way, survey
 from distcheck.rules.wording import found, grouped, listed
 
@@ -27,11 +28,22 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
     Found by sending data in segments as large as the interface makes them: the connection stays open, and no data is
     acknowledged. A node with a smaller MTU than others is not a fault, because TCP negotiates the smaller one. Jumbo
     frames that only some nodes have, and that do not arrive, are a warning, because datagrams and RDMA negotiate
-    nothing.
+    nothing. Any of it is a warning on a path that only the rendezvous uses, and an info where only a library would use
+    the path for which the job was not made.
 
     Fix: set the same MTU on network interfaces, switches and tunnels.
     See: https://github.com/NVIDIA/nccl/issues/1524
     """
+    found_on = [(use, list(_eaten(use.job))) for use in path_uses(job)] if stalled(job) else []
+    if any(those for _, those in found_on):
+        for use, those in found_on:
+            yield from map(use.judged, those)
+    elif any(False in t.datagrams.values() for t in job.peers):
+        for use in path_uses(job):
+            yield from map(use.judged, _jumbo_on_one_side(use.job))
+
+
+def _eaten(job: Job) -> Iterator[Finding]:
     ways = Ways(job, transferred=True)
     eaten = {}
     for way, transfers in stalled(job).items():
@@ -47,15 +59,13 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
             (f"ping -M do -s 1472 -c 3 {host}", f"sudo ip link set dev {name} mtu 1400"),
         )
         yield ways.finding(eaten, "send full-size packets to", "although small ones arrive", fix)
-    else:
-        yield from _jumbo_on_one_side(job, Ways(job))
 
 
-def _jumbo_on_one_side(job: Job, ways: Ways) -> Iterator[Outcome]:
+def _jumbo_on_one_side(job: Job) -> Iterator[Finding]:
     """Yield the nodes whose full-size datagrams do not reach most others; smaller ones do."""
     lost: dict[str, list[int]] = {}
     tried: Counter[str] = Counter()
-    for (source, _), trials in ways.tried.items():
+    for (source, _), trials in Ways(job).tried.items():
         for t in trials:
             if len(t.datagrams) != 2:
                 continue

@@ -13,12 +13,13 @@ from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import logged, nodes_in_use
 from distcheck.rules.fabric.lines import FabricPort, views
-from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.network import rates
 from distcheck.rules.network.attempts import Way, Ways, interface_name, nothing_arrived, reason, stalled
 from distcheck.rules.network.ephemeral_ports import opened
 from distcheck.rules.network.explained_trials import explained_trials
 from distcheck.rules.network.losses import echoes, lossy
+from distcheck.rules.network.path_uses import path_uses
 from distcheck.rules.wording import are, found, listed, nodes_of, numbers_of, once
 
 _LOSS, _HEAVY_LOSS = 0.01, 0.05
@@ -120,10 +121,16 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
     Found by the kernel's count of retransmitted segments (TCP_INFO) while 2 MiB went from node to node, with some more
     packet by packet, and by transfers that stall. All paths into a node are counted together, and all paths out of it.
     Losses are reported when a network that loses 0.5 % would show so many in less than one of 10,000 runs. From 1 % on
-    they are an error; from 5 % where every path has losses.
+    they are an error; from 5 % where every path has losses. On a path that only the rendezvous uses they are a warning,
+    and an info where only a library would use it for which the job was not made.
 
     Fix: check the error counters of the network interface and of the switch port.
     """
+    for use in path_uses(job) if lossy(job) or stalled(job) else ():
+        yield from map(use.judged, _losses(use.job))
+
+
+def _losses(job: Job) -> Iterator[Finding]:
     ways = Ways(job, transferred=True)
     # A slow link drops packets when its queue is full; losses on all paths of a node are another fault.
     lost = {way: n for way, n in lossy(job).items() if n.ways > 1 or not rates.of(job).is_slow(way)}

@@ -348,6 +348,80 @@ def test_a_closed_pair_and_a_one_way_pair_are_two_findings(of, change, said):
     ]
 
 
+# -- paths that the libraries of the job do not use
+
+
+def _beside(change, job, *uses):
+    """Return the job with a second network: eth0 has the first of these uses, 10.1.0.x the second."""
+    first = tuple(change.job(t, uses=uses[0]) for t in job.peers)
+    second = (change.job(t, address=t.address.replace("10.0.0", "10.1.0"), uses=uses[1]) for t in job.peers)
+    return change.job(job, peers=(*first, *second))
+
+
+LOSING = Transfer(bytes=2 << 20, seconds=0.2, stalled=False, segments=1450, repeated=100)
+
+
+@pytest.mark.parametrize(("transfer", "name"), [(BLACK_HOLE, "net-mtu-mismatch-ip"), (LOSING, "net-packet-loss")])
+@pytest.mark.parametrize(
+    ("gpus", "ill", "well", "severity", "note"),
+    [
+        (1, ("master",), ("nccl",), "warning", "; NCCL uses another path, only the rendezvous uses this one"),
+        (1, ("master", "gloo"), ("nccl",), "warning", "; NCCL uses another path, only the rendezvous uses this one"),
+        (0, ("master", "nccl"), ("gloo",), "warning", "; Gloo uses another path, only the rendezvous uses this one"),
+        (1, ("gloo",), ("master", "nccl"), "info", "; NCCL uses another path, only Gloo uses this one"),
+        (1, ("nccl",), ("master", "gloo"), "error", ""),
+        (0, ("gloo",), ("master",), "error", ""),
+        (1, ("master",), ("master",), "error", ""),
+        (1, ("master",), ("gloo",), "error", ""),
+    ],
+)
+def test_a_fault_of_a_path_that_the_libraries_do_not_use_is_no_error(
+    of, change, judge, transfer, name, gpus, ill, well, severity, note
+):
+    job = _beside(change, of(4, gpus=gpus), ill, well)
+    job = change.job(
+        job, peers=tuple(change.job(t, transfer=transfer) if t.address == "10.0.0.2" else t for t in job.peers)
+    )
+    (finding,) = judge(job, "mtu", "paths").findings
+    assert (finding.rule, finding.severity, finding.nodes) == (name, severity, ("node2",))
+    assert finding.message.endswith(f"){note}")
+
+
+def test_a_setting_of_gloo_makes_its_path_count_beside_that_of_nccl(of, change, judge):
+    job = change.environment(of(4, gpus=1), None, GLOO_SOCKET_IFNAME="eth0")
+    job = _beside(change, job, ("gloo",), ("master", "nccl"))
+    ill = tuple(change.job(t, transfer=BLACK_HOLE) if t.address == "10.0.0.2" else t for t in job.peers)
+    (finding,) = judge(change.job(job, peers=ill), "mtu").findings
+    assert finding.severity == "error"
+
+
+def test_faults_of_a_used_and_of_an_unused_path_are_two_findings(of, change, judge):
+    job = _beside(change, of(4, gpus=1), ("master",), ("nccl",))
+    job = change.job(job, peers=tuple(change.job(t, transfer=BLACK_HOLE) for t in job.peers))
+    assert [f.severity for f in judge(job, "mtu").findings] == ["error", "warning"]
+
+
+@pytest.mark.parametrize(
+    ("ill", "well", "severity"),
+    [(("master",), ("nccl",), "warning"), (("gloo",), ("master", "nccl"), "info"), (("nccl",), ("master",), "warning")],
+)
+def test_jumbo_frames_are_counted_for_each_network(of, change, judge, ill, well, severity):
+    job = _beside(change, of(4, gpus=1), ill, well)
+    job = change.job(job, peers=tuple(change.job(t, datagrams={256: True, 9000: True}) for t in job.peers))
+    assert judge(job, "mtu").findings == ()
+    source, lost = job.processes[1].uid, {256: True, 9000: False}
+    job = change.job(
+        job,
+        peers=tuple(
+            change.job(t, datagrams=lost) if t.source == source and t.address.startswith("10.0.0.") else t
+            for t in job.peers
+        ),
+    )
+    (finding,) = judge(job, "mtu").findings
+    assert (finding.severity, finding.nodes) == (severity, ("node2",))
+    assert finding.message.endswith("uses this one") is ("nccl" not in ill)
+
+
 # -- net-mtu-mismatch-ip
 
 
