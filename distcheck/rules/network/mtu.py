@@ -6,14 +6,21 @@ from collections import Counter
 from collections.abc import Iterator
 from shlex import quote
 
+from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
+from distcheck.rules.fabric.lines import views
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, stalled
 from distcheck.rules.network.path_uses import path_uses
 from distcheck.rules.network.selected_interfaces import own_way, survey
 from distcheck.rules.wording import found, grouped, listed
+from distcheck.selection.nccl_settings import value_of
 
+Sizes = dict[str, dict[str, int]]
+"""The active MTU by node and port (mlx5_0/1)."""
+_NONE_USED = "; NCCL uses none of these ports"
 _USUAL_MTU_BYTES = 1500
 
 
@@ -101,34 +108,63 @@ def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
     NCCL fails with "local access violation work queue error" or IBV_WC_LOC_LEN_ERR, or hangs: since 2.20 it no longer
     uses the smaller of the two.
 
-    Found by the active MTU that ibv_devinfo reports for every active port, where it is installed.
+    Found by the active MTU that ibv_devinfo reports for every active port, where it is installed. It is an info if the
+    ports that NCCL uses, by NCCL_IB_HCA and NCCL_IB_DISABLE, have the same, or NCCL uses none.
 
     Fix: set the same MTU on all adapters and switches.
     See: https://github.com/NVIDIA/nccl/issues/1957
     """
-    sizes = {n.key: set(n.network.ib_mtu_bytes.values()) for n in job.nodes if n.network and n.network.ib_mtu_bytes}
-    groups = grouped(sizes, lambda key: tuple(sorted(sizes[key])))
-    if len(groups) < 2:
+    every = {n.key: n.network.ib_mtu_bytes for n in job.nodes if n.network and n.network.ib_mtu_bytes}
+    used = _used(job, every)
+    unlike = _unlike(used)
+    sizes, note = (used, "") if unlike else (every, "; the ports that NCCL uses have the same" if used else _NONE_USED)
+    keys = unlike or _unlike(every)
+    odd = [node for node in job.nodes if node.key in keys]
+    if not odd:
         return
-    most = max(map(len, groups.values()))
-    odd = [n for n in job.nodes if n.key in sizes and len(groups[tuple(sorted(sizes[n.key]))]) < most] or [
-        n for n in job.nodes if n.key in sizes
-    ]
     yield found(
         job,
         [r for n in odd for r in job.ranks_on(n)],
         f"the InfiniBand ports of {listed([n.name for n in odd])} have an active MTU of "
-        f"{listed([str(size) for size in sorted({s for n in odd for s in sizes[n.key]})])} bytes; "
-        f"expected the same on all nodes",
+        f"{listed([str(size) for size in sorted({s for n in odd for s in sizes[n.key].values()})])} bytes; "
+        f"expected the same on all nodes{note}",
         Fix("Set the same MTU on all adapters and switch ports.", ("ibv_devinfo | grep -E 'hca_id|active_mtu'",)),
+        severity="info" if note else "error",
         scope="link",
         owner="admin",
         evidence={
-            n.name: [f"{port}: {size}" for port, size in n.network.ib_mtu_bytes.items()]
-            for n in job.nodes
-            if n.network and n.network.ib_mtu_bytes
+            n.name: [f"{port}: {size}" for port, size in sizes[n.key].items()] for n in job.nodes if n.key in sizes
         },
     )
+
+
+def _used(job: Job, every: Sizes) -> Sizes:
+    """Return the ports that NCCL uses; all ports of a node where that is unknown."""
+    names = {view.node.key: {line.name.replace(":", "/") for line in view.lines} for view in views(job)}
+    used = {}
+    for node in job.nodes:
+        ports, own = every.get(node.key, {}), names.get(node.key)
+        if own is not None or (isinstance(node.infiniband, Infiniband) and not _by_others(job, node)):
+            ports = {port: size for port, size in ports.items() if own and port in own}
+        if ports:
+            used[node.key] = ports
+    return used
+
+
+def _by_others(job: Job, node: NodeFacts) -> bool:
+    """Return whether something other than NCCL's own transport may use a node's ports: MPI, a network plugin."""
+    own = {"", "ib", "socket"}
+    return job.asked.backend == "mpi" or any(
+        value_of(job, rank, "NCCL_NET").lower() not in own for rank in job.ranks_on(node)
+    )
+
+
+def _unlike(sizes: Sizes) -> set[str]:
+    """Return the nodes whose ports have other MTUs than those of most nodes; all without a majority."""
+    groups = grouped(sizes, lambda key: tuple(sorted(set(sizes[key].values()))))
+    most = max(map(len, groups.values()), default=0)
+    fewer = {key for keys in groups.values() if len(keys) < most for key in keys}
+    return fewer or (set(sizes) if len(groups) > 1 else set())
 
 
 def _mtus(job: Job) -> dict[str, int]:

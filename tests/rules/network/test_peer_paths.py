@@ -1010,3 +1010,40 @@ def test_infiniband_ports_that_are_alike_or_unknown_are_silent(of, change, said)
     mixed = {"mlx5_0/1": 4096, "mlx5_2/1": 1024}
     assert said(_infiniband(change, of(4), node1=mixed, node2=mixed, node3=mixed, node4=mixed)) == []
     assert said(_infiniband(change, of(4), node1={"mlx5_0/1": 4096})) == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "variables", "severity", "words"),
+    [
+        (1, {}, "error", "2048 and 4096 bytes; expected the same on all nodes"),
+        (1, {"NCCL_IB_HCA": "mlx5_1"}, "error", "MTU of 2048 bytes; expected the same on all nodes"),
+        (1, {"NCCL_NET": "IBext_v8"}, "error", "2048 and 4096 bytes; expected the same on all nodes"),
+        (1, {"NCCL_NET": "Socket"}, "info", "; NCCL uses none of these ports"),
+        (1, {"NCCL_IB_HCA": "^=mlx5_1"}, "info", "all nodes; the ports that NCCL uses have the same"),
+        (1, {"NCCL_IB_DISABLE": "1"}, "info", "; NCCL uses none of these ports"),
+        (0, {}, "info", "; NCCL uses none of these ports"),
+    ],
+)
+def test_infiniband_ports_that_nccl_does_not_use_are_an_info(of, change, judge, gpus, variables, severity, words):
+    same = {"mlx5_0/1": 4096, "mlx5_1/1": 4096}
+    job = _infiniband(change, of(4, 2, gpus=2 * gpus), node1=same, node2=same, node3=same)
+    job = _infiniband(change, job, node4=same | {"mlx5_1/1": 2048})
+    port = HcaPort(number=1, link_layer="InfiniBand", state="ACTIVE")
+    hcas = tuple(Hca(name=f"mlx5_{n}", ports=(port,)) for n in range(2))
+    job = change.environment(change.node(job, None, infiniband=Infiniband(hcas=hcas)), None, **variables)
+    (finding,) = judge(job, "mtu").findings
+    assert (finding.rule, finding.severity, finding.nodes) == ("net-mtu-mismatch-ib", severity, ("node4",))
+    assert finding.message.endswith(words)
+
+
+def test_infiniband_ports_count_where_mpi_or_an_unknown_adapter_may_use_them(of, change, judge):
+    ports = {"node1": {"mlx5_0/1": 4096}, "node2": {"mlx5_0/1": 2048}}
+    job = _infiniband(change, of(2), **ports)
+    adapters = Infiniband(hcas=(Hca(name="mlx5_0", ports=(HcaPort(number=1, state="ACTIVE"),)),))
+    for infiniband, backend, severity in (
+        (None, "gloo", "error"),
+        (adapters, "gloo", "info"),
+        (adapters, "mpi", "error"),
+    ):
+        seen = change.asked(change.node(job, None, infiniband=infiniband), backend=backend)
+        assert [f.severity for f in judge(seen, "mtu").findings] == [severity]
