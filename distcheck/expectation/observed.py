@@ -59,14 +59,16 @@ def hardware(job: Job) -> Hardware | Missing:
         inside=_inside(job, gpus, alone=max(shape) == 1),
         outside=where,
         even=len(set(shape)) == 1,
-        settings={
-            name: value
-            for rank in job.ranks
-            if not _SLOWING.isdisjoint(found := of_rank(job, rank))
-            for name in SLOWING
-            if (value := found.get(name))
-        },
+        settings=_slowing(job),
     )
+
+
+def _slowing(job: Job) -> dict[str, str]:
+    """Return the variables that may slow down NCCL, as the ranks set them."""
+    filed = any(process.nccl_files for process in job.processes)
+    ranks = (rank for rank in job.ranks if filed or not _SLOWING.isdisjoint(rank.environment))
+    settings = (of_rank(job, rank) for rank in ranks)
+    return {name: value for found in settings for name in SLOWING if (value := found.get(name))}
 
 
 def _used(job: Job) -> dict[str, Sequence[Gpu]] | Missing:

@@ -13,7 +13,7 @@ from distcheck.rules.finding import Fix
 from distcheck.rules.host.cpus import threads
 from distcheck.rules.host.shown import limited, unread
 from distcheck.rules.job.versions import nccl_of, uses_nccl, version_of
-from distcheck.rules.wording import found, grouped, named
+from distcheck.rules.wording import found, grouped, named, once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,6 +81,7 @@ def host_nproc_pids(job: Job) -> Iterator[Outcome]:
     yield from unread(job)
 
 
+@once
 def _most(job: Job) -> dict[str, int]:
     """Return, by node key, more threads than its ranks can need: limits beyond need not be looked at closely."""
     return {node.key: len(job.ranks_on(node)) * (_TASKS + _MOST_THREADS) for node in job.nodes}
@@ -88,10 +89,11 @@ def _most(job: Job) -> dict[str, int]:
 
 def _by_cgroup(job: Job) -> Iterator[_Bound]:
     most = _most(job)
+    bound = max(most.values(), default=0)
     near = [
         (rank, tasks)
         for rank, node, limits in limited(job)
-        if (tasks := limits.tasks) is not None and tasks.limit - tasks.used < most[node.key]
+        if (tasks := limits.tasks) is not None and (left := tasks.limit - tasks.used) < bound and left < most[node.key]
     ]
     for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].limit)).values():
         ranks, tasks = [rank for rank, _ in pairs], min((limit for _, limit in pairs), key=lambda limit: limit.left)
@@ -103,10 +105,11 @@ def _by_cgroup(job: Job) -> Iterator[_Bound]:
 
 def _by_user(job: Job) -> Iterator[_Bound]:
     most = _most(job)
+    bound = max(most.values(), default=0)
     near = [
         (rank, tasks)
         for rank, node, limits in limited(job)
-        if (tasks := limits.user_tasks) is not None and tasks[0] - tasks[1] < most[node.key]
+        if (tasks := limits.user_tasks) is not None and (left := tasks[0] - tasks[1]) < bound and left < most[node.key]
     ]
     for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1][0])).values():
         limit, used = pairs[0][1][0], max(tasks[1] for _, tasks in pairs)
