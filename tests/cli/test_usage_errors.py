@@ -173,6 +173,7 @@ def test_an_output_that_would_replace_an_input_or_another_output_is_refused(ende
     assert {path.read_text() for path in tmp_path.iterdir()} == {"before"}
 
 
+@pytest.mark.process
 def test_a_baseline_that_cannot_be_read_is_reported_with_its_option(ended, tmp_path):
     (tmp_path / "old").mkdir()
     for number in "12":
@@ -183,10 +184,12 @@ def test_a_baseline_that_cannot_be_read_is_reported_with_its_option(ended, tmp_p
         assert f"--baseline {baseline}{problem}" in err
 
 
+@pytest.mark.process
 def test_a_device_takes_several_outputs(ended):
     assert ended("env", "--nproc", "1", "--save", "/dev/null", "--output", "/dev/null")[0] == 0
 
 
+@pytest.mark.process
 def test_an_empty_variable_is_as_good_as_none(ended, monkeypatch):
     for name in ("DISTCHECK_HOSTS", "DISTCHECK_SELECT", "DISTCHECK_RANK", "DISTCHECK_SAVE"):
         monkeypatch.setenv(name, "")

@@ -52,6 +52,7 @@ def test_a_right_variable_and_one_of_the_site_are_left_alone(capsys, name):
         (("env", "--alone"), "1", 0),
     ],
 )
+@pytest.mark.process
 def test_one_process_of_a_job_warns_unless_it_is_quiet(ended, monkeypatch, words, rank, warns):
     monkeypatch.setenv("DISTCHECK_TIMEOUTS", "5")
     monkeypatch.setenv("RANK", rank)
