@@ -44,6 +44,8 @@ def with_loads(node: NodeFacts, loads: GpuLoads | Missing) -> NodeFacts:
 
 
 def _combined(told: Sequence[NodeFacts]) -> NodeFacts:
+    if all(node is told[0] for node in told):  # brief reports were filled with the facts of one of them
+        return told[0]
     looked = next((node.storage for node in told if node.storage is not None), None)
     first = replace(told[0], storage=looked)
     views = [node.gpus for node in told if isinstance(node.gpus, Gpus)]
