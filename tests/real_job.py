@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Fault = Callable[[Job, set[str]], Job]
     """What changes the nodes of these keys."""
 
+SOURCE, TARGET = "source", "target"
 LOOKS = ("environment", "meeting", "peers", "gpu", "collectives")
 replace = msgspec.structs.replace
 
@@ -115,12 +116,12 @@ def _on_ranks(change: Callable[[RankFacts], RankFacts]) -> Fault:
     return broken
 
 
-def _on_trials(change: Callable[[PeerTrial], PeerTrial]) -> Fault:
-    """Change the trials that lead to these nodes."""
+def _on_trials(change: Callable[[PeerTrial], PeerTrial], *, ends: str = TARGET) -> Fault:
+    """Change the trials that lead to these nodes, or those that come from them."""
 
     def broken(job: Job, ill: set[str]) -> Job:
         home = {p.uid: p.node for p in job.processes}
-        return replace(job, peers=tuple(change(trial) if home[trial.target] in ill else trial for trial in job.peers))
+        return replace(job, peers=tuple(change(t) if home[getattr(t, ends)] in ill else t for t in job.peers))
 
     return broken
 
@@ -198,8 +199,11 @@ def _never_tried(job: Job, ill: set[str]) -> Job:
 FAULTS: dict[str, Fault] = {
     "no node tried them": _never_tried,
     "they do not answer": _on_trials(lambda t: replace(t, outcome="timeout", transfer=None, datagrams={})),
-    "data to them stops": _on_trials(lambda t: replace(t, transfer=replace(t.transfer, bytes=6000, stalled=True))),
-    "large packets to them are lost": _on_trials(lambda t: replace(t, datagrams={256: True, 1500: False})),
+    "no data to them arrives": _on_trials(lambda t: replace(t, transfer=replace(t.transfer, bytes=0, stalled=True))),
+    "packets to them are lost": _on_trials(lambda t: replace(t, transfer=replace(t.transfer, repeated=150))),
+    "jumbo frames from them are lost": _on_trials(
+        lambda t: replace(t, datagrams={256: True, 9000: False}), ends=SOURCE
+    ),
     "they have the address of node1": _on_nodes(_address),
     "their name is a loopback": _on_nodes(_named_loopback),
     "NCCL takes Docker's bridge": _environment(NCCL_SOCKET_IFNAME="docker0"),

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     from types import FrameType
 
 pytestmark = pytest.mark.long
+NOT_JUDGED = {"they are late", "no node tried them", "one GPU for all ranks"}
+"""Of so many nodes no figure is expected in advance, a node need not be tried, and here each has one rank."""
 FEW, MANY = 20, 60
 """Nodes; each tries 5 others, and 6."""
 PER_NODE = 1
 LEAST = 60
 """A line may run as often as that in the small job: the table of a small one's report hides no ranks."""
 IN_EVERY_CHANGE = (
-    "they do not answer", "large packets to them are lost", "another MASTER_PORT", "one GPU for all ranks",
+    "they do not answer", "jumbo frames from them are lost", "another MASTER_PORT", "one GPU for all ranks",
     "they did not come", "the ranks of a node died", "they are late",
 )  # fmt: skip
 """Trials, variables, GPUs, absence, deaths and figures: one of each. Counting every line takes a second for a fault."""
@@ -79,7 +81,8 @@ def test_a_healthy_job_takes_as_much_for_each_node_however_many_there_are(jobs):
 def test_a_fault_of_many_nodes_takes_as_much_for_each_of_them(jobs, fault):
     few, many = (lines(real_job.faulty(jobs[nodes], fault, 2)) for nodes in (FEW, MANY))
     assert [f.message for f in many[1].findings if f.rule == "probe-rule-crashed"] == []
-    assert {f.rule for f in many[1].findings} > {f.rule for f in diagnose(jobs[MANY]).findings} or many[1].not_checked
+    said, before = many[1], diagnose(jobs[MANY])
+    assert (said.findings, said.not_checked) != (before.findings, before.not_checked) or fault in NOT_JUDGED
     assert quadratic(few[0], many[0]) == {}
 
 

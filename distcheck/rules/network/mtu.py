@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from shlex import quote
 
 from distcheck.facts.infiniband import Infiniband
@@ -22,6 +23,8 @@ Sizes = dict[str, dict[str, int]]
 """The active MTU by node and port (mlx5_0/1)."""
 _NONE_USED = "; NCCL uses none of these ports"
 _USUAL_MTU_BYTES = 1500
+_SHOWN = 8
+"""The most nodes with a fault, and as many without, whose MTU a finding shows."""
 
 
 @rule("peers", scope=("node", "link", "system"))
@@ -81,24 +84,28 @@ def _jumbo_on_one_side(job: Job) -> Iterator[Finding]:
                 tried[source] += 1
                 if not t.datagrams[sizes[1]]:
                     lost.setdefault(source, []).append(sizes[1])
+    odd: dict[tuple[int, str], list[NodeFacts]] = {}
     for node in job.nodes:
         # A node that fails towards only a few others is healthy: those have the smaller MTU.
         if 2 * len(lost.get(node.key, ())) > tried[node.key]:
-            size = max(lost[node.key])
-            yield found(
-                job,
-                job.ranks_on(node),
-                f"{node.name} sends packets of up to {size} bytes, but datagrams of that size do not arrive; "
-                "TCP works because it negotiates a smaller MSS",
-                Fix(
-                    "Set the same MTU on all nodes and on the switch ports between them.",
-                    (f"sudo ip link set dev {quote(interface_name(job, node))} mtu {_USUAL_MTU_BYTES}",),
-                ),
-                severity="warning",
-                scope="node",
-                owner="admin",
-                evidence={"mtu": size} | {f"MTU of {name}": mtu for name, mtu in _mtus(job).items()},
-            )
+            odd.setdefault((max(lost[node.key]), interface_name(job, node)), []).append(node)
+    for (size, interface), nodes in odd.items():
+        keys = {node.key for node in nodes}
+        shown = [*nodes[:_SHOWN], *islice((node for node in job.nodes if node.key not in keys), _SHOWN)]
+        yield found(
+            job,
+            [rank for node in nodes for rank in job.ranks_on(node)],
+            f"{listed([node.name for node in nodes])} {'sends' if len(nodes) == 1 else 'send'} packets of up to {size} "
+            "bytes, but datagrams of that size do not arrive; TCP works because it negotiates a smaller MSS",
+            Fix(
+                "Set the same MTU on all nodes and on the switch ports between them.",
+                (f"sudo ip link set dev {quote(interface)} mtu {_USUAL_MTU_BYTES}",),
+            ),
+            severity="warning",
+            scope="node",
+            owner="admin",
+            evidence={"mtu": size} | {f"MTU of {name}": mtu for name, mtu in _mtus(job, shown).items()},
+        )
 
 
 @rule("peers", scope="link")
@@ -167,6 +174,6 @@ def _unlike(sizes: Sizes) -> set[str]:
     return fewer or (set(sizes) if len(groups) > 1 else set())
 
 
-def _mtus(job: Job) -> dict[str, int]:
-    ways = {node.name: own_way(job, survey(job).reach, node) for node in job.nodes}
+def _mtus(job: Job, nodes: Iterable[NodeFacts]) -> dict[str, int]:
+    ways = {node.name: own_way(job, survey(job).reach, node) for node in nodes}
     return {name: way.mtu_bytes for name, way in ways.items() if way}
