@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 
 import machines
 import msgspec
-from real_node import GPUS, OPERATIONS, SIZES, ecc, node_facts, process_facts, rank_facts
+from real_node import GIB, GPUS, OPERATIONS, SIZES, ecc, node_facts, process_facts, rank_facts
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import NvLinks, Xid
+from distcheck.facts.device import DeviceTest
+from distcheck.facts.gpu import GpuProcess, NvLinks, Xid
+from distcheck.facts.host import CgroupLimit
 from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.network import PeerTrial, Transfer
+from distcheck.facts.node import NodeFacts, TorchBuild
+from distcheck.facts.storage import Space
 from distcheck.probe import pci
 from distcheck.rollcall.peers import distances
 from distcheck.selection.placement import place
@@ -23,8 +27,8 @@ from distcheck.selection.placement import place
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from distcheck.facts.node import NodeFacts
-    from distcheck.facts.rank import RankFacts
+    from distcheck.facts.infiniband import Hca
+    from distcheck.facts.rank import ProcessFacts, RankFacts
 
     Fault = Callable[[Job, set[str]], Job]
     """What changes the nodes of these keys."""
@@ -150,6 +154,35 @@ def _health(**fields: object) -> Fault:
     return _on_nodes(changed)
 
 
+def _loads(**fields: object) -> Fault:
+    """Change what a node's first GPU showed under load."""
+
+    def changed(node: NodeFacts) -> NodeFacts:
+        first, *rest = node.gpus.devices
+        return replace(
+            node, gpus=replace(node.gpus, devices=(replace(first, load=replace(first.load, **fields)), *rest))
+        )
+
+    return _on_nodes(changed)
+
+
+def _hcas(change: Callable[[Hca], Hca]) -> Fault:
+    return _on_nodes(
+        lambda node: replace(node, infiniband=replace(node.infiniband, hcas=tuple(map(change, node.infiniband.hcas))))
+    )
+
+
+def _ports(**fields: object) -> Fault:
+    return _hcas(lambda hca: replace(hca, ports=tuple(replace(port, **fields) for port in hca.ports)))
+
+
+def _on_processes(change: Callable[[ProcessFacts], ProcessFacts]) -> Fault:
+    def broken(job: Job, ill: set[str]) -> Job:
+        return replace(job, processes=tuple(change(p) if p.node in ill else p for p in job.processes))
+
+    return broken
+
+
 def _address(node: NodeFacts) -> NodeFacts:
     """Give a node the address of node1 on its management network."""
     there = tuple(
@@ -222,6 +255,45 @@ FAULTS: dict[str, Fault] = {
     "an error in the kernel's log": _on_nodes(
         lambda n: replace(n, xids=(Xid(79, "0000:1b:00.0", 60.0, "GPU has fallen off the bus"),))
     ),
+    "a GPU got hot": _loads(hardware_thermal_seconds=4.0, temperature_celsius=92),
+    "a GPU clocked low": _loads(sm_MHz=1200),
+    "a GPU resent packets": _loads(replays=90_000),
+    "a GPU is slow": _run(device_test=DeviceTest("bfloat16", 8192, 90.0, 3000.0, products=50, checksum=123_456_789)),
+    "a GPU multiplies wrongly": _run(
+        device_test=DeviceTest("bfloat16", 8192, 690.0, 3000.0, products=50, different=3, checksum=5)
+    ),
+    "ports are down": _ports(state="DOWN", physical_state="Polling"),
+    "ports are slow": _ports(rate_Gbps=100.0, lanes=1),
+    "ports have no partition": _ports(partition_keys={0: 0x8001}),
+    "ports lose packets": _ports(growth={"packet_seq_err": 500}),
+    "their adapters cannot be opened": _hcas(
+        lambda hca: replace(hca, device_file="denied", denied="Permission denied")
+    ),
+    "an adapter is missing": _on_nodes(
+        lambda n: replace(n, infiniband=replace(n.infiniband, hcas=n.infiniband.hcas[1:]))
+    ),
+    "no GPUDirect RDMA": _on_nodes(
+        lambda n: replace(n, infiniband=replace(n.infiniband, peer_memory=(), open_driver=False))
+    ),
+    "another torch": _on_processes(
+        lambda p: replace(p, installed=replace(p.installed, torch=TorchBuild("2.9.0", "12.8", None)))
+    ),
+    "another NCCL": _on_ranks(
+        lambda r: replace(r, run=replace(r.run, nccl=replace(r.run.nccl, version="2.20.5")))
+    ),
+    "few processes are allowed": _on_processes(
+        lambda p: replace(p, limits=replace(p.limits, tasks=CgroupLimit(limit=64, used=60, cgroup="/sys/fs/cgroup")))
+    ),
+    "little memory may be locked": _on_processes(lambda p: replace(p, locked_memory_bytes=64 << 10)),
+    "their clocks are wrong": _on_processes(lambda p: replace(p, clock_offset_seconds=90.0)),
+    "they were lost": _on_processes(lambda p: replace(p, lost="connection closed", stage="peers")),
+    "their memory is full": _on_nodes(lambda n: replace(n, host=replace(n.host, available_bytes=1 << 28))),
+    "their /dev/shm is small": _on_nodes(
+        lambda n: replace(n, shm=Space(total_bytes=64 << 20, free_bytes=0, free_files=None, writable=True))
+    ),
+    "their cores are taken": _on_nodes(lambda n: replace(n, host=replace(n.host, load=900.0, running=900))),
+    "GPUs of others' processes": _health(processes=(GpuProcess(4242, 70 * GIB),), utilisation_percent=99),
+    "NCCL was set to be slow": _environment(NCCL_P2P_DISABLE="1", NCCL_IB_DISABLE="1"),
     "the ranks of a node died": _run(outcome="died", detail="SIGKILL", step="all_reduce 1048576 B"),
     "wrong results": _run(wrong=dict.fromkeys(OPERATIONS, 7)),
     "they are late": _slow,

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
 pytestmark = pytest.mark.long
-NOT_JUDGED = {"they are late", "no node tried them", "one GPU for all ranks"}
-"""Of so many nodes no figure is expected in advance, a node need not be tried, and here each has one rank."""
+NOT_JUDGED = {"they are late", "no node tried them", "one GPU for all ranks", "their cores are taken"}
+"""Of so many nodes no figure is expected in advance; a node need not be tried; here each has one rank; and half of the
+nodes are what is usual."""
 FEW, MANY = 20, 60
 """Nodes; each tries 5 others, and 6."""
 PER_NODE = 1

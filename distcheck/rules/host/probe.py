@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from distcheck.facts.job import Job
+from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.job.leader_files import is_out_of_files, short_of_files
@@ -101,8 +102,7 @@ def probe_process_lost(job: Job) -> Iterator[Outcome]:
     yield from _leader_lost(job)
     lost = {p.uid: p for p in job.processes if p.lost}
     ranks = grouped((r for r in job.ranks if r.process in lost), lambda r: r.process)
-    # The rules about collectives report processes whose end in the collectives is known.
-    silent = [uid for uid in lost if not all(r.run is not None for r in ranks.get(uid, [])) or not ranks.get(uid)]
+    silent = [uid for uid in lost if not _told(ranks.get(uid, []))]
     for (stage, how), uids in grouped(silent, lambda uid: (lost[uid].stage, lost[uid].lost)).items():
         theirs = [r for uid in uids for r in ranks.get(uid, [])]
         who = named(job, theirs) if theirs else "a process without a rank"
@@ -116,6 +116,12 @@ def probe_process_lost(job: Job) -> Iterator[Outcome]:
             confirmed=False,
             evidence={"pids": [lost[uid].pid for uid in uids], "stage": stage},
         )
+
+
+def _told(ranks: Sequence[RankFacts]) -> bool:
+    """Return whether the rules about collectives report a process with these ranks: one did not end well there."""
+    runs = [rank.run for rank in ranks]
+    return None not in runs and any(run is not None and run.outcome != "done" for run in runs)
 
 
 def _leader_lost(job: Job) -> Iterator[Outcome]:

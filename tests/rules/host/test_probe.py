@@ -51,6 +51,16 @@ def test_a_process_lost_in_the_collectives_is_reported_by_the_rules_about_collec
     assert [f.rule for f in judge(job, "probe").findings] == ["probe-process-lost"]
 
 
+def test_a_process_lost_after_its_ranks_were_done_in_the_collectives_is_never_a_pass(job_of, change, judge):
+    looks = ("environment", "meeting", "collectives")
+    job = change.rank(job_of(2, 1, looks=looks), None, run=RankRun(pid=1, step="done", outcome="done"))
+    job = change.process(job, 1, lost="no answer within 3 s to the last call before the verdict", stage="collectives")
+    diagnosis = judge(job, "probe")
+    (found,) = diagnosis.findings
+    assert (found.rule, found.ranks) == ("probe-process-lost", (1,))
+    assert diagnosis.verdict.exit_code == 20
+
+
 def test_a_lost_process_without_a_rank_is_reported(job_of, change, judge):
     job = change.process(job_of(1, 2), 1, lost="its connection was closed")
     job = change.job(job, ranks=job.ranks[:1])
