@@ -21,6 +21,7 @@ import msgspec
 
 from distcheck.cli.flight.unpickling import unpickled
 from distcheck.cli.joblog.redaction import shown
+from distcheck.facts import saved
 from distcheck.facts.errors import UsageError
 from distcheck.rules.wording import brief
 
@@ -197,9 +198,9 @@ def _parsed(path: Path) -> _Raw:
         OSError: it cannot be read.
         ValueError: it is no dump, of another version, truncated, or has values of a wrong type.
     """
-    if path.stat().st_size > _LARGEST_BYTES:
+    raw = saved.read(path, _LARGEST_BYTES)
+    if len(raw) > _LARGEST_BYTES:
         raise ValueError("larger than 1 GiB")
-    raw = path.read_bytes()
     if not raw:
         raise ValueError("empty")
     if raw[:1] == b"\x80":

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import importlib
+import io
 import lzma
+import os
+import select
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,6 +21,7 @@ from distcheck.facts.errors import UsageError
 
 CHUNK_BYTES = 1 << 20
 _MOST_FILES = 10_000
+_WRITER_SECONDS = 10
 STANDARD_INPUT = Path("-")
 _BINARY = (
     ".pt",
@@ -131,7 +136,9 @@ def _opened(path: Path) -> BinaryIO:
         return sys.stdin.buffer
     if not path.is_file() and not path.is_fifo() and not path.is_char_device() and path.exists() and path.is_dir():
         raise IsADirectoryError(21, "Is a directory")
-    if path.is_fifo() or path.is_char_device():
+    if path.is_fifo():
+        return io.BufferedReader(_Pipe(path))
+    if path.is_char_device():
         return path.open("rb")
     with path.open("rb") as file:
         magic = file.read(6)
@@ -148,3 +155,34 @@ def _opened(path: Path) -> BinaryIO:
             raise OSError(f"this Python cannot read zstd; use `zstdcat {path} | ... --log -`") from None
         return cast("BinaryIO", zstd.open(path))
     return path.open("rb")
+
+
+class _Pipe(io.RawIOBase):
+    """A named pipe. Opening it waits for nobody; reading waits as long as a writer has it open, else 10 s for one."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poller = select.poll()
+        self._poller.register(self._descriptor, select.POLLIN)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            came = self._poller.poll(_WRITER_SECONDS * 1000)
+            try:
+                data = os.read(self._descriptor, len(buffer))
+            except BlockingIOError:  # a writer has it open and writes nothing yet
+                continue
+            if not data and not came:
+                raise TimeoutError(
+                    errno.ETIMEDOUT, f"no program writes to this pipe (waited {_WRITER_SECONDS} s); give a file"
+                )
+            buffer[: len(data)] = data
+            return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()

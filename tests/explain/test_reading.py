@@ -1,0 +1,48 @@
+"""Logs that are pipes: read as their writer writes them, and never waited for without one."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from distcheck.cli.flight.answer import flight_explained
+from distcheck.cli.joblog import reading
+from distcheck.cli.joblog.answer import explained
+from distcheck.facts import saved
+from distcheck.facts.errors import UsageError
+
+NO_GPU = b"RuntimeError: No CUDA GPUs are available\n"
+
+
+@pytest.fixture
+def pipe(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "_WRITER_SECONDS", 0.1)
+    monkeypatch.setattr(saved, "_PIPE_SECONDS", 0.1)
+    os.mkfifo(tmp_path / "trace_rank_0")
+    return tmp_path / "trace_rank_0"
+
+
+def test_a_pipe_that_no_program_writes_to_is_a_usage_error_and_not_waited_for(pipe):
+    with pytest.raises(UsageError, match=r"--log .*trace_rank_0: no program writes to this pipe \(waited 0.1 s\)"):
+        explained([pipe])
+    with pytest.raises(UsageError, match=r"--flight .*trace_rank_0: nothing came from it for 0.1 s"):
+        flight_explained([pipe], [])
+
+
+def test_a_pipe_is_read_to_its_end_however_long_its_writer_pauses(pipe):
+    def write():
+        with pipe.open("wb") as file:
+            time.sleep(0.3)
+            file.write(b"fine\n" * 40_000 + NO_GPU[:9])
+            file.flush()
+            time.sleep(0.3)
+            file.write(NO_GPU[9:])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    (cause, *_) = explained([pipe]).causes
+    writer.join()
+    assert (cause.line, cause.text) == (40_001, NO_GPU.decode().strip())
