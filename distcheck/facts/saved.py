@@ -37,7 +37,7 @@ def write(path: Path, text: str) -> None:
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
             path.write_text(text, "utf-8", "backslashreplace")
             return
-        temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+        temporary = path.with_name(f".{path.name[:_LONGEST_NAME]}.{os.urandom(4).hex()}")
         try:
             with temporary.open("x", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
@@ -83,9 +83,13 @@ def check_writable(path: Path, option: str) -> None:
         UsageError: its folder does not exist or is not writable, or it is a folder itself and must not be.
     """
     try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()  # since Python 3.14, is_dir() and exists() raise no error
         problem = _why_not_writable(path, option)
-    except OSError as error:  # a folder on the way to it may not be entered
-        problem = f"{error.strerror or error}; choose another or change the permissions of its folders"
+    except OSError as error:  # a folder on the way to it may not be entered, or a name is too long
+        too_long = error.errno == errno.ENAMETOOLONG
+        remedy = "choose a shorter name" if too_long else "choose another or change the permissions of its folders"
+        problem = f"{error.strerror or error}; {remedy}"
     if problem:
         raise UsageError(f"{option} {path}: {problem}")
 
@@ -181,7 +185,8 @@ def find(paths: Sequence[Path]) -> list[Path]:
         try:
             inside = sorted(p for p in path.iterdir() if p.suffix == ".json") if path.is_dir() else [path]
         except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error.strerror or error}; change its permissions") from error
+            remedy = "correct the name" if error.errno == errno.ENAMETOOLONG else "change its permissions"
+            raise UsageError(f"{path} cannot be read: {error.strerror or error}; {remedy}") from error
         if not inside:
             raise UsageError(f"{path} contains no .json file; give a folder written by --save")
         found += inside

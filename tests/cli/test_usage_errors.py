@@ -155,6 +155,37 @@ def test_a_folder_that_may_not_be_entered_is_named(ended, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("env", "--save", "{}"), "choose a shorter name"),
+        (("env", "--output", "{}/x"), "choose a shorter name"),
+        (("node", "--reason-file", "{}"), "choose a shorter name"),
+        (("env", "--exclude-file", "{}"), "choose a shorter name"),
+        (("explain", "{}", "--log", "x"), "give a rule"),
+    ],
+)
+def test_a_name_that_is_too_long_is_reported_with_a_remedy_that_helps(ended, words, remedy):
+    code, out, err = ended(*(word.format("x" * 300) for word in words))
+    assert (code, out) == (2, "")
+    assert "x" * 300 in err
+    assert remedy in err
+    assert "permissions" not in err
+
+
+def test_an_input_whose_name_is_too_long_is_no_matter_of_permissions(ended):
+    for words in (["report", "x" * 300], ["report", ".", "--baseline", "x" * 300]):
+        code, _, err = ended(*words)
+        assert code == 2
+        assert "File name too long" in err
+        assert "permissions" not in err
+
+
+def test_an_output_may_have_the_longest_name_that_a_file_can_have(ended, tmp_path):
+    assert ended("env", "--nproc", "1", "--output", "x" * 255)[:2] == (0, "")
+    assert "PASS" in (tmp_path / ("x" * 255)).read_text()
+
+
+@pytest.mark.parametrize(
     ("words", "option", "other"),
     [
         (("env", "--save", "x", "--output", "./x"), "--save x", "--output"),
