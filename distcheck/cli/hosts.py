@@ -52,6 +52,9 @@ def outside(options: Options, environ: Mapping[str, str] = os.environ) -> Outsid
                     "sbatch script or inside salloc"
                 )
         return None
+    for name, value in (("--setup", options.setup), ("--python", options.python)):
+        if value.isspace():
+            raise UsageError(f"{name} {value!r} is blank; drop it, or give what the job uses on the nodes")
     hosts, slots = _hosts(options, environ, engine)
     ranks_by_host, multiplies = _ranks(options, environ, engine, hosts, slots)
     if options.need is not None and not 1 <= options.need <= len(hosts):
@@ -272,12 +275,21 @@ def _default_port(engine: Engine, environ: Mapping[str, str]) -> int:
 
 def _words(text: str) -> tuple[str, ...]:
     try:
-        return tuple(shlex.split(text))
+        words = tuple(shlex.split(text))
     except ValueError as error:
         raise UsageError(f"--launcher-args {text!r}: {error}") from error
+    if text and not words:
+        raise UsageError(f"--launcher-args {text!r} names no argument; drop it, or give, for example, --partition=gpu")
+    return words
 
 
 def carried(patterns: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables whose names match one of the patterns, such as ``NCCL_*,UCX_*``."""
+    """Return the variables whose names match one of the patterns, such as ``NCCL_*,UCX_*``.
+
+    Raises:
+        UsageError: the patterns are an empty list, such as ``,``.
+    """
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
+    if patterns and not wanted:
+        raise UsageError(f"--env {patterns!r} names no variable; give, for example, 'NCCL_*,UCX_*', or drop it")
     return {name: value for name, value in environ.items() if any(fnmatch.fnmatchcase(name, p) for p in wanted)}
