@@ -1,4 +1,4 @@
-"""Formats quantities: 2 nodes, 16 MiB."""
+"""Formats quantities: 2 nodes, 0.6 s, 16 MiB."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ _UNITS = (30, "GiB"), (20, "MiB"), (10, "KiB")
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: 1 rank, 2 ranks."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration, from 10 s on in whole seconds, else with at most 2 significant digits: 0.6 s, 1.2 s, 60 s."""
+    return f"{seconds:.0f} s" if seconds >= 9.95 else f"{seconds:.2g} s"
 
 
 def size(size_bytes: float, digits: int = 5) -> str:

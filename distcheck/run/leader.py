@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distcheck.facts.job import Collectives, Job
-from distcheck.facts.quantities import count
+from distcheck.facts.quantities import count, duration
 from distcheck.facts.rank import RunAttempt
 from distcheck.rollcall.protocol import AskNode, Bye, Here, LastCall, NodeReport
 from distcheck.rollcall.server import Server
@@ -70,7 +70,7 @@ async def _gather(run: Session, server: Server) -> None:
     if not server.complete:
         joined = f"{server.present} of {server.world_size} ranks joined"
         run.progress.begin(
-            f"roll call: {joined}, waiting {patience:.0f} s at most for the others",
+            f"roll call: {joined}, waiting {duration(patience)} at most for the others",
             lambda: waiting.roll_call(server, until),
         )
     with run.reminding(awaited):
@@ -182,7 +182,9 @@ async def _isolate(run: Session, job: Job) -> None:
     if run.server is not None:
         run.record.set_stage_of_followers("isolation", run.record.followers)
     nodes = f"looking for the bad node, link or rank on {count(len(job.nodes), 'node')}"
-    run.progress.begin(f"isolation: {nodes}, {run.remaining():.0f} s at most", lambda: StageView("isolation", nodes))
+    run.progress.begin(
+        f"isolation: {nodes}, {duration(run.remaining())} at most", lambda: StageView("isolation", nodes)
+    )
     if "isolation" not in run.asked.looks:
         run.record.asked = msgspec.structs.replace(run.record.asked, looks=(*run.asked.looks, "isolation"))
     run.record.isolation = await search.search(run, run.server, backend)

@@ -17,7 +17,7 @@ from distcheck.collectives.spread import at_least, uncertainty
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.nccl import Ras
-from distcheck.facts.quantities import count
+from distcheck.facts.quantities import count, duration
 from distcheck.facts.rank import RankRun
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.launch.local.tasks import tasks_for
@@ -109,7 +109,7 @@ def _show(run: Session, local: LocalRanks, plan: Plan, ranks: int) -> waiting.Fi
     followers = [run.server.followers[uid] for uid in run.record.followers] if run.server is not None else []
     run.progress.begin(
         f"collectives: {count(ranks, 'rank')} with {plan.backend}, {count(progress.of, 'figure')}, "
-        f"{run.remaining():.0f} s at most",
+        f"{duration(run.remaining())} at most",
         partial(waiting.measuring, local, followers, time.monotonic(), progress),
     )
     return progress

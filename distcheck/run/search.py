@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Sides, Suspects
 from distcheck.facts.job import Collectives
 from distcheck.facts.members import Members
-from distcheck.facts.quantities import count
+from distcheck.facts.quantities import count, duration
 from distcheck.isolation.schedule import next_round, so_far, take
 from distcheck.isolation.state import State, lose, settings_for, start
 from distcheck.isolation.verdict import Evidence, SearchVerdict
@@ -99,7 +99,7 @@ async def _without_torch(run: Session, server: Server | None, members: Members) 
     _, late = await asyncio.wait(waiting, timeout=seconds) if waiting else (None, ())
     for task in late:
         task.cancel()
-    return {waiting[task]: f"torch was not imported within {seconds:.0f} s" for task in late}
+    return {waiting[task]: f"torch was not imported within {duration(seconds)}" for task in late}
 
 
 def _facts(verdict: SearchVerdict, nodes: Sequence[str], seconds: float) -> Isolation:

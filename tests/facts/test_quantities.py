@@ -2,7 +2,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distcheck.facts.quantities import count, size
+from distcheck.facts.quantities import count, duration, size
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.6, "0.6 s"), (0.049, "0.049 s"), (1, "1 s"), (2.44, "2.4 s"), (9.96, "10 s"), (3600.4, "3600 s")],
+)
+def test_a_short_duration_is_never_rounded_to_0_seconds(seconds, text):
+    assert duration(seconds) == text
+
 
 BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from distcheck.collectives.plan import FirstBurst, Step, StoreOpen, Task, Timing
 from distcheck.facts.placement import Placement
+from distcheck.facts.quantities import duration
 from distcheck.launch.local import channel, deaths, program, results, shm_cleanup, stacks
 from distcheck.launch.local.channel import Again, Born, Exited, Imported, Spec
 from distcheck.launch.local.output import Tail
@@ -160,7 +161,7 @@ class LocalRanks:
         listens = any(r.born.done() and r.born.result() for r in self.ranks)
         stack = await stacks.stack_of(self.group, self._words) if self.group and listens else ()
         where = f": the import is in {stack[0]}" if stack else ""
-        return f"torch was not imported within {time.monotonic() - self._began:.0f} s{where}"
+        return f"torch was not imported within {duration(time.monotonic() - self._began)}{where}"
 
     async def open_store(self, tasks: Sequence[Task], seconds: float, aborted: asyncio.Event) -> int | None:
         """Give the first rank its task; return its store's port, None if it opened none.

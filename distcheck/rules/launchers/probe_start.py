@@ -6,6 +6,7 @@ import re
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from distcheck.facts.quantities import duration
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.job.own_failures import own_failure
@@ -216,7 +217,7 @@ def launch_probe_silent(job: Job) -> Iterator[Outcome]:
         yield about_nodes(
             launched,
             nodes,
-            f"no report from {where(nodes)} within {job.seconds:.0f} s",
+            f"no report from {where(nodes)} within {duration(job.seconds)}",
             Fix(
                 "Check that a program can be started there; for slow nodes raise --timeout.",
                 (run_on(launched, nodes[0], "uptime"),),
