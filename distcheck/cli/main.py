@@ -13,9 +13,11 @@ import typer
 from distcheck import __version__
 from distcheck.cli.command import Entry, LazyGroup
 from distcheck.cli.publish import BROKEN, REMEDY, complain, print_to
-from distcheck.facts.errors import UsageError, WriteError
+from distcheck.facts.errors import UsageError, WriteError, exhausted
 
 USAGE = 2
+CONFIGURATION = 30
+"""The exit code when the configuration of the job or the site keeps distcheck from running."""
 MODULES = {
     "env": "check",
     "net": "check",
@@ -121,6 +123,9 @@ def _unforeseen(error: Exception) -> int:
     """
     if os.environ.get("DISTCHECK_TRACEBACK"):
         raise error
+    if limit := exhausted(error):
+        complain(f"distcheck cannot run: {limit}")
+        return CONFIGURATION
     where = error.__traceback__
     while where is not None and where.tb_next is not None:
         where = where.tb_next

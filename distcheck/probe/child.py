@@ -7,6 +7,7 @@ does not end it.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from distcheck.facts.base import Missing, legible
+from distcheck.facts.errors import exhausted, processes
 from distcheck.probe.ending import end_group
 from distcheck.probe.fork import Fork, may_fork
 from distcheck.probe.memory_file import memory_file
@@ -110,7 +112,8 @@ async def ask(
 
 def not_started(question: Question, error: OSError) -> str:
     """Return why there is no child: there are too many processes or files, or there is no memory."""
-    return f"could not start the process that queries {question.subject}: {error}"
+    limit = processes() if error.errno == errno.EAGAIN else exhausted(error)
+    return f"could not start the process that queries {question.subject}: {limit or error}"
 
 
 def start(
