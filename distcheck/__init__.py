@@ -1,7 +1,6 @@
 """distcheck: will torch.distributed start on exactly these nodes with exactly these ranks, at full speed?"""
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # typing is imported by __main__, which takes an interrupt meanwhile
 if TYPE_CHECKING:
     from distcheck.cli.preflight import PreflightError, PreflightResult, preflight
 
