@@ -128,3 +128,22 @@ def test_a_measure_and_a_warning_do_not_go_before_a_traceback(notice):
 )
 def test_an_error_with_a_number_is_no_measure(error):
     assert found(f"{error}\n").telling.line == 1
+
+
+NO_GPU, NO_GPU_RULE = "RuntimeError: No CUDA GPUs are available", "gpu-none-visible"
+IN_USE, IN_USE_RULE = "The server socket has failed to bind to [::]:29500 (errno: 98 - x).", "net-port-in-use"
+
+
+@pytest.mark.parametrize("level", ["WARNING:root:", "10:00:00,123 [WARNING] ", "2024-05-01 10:00:00 | WARNING | "])
+def test_a_warning_in_the_words_of_a_fatal_error_goes_after_the_error_that_ends_the_job(level):
+    for warned, ending, rule in ((NO_GPU, IN_USE, IN_USE_RULE), (IN_USE, NO_GPU, NO_GPU_RULE)):
+        answer = found(f"{level}{warned}\nstep 1\n{ending}\n")
+        assert (answer.telling.line, answer.causes[0].rule) == (3, rule)
+    answer = found(f"{level}{IN_USE}; trying again\nstep 1\n{IN_USE}\n")
+    assert (answer.telling.line, answer.causes[0].rule, answer.causes[0].times) == (3, IN_USE_RULE, 2)
+
+
+def test_a_warning_in_the_words_of_a_fatal_error_leads_where_no_rule_names_what_ends_the_job():
+    for ending in ENDINGS:
+        answer = found(f"WARNING:root:{NO_GPU}\nstep 1\n{ending}\n")
+        assert (answer.telling.line, answer.causes[0].rule) == (1, NO_GPU_RULE)

@@ -54,6 +54,8 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
 
     Consequences do not tell who failed first: torchrun's agent does, unless it saw a collective that timed out.
 
+    A program goes on after a line of level WARNING: it does not lead if another line has a cause that a rule names.
+
     Times decide only if all these lines have one: else the order of the lines does.
     """
     if not sightings:
@@ -63,9 +65,12 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
         if any(_is_elsewhere(seen) and all(_precedes(one, seen) for one in retried) for seen in met):
             judgement = judged(met)
             return judgement._replace(consequences=(*judgement.consequences, *retried))
-    heaviest = max(seen.spelling.weight for seen in sightings)
-    leading = _in_order([seen for seen in sightings if seen.spelling.weight == heaviest])
-    rest = _in_order([seen for seen in sightings if seen.spelling.weight < heaviest])
+    ended = any(s.spelling.weight >= SYMPTOM and s.spelling.rules and not s.warning for s in sightings)
+    goes_on = [seen for seen in sightings if ended and seen.warning]
+    final = [seen for seen in sightings if not (ended and seen.warning)]
+    heaviest = max(seen.spelling.weight for seen in final)
+    leading = _in_order([seen for seen in final if seen.spelling.weight == heaviest])
+    rest = _in_order([*goes_on, *(seen for seen in final if seen.spelling.weight < heaviest)])
     first = leading[0]
     if first.spelling.weight <= SYMPTOM or (first.spelling.rules and first.spelling.rules[0] in _WAITED):
         first = next((seen for seen in rest if seen.spelling is MISTAKE and _precedes(seen, first)), first)

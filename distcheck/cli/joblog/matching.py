@@ -29,6 +29,7 @@ _SHINGLE_BYTES = 4
 _DIGITS = b"0123456789"
 _NO_ERROR = re.compile(rb" INFO |(?:^|[\s\[|:-])(?:WARNING|[A-Z][a-z]+Warning)[\s\]|:]")
 """The level of a line whose program goes on, so that only a known message counts."""
+_WARNING = re.compile(r"(?:^|[\s\[|:-])WARNING[\s\]|:]")
 _RECORD = 400
 """Characters of torchrun's report above an exit code that have its rank and node."""
 _CLOCK = re.compile(r"\d:\d\d:\d")
@@ -49,6 +50,8 @@ class Sighting(NamedTuple):
     values: dict[str, str]
     """The named groups of the patterns."""
     matched: str = ""
+    warning: bool = False
+    """Whether the line is of level WARNING: what writes it goes on."""
 
 
 class Matcher:
@@ -249,14 +252,17 @@ def _sighting(spelling: Spelling, line: _Line, file: str, number: int, of_file: 
             time = (*time[:2], time[2] - 1)
     text = shown(line.text)  # before it is cut: "password=" may be cut off, and the password not
     at = spelling.pattern.search(text) or match
-    return Sighting(spelling, file, number, excerpt(text, at.start()), own, time, 1, values, match[0])
+    warning = bool(_WARNING.search(line.text, 0, match.start() + 1))
+    return Sighting(spelling, file, number, excerpt(text, at.start()), own, time, 1, values, match[0], warning)
 
 
 def _earliest(known: Sighting | None, seen: Sighting) -> Sighting:
-    """Return the earlier of two sightings of a spelling, with the number of both."""
+    """Return the earlier of two sightings of a spelling, rather one that is no warning, with the number of both."""
     if known is None:
         return seen
     earlier = seen if known.time and seen.time and seen.time < known.time else known
+    if known.warning != seen.warning:
+        earlier = seen if known.warning else known
     return earlier._replace(times=known.times + 1)
 
 
