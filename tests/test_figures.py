@@ -302,7 +302,7 @@ PHRASES = {
         ),
         (
             "a warning below {} MiB, an error below {} MiB",
-            [of("rules.host.node:_TMP_BYTES") >> 20, of("rules.host.node:_NOTHING_BYTES") >> 20],
+            [of("rules.host.folders:_TEMPORARY_BYTES") >> 20, of("rules.host.node:_NOTHING_BYTES") >> 20],
         ),
         ("for at most {} s", [of("probe.state:_NAME_SECONDS")]),
     ],

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
-from distcheck.facts.node import NodeFacts
-from distcheck.facts.storage import ASKED, Folder, Storage, is_network
+from distcheck.facts.node import NodeFacts, NodeState
+from distcheck.facts.storage import ASKED, Folder, Space, Storage, is_network
 from distcheck.rules.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
 from distcheck.rules.wording import brief, grouped, listed, numbers_of
 
@@ -20,6 +20,22 @@ class FolderSeen(NamedTuple):
 
     node: NodeFacts
     folder: Folder
+
+
+TEMPORARY = "/tmp"  # noqa: S108 a name only
+_TEMPORARY_BYTES = 100 << 20
+
+
+def temporary(node: NodeFacts) -> tuple[Space | Missing | None, str]:
+    """Return a node's folder for temporary files: its space, None if nothing looked, and its path."""
+    if isinstance(node.state, NodeState):
+        return node.state.spaces.get(TEMPORARY), TEMPORARY
+    return node.tmp, brief(node.tmp_folder)
+
+
+def lacks_temporary_space(space: Space) -> bool:
+    """Return whether the folder for temporary files is full or nearly full."""
+    return space.free_bytes < _TEMPORARY_BYTES or space.free_files == 0
 
 
 def looked(job: Job) -> Iterator[tuple[NodeFacts, Storage]]:

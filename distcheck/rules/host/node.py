@@ -14,16 +14,16 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.gpu.nodes import nvidia_nodes
 from distcheck.rules.gpu.nvml_errors import NO_DRIVER, error_code
+from distcheck.rules.host.folders import lacks_temporary_space, temporary
 from distcheck.rules.wording import brief, free_space, grouped, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SHM, _TMP = "/dev/shm", "/tmp"  # noqa: S108 names only, nothing is written
+_SHM = "/dev/shm"  # noqa: S108 a name only, nothing is written
 _MIB = 1 << 20
 _SHM_BYTES = 64 * _MIB
 """Default of Docker and Kubernetes; NCCL needs about 10 MiB of it per pair of ranks."""
-_TMP_BYTES = 100 * _MIB
 _NOTHING_BYTES = _MIB
 _OPEN_FILES = 4096
 _STALE = "ls -la --time-style=long-iso /dev/shm | grep -E 'nccl-|torch_|psm_'"
@@ -142,9 +142,7 @@ def host_disk_full(job: Job) -> Iterator[Outcome]:
     Fix: remove old files; if it became read-only, search the kernel log for disk errors.
     """
     for node in job.nodes:
-        space, folder = node.tmp, brief(node.tmp_folder)
-        if isinstance(node.state, NodeState):
-            space, folder = node.state.spaces.get(_TMP), _TMP
+        space, folder = temporary(node)
         if space is None:
             continue
         if isinstance(space, Missing) or not space.writable:
@@ -157,7 +155,7 @@ def host_disk_full(job: Job) -> Iterator[Outcome]:
                     ("sudo dmesg | grep -iE 'i/o error|read-only|ext4|xfs'", f"findmnt --target {quote(folder)}"),
                 ),
             )
-        elif space.free_bytes < _TMP_BYTES or space.free_files == 0:
+        elif lacks_temporary_space(space):
             place = quote(folder)
             look = (f"df -h {place}; df -i {place}", f"sudo du -xsh {place}/* | sort -h | tail")
             yield _full(node, folder, space, Fix(f"Remove unneeded files from {node.name}.", look))

@@ -9,9 +9,8 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
-from distcheck.facts.storage import SCRIPT, WORKING_DIRECTORY, Folder
+from distcheck.facts.storage import SCRIPT, WORKING_DIRECTORY, Folder, Space
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.host.folders import (
@@ -19,9 +18,11 @@ from distcheck.rules.host.folders import (
     asked,
     by_path,
     folder_finding,
+    lacks_temporary_space,
     looked,
     names,
     on_network,
+    temporary,
     unseen,
 )
 from distcheck.rules.wording import brief, free_space, grouped, listed, numbers_of
@@ -120,8 +121,8 @@ def storage_full(job: Job) -> Iterator[Outcome]:
     has no free inode, although it has free space.
 
     Found by the free space and inodes (an error below 1 MiB or without an inode, a warning below 100 MiB) and by
-    creating a file. host-disk-full reports the folder for temporary files. Folders that only variables name are
-    warnings.
+    creating a file. host-disk-full reports the file system that has the folder for temporary files. Folders that only
+    variables name are warnings.
 
     Fix: remove files, or use another folder.
     """
@@ -248,13 +249,15 @@ def _trouble(folder: Folder) -> str:
 
 def _short(seen: FolderSeen) -> bool:
     """Whether a folder has too little space, and host-disk-full does not report that file system."""
-    folder, tmp = seen.folder, seen.node.tmp
+    folder, (tmp, _) = seen.folder, temporary(seen.node)
     if folder.state != "folder" or folder.space is None or not folder.space.total_bytes:
         return False
+    match tmp:  # of the same size: the same file system
+        case Space(total_bytes=folder.space.total_bytes, writable=True) if lacks_temporary_space(tmp):
+            return False
     if folder.write_error:
         return folder.write_error.startswith(_FULL)
-    temporary = not isinstance(tmp, Missing) and tmp is not None and tmp.total_bytes == folder.space.total_bytes
-    return not temporary and (_is_full(folder) or folder.space.free_bytes < _LITTLE_BYTES)
+    return _is_full(folder) or folder.space.free_bytes < _LITTLE_BYTES
 
 
 def _is_full(folder: Folder) -> bool:

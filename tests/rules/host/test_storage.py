@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
+from distcheck.facts.network import Resolution
+from distcheck.facts.node import NodeState
 from distcheck.facts.storage import CommandFile, Folder, Space, Storage
 
 MIB = 1 << 20
@@ -165,6 +167,23 @@ def test_a_full_disk_is_reported_once_for_all_folders_on_it_and_not_beside_the_f
     job = change.node(job, 0, storage=Storage((full, changed(full, path="/cache"))))
     assert told(job) == [("storage-full", "warning", "node", False, ("node1",))]
     assert told(change.node(job, 0, tmp=full.space)) == []
+
+
+@pytest.mark.parametrize("of", ["job", "node"])
+def test_a_disk_on_which_no_file_can_be_created_is_one_finding_with_the_folder_for_temporary_files(
+    job_with, judge, change, of
+):
+    full = changed(space=replace(ROOM, free_bytes=0), write_error="No space left on device")
+
+    def rules(space):
+        state = NodeState(Resolution("node1", ("10.0.0.1",), 0.1), {"/tmp": space}, (-1, -1))
+        job = change.node(job_with(full), 0, **{"tmp": space} if of == "job" else {"state": state})
+        job = replace(job, asked=replace(job.asked, looks=(*job.asked.looks, "node")))
+        return [f.rule for f in judge(job, "storage", "node").findings if f.rule in {"storage-full", "host-disk-full"}]
+
+    assert rules(full.space) == ["host-disk-full"]
+    assert rules(replace(full.space, total_bytes=1 << 41)) == ["storage-full", "host-disk-full"]
+    assert rules(ROOM) == ["storage-full"]
 
 
 def test_a_folder_that_does_not_answer_is_the_nodes_fault_if_it_answers_elsewhere(job_with, told):
