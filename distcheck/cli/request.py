@@ -84,6 +84,9 @@ def request_of(
         loopback=measuring.loopback,
         paths=paths,
         mesh=_mesh(options.mesh, options.mesh_order),
+        python=options.python,
+        setup=_without_secrets(options.setup),
+        launcher_args=_without_secrets(options.launcher_args),
     )
     return Request(
         asked=asked,
@@ -97,6 +100,15 @@ def request_of(
         outside=launch,
         history=str(options.history) if isinstance(options, Looking) and options.history is not None else "",
     )
+
+
+def _without_secrets(value: str) -> str:
+    """Return the value of an option as it may be shown in a fix."""
+    if not value:
+        return ""
+    from distcheck.probe.environment import redacted
+
+    return redacted([value])[0]
 
 
 def _check(options: Options) -> None:

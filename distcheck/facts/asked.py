@@ -91,6 +91,12 @@ class Asked(Facts, frozen=True):
     """Where distcheck was started, for a run from outside: paths in COMMAND are relative to it."""
     mesh: Mesh | None = None
     """The dimensions of --mesh as given: `selection.meshes.resolved` has all sizes."""
+    python: str = ""
+    """--python, for a run from outside; empty without it."""
+    setup: str = ""
+    """--setup, likewise; secrets redacted."""
+    launcher_args: str = ""
+    """--launcher-args, likewise; secrets redacted."""
 
     @property
     def measures(self) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from distcheck.cli import hosts
 from distcheck.cli.options import Options
+from distcheck.cli.request import request_of
 from distcheck.facts.errors import UsageError
 from distcheck.selection.nodelist import folded
 
@@ -345,3 +346,11 @@ def test_excluding_a_host_removes_its_ranks_and_moves_the_master():
 def test_matching_variables_are_passed_on(patterns, names):
     environ = {"NCCL_DEBUG": "INFO", "UCX_TLS": "tcp", "HOME": "/root"}
     assert list(hosts.carried(patterns, environ)) == names.split()
+
+
+def test_what_starts_the_probes_is_kept_for_the_commands_of_fixes_without_its_secrets():
+    options = Options(hosts="a", python="/opt/bin/python", setup="export HF_TOKEN=x; cd /job", launcher_args="-x A")
+    asked = request_of("env", ("environment",), options, {}).asked
+    assert (asked.python, asked.setup) == ("/opt/bin/python", "export HF_TOKEN=(redacted); cd /job")
+    assert asked.launcher_args == "-x A"
+    assert request_of("env", ("environment",), Options(hosts="a"), {}).asked.python == ""

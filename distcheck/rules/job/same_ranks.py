@@ -14,11 +14,13 @@ from distcheck.rules.finding import Fix
 from distcheck.rules.wording import once
 from distcheck.selection.nodelist import expand, folded
 
+_LONGEST = 1000
+"""Characters of a value; a longer one is left out, as one of several lines is."""
 _STARTS_RANKS = re.compile(r"(?:\w+=\S+ )*distcheck (?:bandwidth|env|gate|gpu|isolate|net)\b")
 
 
 def on_same_ranks(job: Job, fix: Fix) -> Fix:
-    """Return a fix whose commands of distcheck have this run's --hosts and --nproc, unless they name others."""
+    """Return a fix whose commands of distcheck start this run's ranks on its nodes, unless they name others."""
     return msgspec.structs.replace(fix, commands=tuple(_completed(job, command) for command in fix.commands))
 
 
@@ -26,13 +28,29 @@ def _completed(job: Job, command: str) -> str:
     start = _STARTS_RANKS.match(command)
     if start is None:
         return command
-    hosts, nproc = _options(job)
     rest = command[start.end() :]
-    return start[0] + ("" if " --hosts " in rest else hosts) + ("" if " --nproc " in rest else nproc) + rest
+    return start[0] + "".join(option for name, option in _options(job).items() if f" {name} " not in rest) + rest
 
 
 @once
-def _options(job: Job) -> tuple[str, str]:
+def _options(job: Job) -> dict[str, str]:
+    """Return the options that choose nodes and ranks, and those that start the probes there, each with its value."""
+    hosts, nproc = _nodes_and_ranks(job)
+    return {"--hosts": hosts, "--nproc": nproc, **_starting(job)}
+
+
+def _starting(job: Job) -> dict[str, str]:
+    """Return the options without which no probe, or one with another Python, would start on the nodes of this run."""
+    launched, asked = job.launched, job.asked
+    if launched is None:
+        return {}
+    given = {"--launcher-args": "" if launched.engine == "ssh" else asked.launcher_args}
+    given |= {"--setup": asked.setup, "--python": asked.python}
+    shown = {name: value for name, value in given.items() if value.isprintable() and 0 < len(value) <= _LONGEST}
+    return {name: f" {name} {quote(value)}" for name, value in shown.items()}
+
+
+def _nodes_and_ranks(job: Job) -> tuple[str, str]:
     """Return the options that choose nodes and ranks; each is '' where another launcher, or a default, chose them."""
     launched = job.launched
     if launched is None:

@@ -76,6 +76,36 @@ def test_nodes_with_unequal_numbers_of_ranks_are_named_without_a_number(command)
     assert command("distcheck gate -v", launched("ssh", (0, 1), (2,))) == "distcheck gate --hosts 'node[1-2]' -v"
 
 
+STARTING = {
+    "python": "/opt/env/bin/python",
+    "setup": "source /opt/env.sh && cd ~",
+    "launcher_args": "--mca btl tcp,self",
+}
+ENVIRONMENT = " --setup 'source /opt/env.sh && cd ~' --python /opt/env/bin/python"
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        ("ssh", f" --hosts 'node[1-2]' --nproc 2{ENVIRONMENT}"),
+        ("mpi", f" --launcher mpi --hosts 'node[1-2]' --nproc 2 --launcher-args '--mca btl tcp,self'{ENVIRONMENT}"),
+        ("slurm", f" --nproc 2 --launcher-args '--mca btl tcp,self'{ENVIRONMENT}"),
+    ],
+)
+def test_the_python_of_the_nodes_and_what_prepares_them_are_those_of_the_run(command, engine, options):
+    assert command("distcheck net -v", launched(engine, (0, 1), (2, 3)), **STARTING) == f"distcheck net{options} -v"
+
+
+def test_a_command_with_nodes_of_its_own_starts_the_python_of_the_run(command):
+    said = command("distcheck net --hosts node1 --nproc 1", launched("ssh", (0, 1), (2, 3)), **STARTING)
+    assert said == f"distcheck net{ENVIRONMENT} --hosts node1 --nproc 1"
+
+
+def test_a_setup_of_several_lines_or_of_thousands_of_characters_is_left_out(command):
+    for setup in ("cd /a\nsource b", "x" * 2000):
+        assert command("distcheck net", launched("ssh", (0,), (1,)), setup=setup).endswith(" --nproc 1")
+
+
 @pytest.mark.parametrize("launcher", ["torchrun", "slurm", "by hand"])
 def test_under_another_launcher_the_command_takes_its_ranks(command, launcher):
     assert command("distcheck isolate", launcher=launcher) == "distcheck isolate"
