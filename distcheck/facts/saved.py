@@ -16,7 +16,9 @@ from distcheck.facts.errors import UsageError, WriteError
 from distcheck.facts.job import Job
 from distcheck.facts.merge import combine
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.quantities import count
 from distcheck.facts.rank import ProcessFacts, RankFacts
+from distcheck.facts.same_launch import are_apart, runs, started_as_one
 
 SCHEMA = 1
 _LARGEST_BYTES = 1 << 30
@@ -202,44 +204,28 @@ def load_launch(paths: Sequence[Path]) -> Job:
     jobs = {path: load(path) for path in find(paths)}
     worlds = {job.asked.command: job.world_size for job in jobs.values() if job.world_size is not None}
     by_launch: dict[str, list[Path]] = {}
+    one = started_as_one(jobs.values())
     for path, job in jobs.items():
         # A process whose WORLD_SIZE is malformed meets nobody and may belong to any world.
         world = job.world_size if job.met or job.world_size is not None else worlds.get(job.asked.command)
-        ranks = "" if world is None else f" of {world} ranks"
+        ranks = "" if world is None or one else f" of {count(world, 'rank')}"
         by_launch.setdefault(f"{job.asked.command}{ranks}", []).append(path)
     met = [job for job in jobs.values() if job.met]
-    if len(by_launch) == 1 and _are_apart(met):
-        by_launch = {f"run {run}": [path for path in jobs if jobs[path].run == run] for run in _runs(met)}
+    commands = {job.asked.command for job in jobs.values()}
+    if len(by_launch) == 1 and not one and are_apart(met):
+        by_launch = {f"run {run}": [path for path in jobs if jobs[path].run == run] for run in runs(met)}
     if len(by_launch) > 1:
         groups = [f"{name} ({_some(files, 1)})" for name, files in by_launch.items()]
-        raise UsageError(
-            f"the files are from different launches: {_some(groups, _MOST_LAUNCHES)}; report on one launch at a time"
-        )
+        remedy = "report on one launch at a time"
+        if len(commands) == 1 and len({job.world_size for job in jobs.values()} - {None}) > 1:
+            remedy += ", or, if this is one launch, set the same WORLD_SIZE for all of its ranks"
+        raise UsageError(f"the files are from different launches: {_some(groups, _MOST_LAUNCHES)}; {remedy}")
     return merge(tuple(jobs.values()))
-
-
-def _runs(jobs: Iterable[Job]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(job.run for job in jobs))
 
 
 def _some(things: Sequence[object], most: int) -> str:
     more = f" and {len(things) - most} more" if len(things) > most else ""
     return ", ".join(map(str, things[:most])) + more
-
-
-def _are_apart(met: Sequence[Job]) -> bool:
-    """Return whether roll calls are of different launches, and not of parts of one that could not reach each other.
-
-    A part lacks ranks, and no rank of a node is in two of them.
-    """
-    if len(_runs(met)) < 2:
-        return False
-    places: dict[tuple[int | None, str], str] = {}
-    for job in met:
-        for rank in job.ranks:
-            if places.setdefault((rank.placement.rank, job.node_of(rank).key), job.run) != job.run:
-                return True
-    return any(0 < (job.world_size or 0) <= len({r.placement.rank for r in job.ranks}) for job in met)
 
 
 def merge(jobs: Sequence[Job]) -> Job:
