@@ -184,6 +184,7 @@ def test_an_input_whose_name_is_too_long_is_no_matter_of_permissions(ended):
         assert "permissions" not in err
 
 
+@pytest.mark.process
 def test_an_output_may_have_the_longest_name_that_a_file_can_have(ended, tmp_path):
     assert ended("env", "--nproc", "1", "--output", "x" * 255)[:2] == (0, "")
     assert "PASS" in (tmp_path / ("x" * 255)).read_text()
