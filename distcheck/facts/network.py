@@ -8,7 +8,7 @@ from distcheck.facts.base import Count, Facts, Missing, Seconds, Whole
 
 
 class PortOwner(Facts, frozen=True):
-    """The process that listens on a port."""
+    """The process that holds a port."""
 
     pid: Count
     command: str
@@ -22,6 +22,20 @@ class PortOwner(Facts, frozen=True):
     """Its container, if that is not distcheck's own; empty otherwise."""
 
 
+class PortConnection(Facts, frozen=True):
+    """A TCP connection that holds a port on which no process listens."""
+
+    peer: str
+    """The address and port of its other end."""
+    state: str
+    """As the kernel names it, for example ESTABLISHED."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether both sides have closed it; the kernel then keeps the port, which no process owns any more."""
+        return self.state == "TIME_WAIT"
+
+
 class Bind(Facts, frozen=True):
     """The result of binding MASTER_PORT as torch does."""
 
@@ -29,6 +43,8 @@ class Bind(Facts, frozen=True):
     outcome: Literal["bound", "agent", "in-use", "denied", "failed"]
     error: str = ""
     owner: PortOwner | Missing | None = None
+    connection: PortConnection | None = None
+    """What holds the port if no process listens on it; `owner` is its process."""
 
 
 class Resolution(Facts, frozen=True):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from distcheck.facts.base import Missing
-from distcheck.facts.network import Attempt, Bind, PortOwner, Resolution, ReverseLookup
+from distcheck.facts.network import Attempt, Bind, PortConnection, PortOwner, Resolution, ReverseLookup
 from distcheck.probe import ports
 from distcheck.probe.process import command_or_name, container_of, parent_of, slurm_job_of
 from distcheck.probe.waiting import waited_for_cpu
@@ -88,8 +88,9 @@ def bind(port: int, *, agent: bool = False) -> tuple[socket.socket | None, Bind]
         return listen(port), Bind(port=port, outcome="bound")
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            owner = port_owner(port)
-            return None, Bind(port=port, outcome="agent" if agent else "in-use", error=str(error), owner=owner)
+            owner, connection = port_owner(port)
+            outcome: Literal["agent", "in-use"] = "agent" if agent else "in-use"
+            return None, Bind(port=port, outcome=outcome, error=str(error), owner=owner, connection=connection)
         denied = error.errno in {errno.EACCES, errno.EPERM}
         return None, Bind(port=port, outcome="denied" if denied else "failed", error=str(error))
 
@@ -119,25 +120,42 @@ def knock_at_own(listening: socket.socket, address: str, seconds: float) -> Atte
         return ended("unreachable", str(error))
 
 
-def port_owner(port: int) -> PortOwner | Missing:
-    """Return the owner of the socket listening on a TCP port of this network namespace."""
+def port_owner(port: int) -> tuple[PortOwner | Missing, PortConnection | None]:
+    """Return the owner of the socket that holds a TCP port of this network namespace.
+
+    If no socket listens, a connection may hold the port, and is returned too. SO_REUSEADDR, which torch sets, does not
+    help against the sockets of outgoing connections, which do not set it; the kernel keeps them in TIME_WAIT.
+    """
     import psutil
 
     try:
-        listening = [
-            c
-            for c in psutil.net_connections("tcp")
-            if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port
-        ]
+        sockets = [c for c in psutil.net_connections("tcp") if c.laddr and c.laddr.port == port]
     except (OSError, psutil.Error) as error:
-        return Missing(reason=f"cannot list the listening sockets: {error}")
+        return Missing(reason=f"cannot list the sockets: {error}"), None
+    listening = [c for c in sockets if c.status == psutil.CONN_LISTEN]
+    candidates = listening or [c for c in sockets if c.raddr]
+    if not candidates:
+        return Missing(reason="no socket found; its process may have ended, or only have bound the port"), None
+    holding = max(candidates, key=lambda c: (c.pid is not None, c.status != psutil.CONN_TIME_WAIT))
+    connection = None
     if not listening:
-        return Missing(reason="no listening socket found; its process may have ended, or only have bound the port")
-    pid = next((first_holder(c.pid, c.fd) for c in listening if c.pid), None)
-    if pid is None:
-        user = ports.listening_user(port)
-        whose = f"it belongs to {user}" if user else "it belongs to another user or container"
-        return Missing(reason=f"{whose} and is hidden from this process")
+        connection = PortConnection(peer=_endpoint(*holding.raddr), state=holding.status)
+    if holding.pid is not None:
+        return _owner(first_holder(holding.pid, holding.fd)), connection
+    if connection and connection.ended:
+        return Missing(reason="the connection has ended"), connection
+    user = "" if connection else ports.listening_user(port)
+    whose = f"it belongs to {user}" if user else "it belongs to another user or container"
+    return Missing(reason=f"{whose} and is hidden from this process"), connection
+
+
+def _endpoint(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _owner(pid: int) -> PortOwner | Missing:
+    import psutil
+
     try:
         process = psutil.Process(pid)
         with process.oneshot():

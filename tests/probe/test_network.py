@@ -4,13 +4,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.network import PortOwner, Resolution
+from distcheck.facts.network import PortConnection, PortOwner, Resolution
 from distcheck.probe import network
 
 
@@ -45,7 +46,30 @@ def test_a_port_in_use_under_torchrun_belongs_to_its_agent():
 
 
 def test_a_free_port_has_no_owner():
-    assert isinstance(network.port_owner(network.free_port()), Missing)
+    owner, connection = network.port_owner(network.free_port())
+    assert isinstance(owner, Missing)
+    assert connection is None
+
+
+def test_a_port_that_an_outgoing_connection_holds_has_the_connection_and_its_owner_until_it_ends():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        # No other connection gets a port that was bound by name, as the kernel's own choice for a connection may.
+        with socket.create_connection(server.getsockname(), 2, ("127.0.0.1", 0)) as outgoing:
+            accepted, _ = server.accept()
+            port = outgoing.getsockname()[1]
+            sock, bound = network.bind(port)
+        accepted.close()
+        peer = f"127.0.0.1:{server.getsockname()[1]}"
+        assert (sock, bound.outcome) == (None, "in-use")
+        assert bound.connection == PortConnection(peer, "ESTABLISHED")
+        assert isinstance(bound.owner, PortOwner)
+        assert bound.owner.pid == os.getpid()
+
+        until = time.monotonic() + 10  # the kernel takes a moment to exchange the last packets
+        while (ended := network.bind(port)[1]).connection.state != "TIME_WAIT" and time.monotonic() < until:
+            time.sleep(0.01)
+        assert (ended.outcome, ended.connection) == ("in-use", PortConnection(peer, "TIME_WAIT"))
+        assert ended.owner == Missing(reason="the connection has ended")
 
 
 @pytest.mark.process
@@ -65,7 +89,7 @@ def test_a_port_belongs_to_the_server_and_not_to_a_worker_that_inherited_it(monk
         (listening,) = [c for c in psutil.Process(worker).net_connections("tcp") if c.status == psutil.CONN_LISTEN]
         found_first = SimpleNamespace(**listening._asdict(), pid=worker)
         monkeypatch.setattr(psutil, "net_connections", lambda _kind: [found_first])
-        assert network.port_owner(listening.laddr.port).pid == server.pid
+        assert network.port_owner(listening.laddr.port)[0].pid == server.pid
         server.stdin.close()
 
 

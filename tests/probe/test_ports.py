@@ -65,6 +65,7 @@ def test_without_free_ports_or_kernel_tables_none_is_returned(monkeypatch, tmp_p
 
 def test_the_owner_of_a_port_has_its_slurm_job(monkeypatch, listening):
     monkeypatch.setattr(network, "slurm_job_of", lambda _: "7")
-    owner = network.port_owner(listening)
+    owner, connection = network.port_owner(listening)
     assert isinstance(owner, PortOwner)
+    assert connection is None
     assert (owner.pid, owner.own, owner.slurm_job, owner.container) == (os.getpid(), True, "7", "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
-from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.network import Attempt, Bind, PortOwner
 from distcheck.facts.rank import ProcessFacts, RankFacts, Role
@@ -15,37 +14,34 @@ from distcheck.rules.job.addresses import first_open_port, is_address, master_ou
 from distcheck.rules.job.astray import home_of_rank_0, look_up
 from distcheck.rules.job.remedies import other_port
 from distcheck.rules.network.attempts import address_of, at_master_door, failing, ranks_of, tried
-from distcheck.rules.network.port_owners import answers_of_owner, free_port_fix
-from distcheck.rules.wording import brief, found, grouped, listed, named
+from distcheck.rules.network.port_owners import answers_of_owner, free_port_fix, holder
+from distcheck.rules.wording import found, grouped, listed, named
 
 
 @rule("meeting", scope="rank")
 def net_port_in_use(job: Job) -> Iterator[Outcome]:
-    """Another program listens on MASTER_PORT of rank 0's host.
+    """Another program holds MASTER_PORT of rank 0's host.
 
     Rank 0 cannot open its store there: torch fails with "The server socket has failed to listen on any local network
     address … EADDRINUSE, message: address already in use". The other ranks connect to that program instead of rank 0.
     If it never answers, they hang forever. Usually it is a leftover of an earlier run, or a second job with the same
     default port 29500.
 
-    Found by binding MASTER_PORT as torch's TCPStore binds it, and by looking up the process of the listening socket.
-    The port of torchrun's own agent is not a fault. A port that distcheck derived because MASTER_PORT is not set is a
-    warning, unless ``--export`` passes it to COMMAND: the job's own script may use another port.
+    An outgoing connection holds an ephemeral port in the same way, and the kernel keeps the port for up to 60 s after
+    the connection has ended (TIME_WAIT).
+
+    Found by binding MASTER_PORT as torch's TCPStore binds it, and by looking up the process of the listening socket or
+    of the connection. The port of torchrun's own agent is not a fault. A port that distcheck derived because
+    MASTER_PORT is not set is a warning, unless ``--export`` passes it to COMMAND: the job's own script may use another
+    port.
 
     Fix: end the process if it is yours, or use another port: ``export MASTER_PORT=...`` on every rank, or
-    ``torchrun --standalone`` on one node. Leave a process of another job, user or container alone.
+    ``torchrun --standalone`` on one node. Leave a process of another job, user or container alone. Outgoing connections
+    take no port below the ephemeral range (``sysctl net.ipv4.ip_local_port_range``).
     """
     for process, bind in _binds(job, "in-use"):
-        owner, ranks = bind.owner, _binders(job, process)
-        if isinstance(owner, PortOwner):
-            whose = f"process {owner.pid} of {owner.user}"
-            whose += f" in Slurm job {owner.slurm_job}" if owner.slurm_job else ""
-            whose += f" in container {owner.container}" if owner.container else ""
-            who = f"{whose} ({brief(owner.command)}), started {owner.started}"
-            evidence = {"pid": owner.pid, "command": owner.command, "user": owner.user, "started": owner.started}
-        else:
-            reason = owner.reason if isinstance(owner, Missing) else "unknown"
-            who, evidence = f"a process that is not visible ({reason})", {"owner": reason}
+        ranks = _binders(job, process)
+        who, evidence = holder(bind)
         derived = bool(ranks) and ranks[0].placement.master_derived and not ranks[0].environment.get("MASTER_PORT")
         port = f"MASTER_PORT {bind.port}" + (", which distcheck derived," if derived else "")
         yield found(
@@ -251,11 +247,11 @@ def _binds(job: Job, *outcomes: str) -> Iterator[tuple[ProcessFacts, Bind]]:
     """Yield rank 0's processes whose binding of MASTER_PORT had one of these outcomes.
 
     A second rank 0 finds the port taken by the first one's distcheck. That is a duplicate rank, recognised by the
-    owner's pid, and is left out.
+    owner's pid, and is left out. An outgoing connection of a distcheck holds the port like any other.
     """
     bound = [(p, p.bind) for p in job.processes if p.bind is not None and p.bind.outcome in outcomes]
     ours = {(p.node, p.pid) for p in job.processes} if bound else set()
     for process, bind in bound:
-        if isinstance(bind.owner, PortOwner) and (process.node, bind.owner.pid) in ours:
+        if isinstance(bind.owner, PortOwner) and not bind.connection and (process.node, bind.owner.pid) in ours:
             continue
         yield process, bind

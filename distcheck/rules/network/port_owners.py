@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shlex import quote
 
+from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.network import A_STORE, Bind, PortOwner
 from distcheck.facts.rank import RankFacts, Role
@@ -13,10 +14,38 @@ from distcheck.rules.job.remedies import other_port
 from distcheck.rules.network.attempts import at_master_door
 from distcheck.rules.wording import brief
 
+_TIME_WAIT_SECONDS = 60
+"""Linux's TCP_TIMEWAIT_LEN (include/net/tcp.h), which no sysctl changes."""
+
+
+def holder(bind: Bind) -> tuple[str, dict[str, object]]:
+    """Return what holds a taken port, as text and as evidence."""
+    owner, connection = bind.owner, bind.connection
+    prefix, evidence = "", dict[str, object]()
+    if connection is not None:
+        evidence = {"connected_to": connection.peer, "state": connection.state}
+        if connection.ended:
+            kept = f"the kernel keeps the port for up to {_TIME_WAIT_SECONDS} s ({connection.state})"
+            return f"a connection to {connection.peer} that has ended; {kept}", evidence
+        prefix = f"a connection to {connection.peer} of "
+    if isinstance(owner, PortOwner):
+        whose = f"process {owner.pid} of {owner.user}"
+        whose += f" in Slurm job {owner.slurm_job}" if owner.slurm_job else ""
+        whose += f" in container {owner.container}" if owner.container else ""
+        evidence |= {"pid": owner.pid, "command": owner.command, "user": owner.user, "started": owner.started}
+        return f"{prefix}{whose} ({brief(owner.command)}), started {owner.started}", evidence
+    reason = owner.reason if isinstance(owner, Missing) else "unknown"
+    return f"{prefix}a process that is not visible ({reason})", evidence | {"owner": reason}
+
 
 def free_port_fix(job: Job, rank: RankFacts, bind: Bind) -> Fix:
     """Return the fix for a taken port; it ends the process only if the user owns it."""
     owner, node, another = bind.owner, job.node_of(rank), other_port(job, rank)
+    if bind.connection is not None:
+        text, ephemeral = "Use another port for the job", node.ephemeral_ports
+        if not isinstance(ephemeral, Missing) and ephemeral[0] <= bind.port <= ephemeral[1]:
+            text = f"Use a port below {ephemeral[0]}, which outgoing connections do not take"
+        return Fix(f"{text}.", another)
     where = f"ssh {quote(node.name)} " if len(job.nodes) > 1 else ""
     if not isinstance(owner, PortOwner):
         jobs = (f"squeue --nodelist={quote(node.name)}",) if "SLURM_JOB_ID" in rank.environment else ()

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.network import A_STORE, Attempt, Bind, PortOwner, Resolution
+from distcheck.facts.network import A_STORE, Attempt, Bind, PortConnection, PortOwner, Resolution
 from distcheck.facts.rank import Role
 
 LOOKS = ("environment", "meeting")
@@ -36,8 +36,10 @@ def rules(judge):
     return lambda job, *more: [f.rule for f in judge(job, "network", *more).findings]
 
 
-def bind(change, job, outcome, where=0, port=29500, owner=None, error="[Errno 98] Address already in use"):
-    return change.process(job, where, bind=Bind(port, outcome, error, owner))
+def bind(
+    change, job, outcome, where=0, port=29500, owner=None, error="[Errno 98] Address already in use", connection=None
+):
+    return change.process(job, where, bind=Bind(port, outcome, error, owner, connection))
 
 
 def knocked(change, job, where, *outcomes, detail="", door="master", address="10.0.0.1"):
@@ -148,6 +150,52 @@ def test_a_taken_port_with_a_hidden_owner_is_reported(of, change, only, owner):
     finding, _ = only(bind(change, of(), "in-use", owner=owner))
     assert finding.rule == "net-port-in-use"
     assert finding.fix.commands == ("export MASTER_PORT=29501", "ssh node1 sudo ss -ltnp 'sport = :29500'")
+
+
+@pytest.mark.parametrize(
+    ("owner", "state", "words"),
+    [
+        (
+            OTHER,
+            "ESTABLISHED",
+            "of process 4711 of eve (python old_train.py), started 2026-01-01T00:00:00+00:00",
+        ),
+        (
+            Missing(reason="hidden from this process"),
+            "ESTABLISHED",
+            "of a process that is not visible (hidden from this process)",
+        ),
+        (
+            Missing(reason="the connection has ended"),
+            "TIME_WAIT",
+            "that has ended; the kernel keeps the port for up to 60 s (TIME_WAIT)",
+        ),
+    ],
+    ids=["visible", "hidden", "ended"],
+)
+def test_a_connection_that_holds_the_port_is_named_and_its_process_is_not_ended(of, change, judge, owner, state, words):
+    if isinstance(owner, PortOwner):
+        owner = msgspec.structs.replace(owner, own=True)
+    job = bind(change, of(), "in-use", port=40000, owner=owner, connection=PortConnection("10.9.9.9:443", state))
+    (finding,) = judge(job, "network").findings
+    assert (finding.rule, finding.severity) == ("net-port-in-use", "error")
+    assert finding.message == f"MASTER_PORT 40000 is taken on rank 0's host by a connection to 10.9.9.9:443 {words}"
+    assert (finding.evidence["connected_to"], finding.evidence["state"]) == ("10.9.9.9:443", state)
+    assert finding.fix.text == "Use a port below 32768, which outgoing connections do not take."
+    assert finding.fix.commands == ("export MASTER_PORT=29501",)
+
+
+def test_a_connection_on_a_port_below_the_ephemeral_range_has_a_fix_without_that_range(of, change, only):
+    ended = PortConnection("10.9.9.9:443", "TIME_WAIT")
+    finding, _ = only(bind(change, of(), "in-use", owner=Missing(reason="the connection has ended"), connection=ended))
+    assert finding.fix.text == "Use another port for the job."
+
+
+def test_a_connection_of_a_distcheck_holds_the_port_too(of, change, rules):
+    job = of(1, 2)
+    own = PortOwner(job.processes[1].pid, "distcheck", "eve", "2026")
+    connection = PortConnection("10.0.0.1:20123", "ESTABLISHED")
+    assert rules(bind(change, job, "in-use", owner=own, connection=connection)) == ["net-port-in-use"]
 
 
 @pytest.mark.parametrize(
