@@ -32,6 +32,16 @@ def fault(whole, tensor):
 {body}
 """
 
+BROKEN = """
+import sys
+class Broken:
+    def find_spec(self, name, *_):
+        if name == "distcheck.run.entry":
+            raise RuntimeError("no such thing")
+sys.meta_path.insert(0, Broken())
+"""
+"""A sitecustomize.py with which a probe fails in distcheck's own code before it joins."""
+
 WRONG = """
     whole()
     tensor[:3] += 1

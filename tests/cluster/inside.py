@@ -81,6 +81,18 @@ def assert_healthy(ended: Iterable[Ended], layout: list[tuple[int, str, int]], l
     return report
 
 
+def assert_broken_probe(ended: Ended, report: dict[str, Any]) -> None:
+    """Assert that the report names the failure of distcheck on node3, with its last line, and blames nobody else."""
+    assert (ended.code, findings(report)) == (70, ["launch-probe-broken"]), report
+    found = finding(report, "launch-probe-broken")
+    assert (found["scope"], found["nodes"], found["ranks"]) == ("tool", ["node3"], [4, 5])
+    assert re.search(
+        r"failed on node3 \(ranks 4-5\): distcheck \S+: the probe failed: RuntimeError: no such thing$",
+        found["message"],
+    )
+    assert (report["missing_ranks"], report["exclude"]["nodes"]) == ([4, 5], [])
+
+
 def limit(cluster, node, mbit):
     """Limit what a node sends on its first network to so many Mbit/s."""
     shape = f"tc qdisc add dev eth0 root tbf rate {mbit}mbit burst 64kb latency 50ms"

@@ -5,8 +5,20 @@ from __future__ import annotations
 import sys
 
 import pytest
-from cluster.inside import GATE, PLAIN_JOB, assert_healthy, blocks, finding, findings, mapped, placed, reports
+from cluster.inside import (
+    GATE,
+    PLAIN_JOB,
+    assert_broken_probe,
+    assert_healthy,
+    blocks,
+    finding,
+    findings,
+    mapped,
+    placed,
+    reports,
+)
 from sampled import sampled
+from spoiling import BROKEN, SITE
 
 PYTHON = f"{sys.prefix}/bin/python"
 EACH_TASK = ("--nodes=4", "--ntasks-per-node=2")
@@ -113,6 +125,20 @@ def test_a_node_whose_slurmd_died_after_the_allocation_is_named(cluster):
     assert (found["nodes"], found["ranks"]) == (["node3"], [4, 5])
     assert "Communication connection failure" in found["message"]
     assert report["exclude"]["nodes"] == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "more"),
+    sampled(
+        [(EACH_TASK, ()), (("--nodes=4", "--ntasks-per-node=1"), ("--nproc", "2"))],
+        "each task a rank",
+        ids=["each task a rank", "each task a node"],
+    ),
+)
+def test_a_probe_in_which_distcheck_fails_is_named_and_no_node_is_blamed(cluster, shape, more):
+    cluster.write("node3", SITE, BROKEN)
+    look = ("distcheck", "env", *more, "--join-timeout", "8", "--format", "json")
+    assert_broken_probe(*salloc(cluster, shape, *look))
 
 
 def test_a_signal_ends_the_tasks_and_gives_a_partial_report(cluster):
