@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def start(mark, tmp_path, on_cpus):
     assert [e.name for e in temporary.iterdir() if not e.name.startswith(("torchelastic_", "torchinductor_"))] == []
 
 
-def _survivors(mark: str, patience: float = 3.0) -> list[psutil.Process]:
+def _survivors(mark: str, patience: float = 10.0) -> list[psutil.Process]:
     """Return the processes that carry the test's mark in their environment after a moment's patience."""
     until = time.monotonic() + patience
     while True:
@@ -177,19 +178,36 @@ def gpu(distcheck, fake_nvml):
 _numbers = itertools.count()
 
 
-@pytest.fixture
-def port(worker_id):
-    """A free port below the ephemeral range that no other test worker takes."""
+@contextlib.contextmanager
+def _claimed_port(worker_id: str) -> Iterator[int]:
+    """Give a free port below the ephemeral range that no test takes meanwhile, also of another run of the tests."""
     worker = int(worker_id.removeprefix("gw")) if worker_id.startswith("gw") else 0
     while True:
         candidate = 11000 + worker * 800 + next(_numbers) % 800
-        with socket.socket() as sock:
+        with socket.socket(socket.AF_UNIX) as claim, socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
+                claim.bind(f"\0distcheck-test-port-{candidate}")
                 sock.bind(("0.0.0.0", candidate))
             except OSError:
                 continue
-        return candidate
+            sock.close()
+            yield candidate
+            return
+
+
+@pytest.fixture
+def port(worker_id):
+    """A free port below the ephemeral range that no other test takes."""
+    with _claimed_port(worker_id) as claimed:
+        yield claimed
+
+
+@pytest.fixture
+def other_port(worker_id):
+    """Another one."""
+    with _claimed_port(worker_id) as claimed:
+        yield claimed
 
 
 @pytest.fixture

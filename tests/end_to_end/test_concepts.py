@@ -59,10 +59,10 @@ def test_the_tests_know_every_command_and_every_script_of_the_page():
     assert len(re.findall(r"(?m)^```python$", PAGE)) == 3
 
 
-def test_the_scripts_of_the_page_print_what_it_shows(start, port, tmp_path):
+def test_the_scripts_of_the_page_print_what_it_shows(start, port, other_port, tmp_path):
     groups = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
     groups += f"rank, world_size = dist.get_rank(), dist.get_world_size()\n{GROUPS}dist.destroy_process_group()\n"
-    lines = METHODS.replace("29501", str(port ^ 1)).replace("/tmp/meeting", str(tmp_path / "meeting")).splitlines()
+    lines = METHODS.replace("29501", str(other_port)).replace("/tmp/meeting", str(tmp_path / "meeting")).splitlines()
     assert [re.search('"(env|tcp|file)://', line)[1] for line in lines] == ["env", "tcp", "file"]
     methods = "import os, torch.distributed as dist\nrank, world_size = int(os.environ['RANK']), 2\n"
     for line in lines:

@@ -150,17 +150,17 @@ def test_with_nproc_a_taken_master_port_is_named_too(distcheck, port):
     assert len(ended.report["ranks"]) == 2
 
 
-def test_ranks_with_another_master_port_are_admitted_and_reported(by_hand, port, start):
+def test_ranks_with_another_master_port_are_admitted_and_reported(by_hand, other_port):
     first = by_hand("env", [0], 2, "--join-timeout", "6", "--format", "json")
-    second = by_hand("env", [1], 2, "--join-timeout", "6", "--format", "json", master_port=port + 2000)
+    second = by_hand("env", [1], 2, "--join-timeout", "6", "--format", "json", master_port=other_port)
     ended = [r.wait() for r in (*first, *second)]
     assert [e.code for e in ended] == [30, 30]
     assert ended[0].rules == ["env-master-port-differs"]
 
 
-def test_two_jobs_of_one_user_do_not_mix(by_hand, port):
+def test_two_jobs_of_one_user_do_not_mix(by_hand, other_port):
     one = by_hand("env", [0, 1], 2, "--format", "json")
-    two = by_hand("env", [0, 1], 2, "--format", "json", master_port=port + 2000)
+    two = by_hand("env", [0, 1], 2, "--format", "json", master_port=other_port)
     ended = [r.wait() for r in (*one, *two)]
     assert [e.code for e in ended] == [0, 0, 0, 0], [e.out for e in ended]
     assert [len(r["ranks"]) for r in _reports(ended)] == [2, 2]
