@@ -114,11 +114,11 @@ def test_waiting_for_a_cpu_never_makes_work_look_quicker_than_it_was(monkeypatch
 
 
 def test_throttling_counts_and_waiting_for_others_does_not(monkeypatch):
-    for waited, held, least, most in ((0.2, 0.0, 0.0, 0.1), (0.2, 0.2, 0.2, 9.0)):
+    for waited, held, least, most in ((0.5, 0.0, 0.0, 0.4), (0.5, 0.5, 0.5, 9.0)):
         waits, holds = iter((0.0, waited)), iter((0.0, held))
         monkeypatch.setattr(compute, "waited_for_cpu", lambda waits=waits: next(waits))
         monkeypatch.setattr(compute, "throttled", lambda holds=holds: next(holds))
-        took, _ = compute.own_seconds(lambda: time.sleep(0.2), 1, CPU)
+        took, _ = compute.own_seconds(lambda: time.sleep(0.5), 1, CPU)
         assert least <= took <= most
 
 

@@ -106,7 +106,7 @@ class Script:
 def test_a_follower_lost_before_the_verdict_is_never_a_pass(by_hand, mark, port, command, until, stage, then):
     (first,) = by_hand(command, [0], 2, "--format", "json", "--timeout", "30", "--connect-timeout", "1")
     asyncio.run(Script(mark, port, 1, 2).run(until, then))
-    ended = first.wait(30)
+    ended = first.wait()
     assert ended.code == 20, ended
     assert "probe-process-lost" in ended.rules
     (found,) = [f for f in ended.report["findings"] if f["rule"] == "probe-process-lost"]
@@ -121,7 +121,7 @@ def test_a_follower_that_answers_slowly_is_not_lost(by_hand, mark, port):
     (first,) = by_hand("env", [0], 2, "--format", "json", "--timeout", "30")
     follower = Script(mark, port, 1, 2)
     asyncio.run(follower.run(LastCall, "be slow"))
-    ended = first.wait(30)
+    ended = first.wait()
     assert (ended.code, ended.rules, follower.code) == (0, [], 0), ended
 
 
@@ -134,7 +134,7 @@ def test_a_follower_that_answers_slowly_is_not_lost(by_hand, mark, port):
 def test_only_a_follower_lost_in_the_collectives_is_named(by_hand, mark, port, then, rule):
     (first,) = by_hand("bandwidth", [0], 2, "--format", "json", "--timeout", "14", *TABLE)
     asyncio.run(Script(mark, port, 1, 2).run(Start, then))
-    ended = first.wait(30)
+    ended = first.wait()
     assert ended.code == 20, ended
     assert [(f["rule"], f["ranks"]) for f in ended.report["findings"] if f["severity"] == "error"] == [(rule, [1])]
     assert ended.seconds < 19 + STARTING_SECONDS
@@ -158,7 +158,7 @@ def test_a_terminated_leader_ends_all_followers(by_hand, mark, port):
         await asyncio.wait_for(running, 30)
 
     asyncio.run(terminate())
-    assert first.wait(10).code == follower.code == 143
+    assert first.wait().code == follower.code == 143
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_sigterm_ends_a_run_that_is_blocked_in_its_report(start):
         assert time.monotonic() < deadline, "it never began to write its report"
         time.sleep(0.05)
     run.interrupt(signal.SIGTERM)
-    assert run.process.wait(timeout=10) == 143
+    assert run.process.wait(timeout=30) == 143
     os.close(reader)
 
 
@@ -234,8 +234,8 @@ def test_the_death_of_the_program_that_forks_the_ranks_ends_the_run_at_once(star
     (program,) = psutil.Process(run.process.pid).children()
     program.kill()
     killed = time.monotonic()
-    ended = run.wait(30)
-    assert time.monotonic() - killed < 6
+    ended = run.wait()
+    assert time.monotonic() - killed < 15
     assert ended.code == 20
     assert ended.rules == ["collective-rank-died"]
     assert "SIGKILL" in ended.report["findings"][0]["message"]

@@ -277,8 +277,8 @@ def test_counting_gpus_does_not_read_their_health(ask):
 
 @pytest.mark.parametrize("key", ["reasons", "fields", "p2p.read", "processes"])
 def test_gpus_with_unreadable_health_are_still_known(ask, key):
-    answer = ask(H200 + f"5.{key} hang\n", timeout=2.0)
-    assert answer.unread == "NVML did not answer within 2 s: a GPU or its driver hangs"
+    answer = ask(H200 + f"5.{key} hang\n", timeout=4.0)  # a busy machine needs some of them for all else
+    assert answer.unread == "NVML did not answer within 4 s: a GPU or its driver hangs"
     assert [device.uuid[:12] for device in answer.devices] == [f"GPU-0000000{i}" for i in range(8)]
     assert {device.health for device in answer.devices} == {None}
 

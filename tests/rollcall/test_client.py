@@ -305,10 +305,10 @@ def test_possible_endpoints_are_tried_once_a_second_and_reported_only_if_they_an
     async def main():
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         leads = [_door(int(server.sockets[0].getsockname()[1]), side=True, found="job")]
-        came = await client.attend((), hello("follower", 1), seconds=1.6, connect_seconds=0.4, leads=leads)
+        came = await client.attend((), hello("follower", 1), seconds=2.6, connect_seconds=0.4, leads=leads)
         server.close()
         assert came == (None, ())
-        assert len(knocks) == 2
+        assert len(knocks) in {2, 3}
 
     live(main())
 

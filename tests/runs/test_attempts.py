@@ -61,7 +61,7 @@ def test_a_folder_that_hangs_is_given_up_and_no_process_stays(session, tmp_path,
     assert "did not answer within 1 s: its file system hangs" in found.reason
     started = time.monotonic()
     asyncio.run(run.memory.close(0.2))
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10
 
 
 def test_a_command_that_meets_nobody_remembers_nothing(session):

@@ -82,7 +82,7 @@ def test_a_broken_ras_is_a_reason_within_the_deadline(how, why):
         said, seconds = asked([rank_of(0)], {0: server.port})
     assert isinstance(said, Missing)
     assert why in said.reason
-    assert seconds < ras.ASK_SECONDS + 1
+    assert seconds < ras.ASK_SECONDS + 5
 
 
 def test_no_ras_at_the_address_is_a_reason():
@@ -90,7 +90,7 @@ def test_no_ras_at_the_address_is_a_reason():
         said, seconds = asked([rank_of(0)], ports)
     assert isinstance(said, Missing)
     assert "rank 0's RAS: " in said.reason
-    assert seconds < 1
+    assert seconds < ras.ASK_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_question_ends_with_the_run():
     with FakeRas(BOTH, "drip") as server:
         said, seconds = asked([rank_of(0)], {0: server.port}, remaining=1.5)
     assert isinstance(said, Missing)
-    assert seconds < 1
+    assert seconds < ras.ASK_SECONDS
 
 
 def test_it_is_asked_before_the_end_only_without_progress():

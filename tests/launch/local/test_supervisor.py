@@ -84,7 +84,7 @@ def ranks():
                 start = time.monotonic()
                 await running.ranks.close()
                 took = time.monotonic() - start
-            assert took < 3
+            assert took < 8
             left = [pid for pid in seen if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
             assert left == []
 
@@ -141,13 +141,13 @@ def test_a_stopped_rank_is_reported_after_some_seconds(ranks):
         measuring = asyncio.ensure_future(running.measure(LONG, seconds=30))
         pids = await running.until_busy()
         os.kill(pids[1], signal.SIGSTOP)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 20
         while not running.trouble:
             assert time.monotonic() < end
             await asyncio.sleep(0.1)
         assert running.trouble == ["rank 1: its process is stopped"]
         running.aborted.set()
-        await asyncio.wait_for(measuring, 3)
+        await asyncio.wait_for(measuring, 10)
         assert running.outcomes == ["stalled", "stopped"]
 
     ranks(2, body)
@@ -159,7 +159,7 @@ def test_the_death_of_the_program_that_forks_ends_all_ranks_at_once(ranks):
         measuring = asyncio.ensure_future(running.measure(LONG, seconds=40))
         await running.until_busy()
         os.kill(running.program, signal.SIGKILL)
-        await asyncio.wait_for(measuring, 5)
+        await asyncio.wait_for(measuring, 15)
         runs = running.ranks.report().runs.values()
         assert [r.outcome for r in runs] == ["died", "died"]
         assert all("was killed by SIGKILL" in r.detail for r in runs)
@@ -175,7 +175,7 @@ def test_a_program_that_is_killed_before_the_ranks_are_born_is_not_waited_for(ra
         assert await running.ranks.wait_born(20) == [None, None]
         error = await running.ranks.wait_imported(20, running.aborted)
         assert "was killed by SIGKILL" in error
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 10
 
     ranks(2, body, torch=False)
 
@@ -293,7 +293,7 @@ def test_a_round_that_cannot_be_started_is_reported_for_every_rank(ranks):
     async def body(running):
         await running.measure(PLAN)
         os.kill(running.program, signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(running.program)], timeout=0.5)
+        psutil.wait_procs([psutil.Process(running.program)], timeout=10)
         await running.ranks.again()
         await running.measure(PLAN)
         assert set(running.outcomes) <= {"died", "not started"}
