@@ -29,6 +29,9 @@ MANY = 16
 FEW_NODES = 2 * MANY
 """Up to this many nodes, earlier measurements are judged again together with later ones."""
 
+_SLOW_PARTNERS = 2
+"""With so many others that are not slow themselves, a node is slow."""
+
 _CPU = "gloo"
 """The device of ranks that compute on CPUs."""
 
@@ -93,6 +96,27 @@ def judge(
                 for name, speed in _work(rank):
                     work.add((name, rank.device), (f"{rank.node} {rank.local_rank}",), speed, current=current)
     return [_judged(test, speeds, rails, work, floor, by_rail=by_rail) for test in now]
+
+
+def settled(tests: Sequence[Trial], most: float) -> list[Trial]:
+    """Return the tests of few nodes; those of a slow node's pairs that were not slow are slow now.
+
+    A node is slow if it is slow with two others that are not, and all its figures are below `most`. Noise lowers the
+    bound for all, so that by chance one of its figures may be above it.
+    """
+    partners: dict[str, set[str]] = {}
+    best: dict[str, float] = {}
+    pairs = [test for test in tests if len(test.nodes) == 2 and test.ratio is not None]
+    for test in pairs:
+        for node in test.nodes:
+            best[node] = max(best.get(node, 0.0), test.ratio or 0.0)
+            if test.outcome == "slow":
+                partners.setdefault(node, set()).add(test.other(node))
+    below = min(most, SLOW_OF_FEW)
+    working = {n for n, ratio in best.items() if ratio >= below}
+    slow = {n for n, its in partners.items() if n not in working and len(its & working) >= _SLOW_PARTNERS}
+    passed = {id(test) for test in pairs if test.outcome == "passed" and not slow.isdisjoint(test.nodes)}
+    return [replace(test, outcome="slow") if id(test) in passed else test for test in tests]
 
 
 def _more_than_two_nodes(tests: Iterable[Trial]) -> bool:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from distcheck.isolation import alone, groups, pairing
 from distcheck.isolation.attribution import cut
 from distcheck.isolation.conclusion import SHARED, conclude
-from distcheck.isolation.figures import FEW_NODES, judge, trials_of
+from distcheck.isolation.figures import FEW_NODES, judge, settled, trials_of
 from distcheck.isolation.round import NodeGroup, Result, Round
 from distcheck.isolation.sight import Side, Sight, see, split
 from distcheck.isolation.state import State
@@ -79,12 +79,15 @@ def take(state: State, now: Round, results: Iterable[Result]) -> State:
     if now.number != len(state.rounds) + 1:
         raise ValueError(f"round {now.number} is out of turn: {len(state.rounds)} are finished")
     new, chosen = trials_of(now, results), state.settings
+    if not chosen.alone_speeds:
+        new = [replace(test, speed=None) if len(test.nodes) == 1 else test for test in new]
     share, of_work, floor = chosen.slow_share, chosen.slow_work_share, chosen.floor_GBps
     if len(state.nodes) > FEW_NODES:
         judged = judge(new, state.tests, floor, slow_share=share, slow_work_share=of_work)
         return replace(state, rounds=(*state.rounds, (now, tuple(judged))))
     # Few nodes give few figures, so earlier measurements are judged again together with the new ones.
-    every = iter(judge([*state.tests, *new], (), floor, together=True, slow_share=share, slow_work_share=of_work))
+    judged = judge([*state.tests, *new], (), floor, together=True, slow_share=share, slow_work_share=of_work)
+    every = iter(settled(judged, share))
     rounds = [(r, tuple(islice(every, len(r.groups)))) for r, _ in (*state.rounds, (now, ()))]
     return replace(state, rounds=tuple(rounds))
 

@@ -29,11 +29,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Below this share of the others' median a group is slow; lower if ranks share CPUs."""
     slow_work_share: float = 0.8
     """The same for a rank's own work."""
+    alone_speeds: bool = True
+    """Whether the collective of a node alone is judged by its speed, beside its ranks' own work."""
 
 
 def settings_for(backend: str) -> Settings:
     """Return the settings for a backend."""
-    return Settings(slow_share=SLOW_ON_CPUS, slow_work_share=SLOW_WORK_ON_CPUS) if backend == "gloo" else Settings()
+    if backend != "gloo":
+        return Settings()
+    # On CPUs a node alone copies within its memory, which the ranks' own work shows with less noise.
+    return Settings(slow_share=SLOW_ON_CPUS, slow_work_share=SLOW_WORK_ON_CPUS, alone_speeds=False)
 
 
 class State(msgspec.Struct, frozen=True):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from math import exp
 from random import Random
 
 import pytest
 from isolation.simulator import Cluster, link, names, search
 
-from distcheck.isolation.figures import judge, trials_of
-from distcheck.isolation.round import Compute, MemberReport, NodeGroup, Rail, Result, Round
+from distcheck.isolation.figures import judge, settled, trials_of
+from distcheck.isolation.round import Compute, MemberReport, NodeGroup, Rail, Result, Round, Trial
 from distcheck.isolation.schedule import next_round, take
-from distcheck.isolation.state import Settings, start
+from distcheck.isolation.state import Settings, settings_for, start
 
 FEW = [(n, speed) for n in (3, 4, 5, 7) for speed in (0.1, 0.4)]
 MORE = [(n, speed) for n in (8, 12, 20, 64, 300) for speed in (0.1, 0.4, 0.7)]
@@ -150,6 +151,54 @@ def test_a_cpu_is_named_if_both_its_products_and_its_copies_are_slow(device, slo
             )
         state = take(state, now, results)
     assert [culprit.nodes for culprit in now.culprits] == ([("node1",)] if named else [])
+
+
+BUSY_CPUS = {"alone": (0.8, 0.8), "healthy": (0.2, 0.4), "slow": (0.014, 0.1)}
+"""Gloo between nodes that share two busy cores, one of them limited to 100 Mbit/s: the usual figure in GB/s, and the
+standard deviation of its logarithm."""
+
+
+@pytest.mark.parametrize("slow", ["node3", None])
+def test_on_busy_cpus_a_slow_node_is_found_and_no_other_is_named(slow):
+    found = 0
+    for seed in range(100):
+        random, state = Random(seed), start(names(4), settings=settings_for("gloo"))
+        while isinstance(now := next_round(state), Round):
+            kinds = ["alone" if len(g.nodes) == 1 else "slow" if slow in g.nodes else "healthy" for g in now.groups]
+            speeds = [BUSY_CPUS[kind][0] * exp(random.gauss(0, BUSY_CPUS[kind][1])) for kind in kinds]
+            results = [Result(group=i, ended="passed", busbw_GBps=speed) for i, speed in enumerate(speeds)]
+            state = take(state, now, results)
+        assert {n for c in now.culprits for n in c.nodes} <= {slow}, (seed, now.sentence)
+        assert now.undecided == (), (seed, now.sentence)
+        found += bool(now.culprits)
+    assert found >= 95 if slow else found == 0
+
+
+def _pairs(speeds):
+    return [
+        Trial(1, tuple(f"node{n}" for n in pair), "pair", "passed", "passed", speed=speed) for pair, speed in speeds
+    ]
+
+
+def test_a_figure_of_a_slow_node_that_noise_lifts_above_the_bound_is_slow_too():
+    slow, lifted = [("34", 13.9), ("23", 19.5), ("34", 14.2)], [("13", 30.5)]
+    others = [("12", 211.0), ("14", 146.0), ("24", 76.0), ("12", 262.0)]
+    judged = judge(_pairs([*slow, *lifted, *others]), (), together=True, slow_share=0.35)
+    assert [t.outcome for t in judged] == ["slow"] * 3 + ["passed"] * 5
+    assert [t.outcome for t in settled(judged, 0.35)] == ["slow"] * 4 + ["passed"] * 4
+
+
+@pytest.mark.parametrize(
+    "speeds",
+    [
+        {"12": 210.0, "34": 13.9, "23": 190.0, "14": 146.0, "13": 30.5, "24": 75.7},
+        {"12": 210.0, "34": 13.9, "23": 19.5, "14": 146.0, "13": 105.0, "24": 75.7},
+    ],
+    ids=["slow with one node only", "as fast as others with one node"],
+)
+def test_other_figures_stay_as_they_are_judged(speeds):
+    judged = judge(_pairs(speeds.items()), (), together=True, slow_share=0.35)
+    assert settled(judged, 0.35) == judged
 
 
 def test_unlike_groups_are_not_compared():
