@@ -90,7 +90,9 @@ def assert_broken_probe(ended: Ended, report: dict[str, Any]) -> None:
         r"failed on node3 \(ranks 4-5\): distcheck \S+: the probe failed: RuntimeError: no such thing$",
         found["message"],
     )
-    assert (report["missing_ranks"], report["exclude"]["nodes"]) == ([4, 5], [])
+    # Open MPI ends all other probes at once; those that have not joined by then are missing, too.
+    assert {4, 5} <= set(report["missing_ranks"])
+    assert report["exclude"]["nodes"] == []
 
 
 def limit(cluster, node, mbit):
