@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
+from distcheck.facts.pci import Pci
 from distcheck.probe import network
 from distcheck.rollcall import connection, identity
-from distcheck.rollcall.follower import Follower
+from distcheck.rollcall.follower import Follower, with_tree
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Elsewhere, Hello, NotYet, Refused, Welcome, Word
 from distcheck.rollcall.visit import Visit
@@ -74,6 +75,7 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._changed = asyncio.Event()
         self._visits: set[Visit] = set()
+        self._tree: Pci | None = None
         self._at_the_door: dict[Visit, None] = {}
         """Those without a follower yet, oldest first."""
         self._bytes_left = _MOST_BYTES + _MOST_BYTES_A_RANK * min(world_size, _MOST_RANKS)
@@ -83,11 +85,8 @@ class Server:
         connection.prepare(sock)
         loop = asyncio.get_running_loop()
         # asyncio accepts a whole backlog before it reads from any connection: a large one delays who came first.
-        self._servers.append(await loop.create_server(self._visit, sock=sock, backlog=_ACCEPTED_AT_ONCE))
+        self._servers.append(await loop.create_server(lambda: Visit(self), sock=sock, backlog=_ACCEPTED_AT_ONCE))
         sock.listen(_BACKLOG)
-
-    def _visit(self) -> Visit:
-        return Visit(self)
 
     async def open_side_door(self, most: int | None = None) -> int | None:
         """Listen on the first free side port of `most` and return it; None if none is free."""
@@ -240,6 +239,7 @@ class Server:
         if not self._open or follower.uid == self.uid or follower.uid in self.followers:
             raise ProtocolError("this process has joined already, or the roll call is closed")
         self._at_the_door.pop(visit, None)
+        follower.report, self._tree = with_tree(follower.report, self._tree)
         self.followers[follower.uid] = follower
         self._leaves_at = min(self._leaves_at, follower.leaves_at)
         self._note_present(follower.ranks)

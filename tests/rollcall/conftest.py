@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import pytest
 
+from distcheck.facts.base import Missing
 from distcheck.facts.node import NodeFacts, TorchBuild
+from distcheck.facts.pci import Pci
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import ProcessFacts, RankFacts
 from distcheck.probe import network
@@ -22,11 +24,13 @@ from distcheck.rollcall.server import Server
 JOB, MASTER = "a job", "127.0.0.1:29500"
 
 
-def report_of(uid: str, *ranks: int, node: str = "node1", world_size: int = 4) -> Report:
+def report_of(
+    uid: str, *ranks: int, node: str = "node1", world_size: int = 4, pci: Pci | Missing | None = None
+) -> Report:
     facts = NodeFacts(
         key=node, name=node, hostname=node, boot_id="b", network_namespace="n", kernel="6", python="3.11",
         distcheck="0.1.0", torch=TorchBuild(version="2", cuda=None, hip=None), interfaces=(),
-        ephemeral_ports=(32768, 60999), unprivileged_port_start=1024, accelerator="none",
+        ephemeral_ports=(32768, 60999), unprivileged_port_start=1024, accelerator="none", pci=pci,
     )  # fmt: skip
     place = Placement(world_size=world_size, master_addr="127.0.0.1", master_port=29500)
     return Report(
@@ -60,6 +64,7 @@ class Leader:
         secret: bytes | None = None,
         port: int | None = None,
         found: Found = "master",
+        pci: Pci | Missing | None = None,
         **fields,
     ) -> Attendance:
         """Join as a well-behaved follower, through another `port` than the leader's own if one is given."""
@@ -73,7 +78,7 @@ class Leader:
         )
         if came.connection is not None:
             self.writers.append(came.connection.writer)
-            came.connection.say(report_of(uid, *ranks))
+            came.connection.say(report_of(uid, *ranks, pci=pci))
         return came
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -10,7 +10,9 @@ import time
 import msgspec
 import pytest
 
+from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.rollcall import client, framing, identity, protocol, server, wire
+from distcheck.rollcall.brief import LEFT_OUT
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Bye, Here, LastCall, PeerDoor, PeerReport, Trouble
 
@@ -429,5 +431,21 @@ def test_an_interrupt_in_the_moment_in_which_the_roll_call_changes_is_not_lost(l
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
+
+    live(main())
+
+
+def test_nodes_with_equal_pci_trees_share_one_whatever_comes_between_them(leading, live):
+    def tree(name):
+        return Pci(gpus={}, nics=(Nic(name, PciPlace(("pci0000:00",), 0), "ib"),))
+
+    async def main():
+        async with leading(5) as leader:
+            for rank, pci in enumerate((tree("mlx5_0"), LEFT_OUT, tree("mlx5_0"), tree("mlx5_1")), start=1):
+                await leader.come(f"p{rank}", rank, pci=pci)
+                await _until(lambda number=rank: len(leader.server.followers) == number)
+            first, between, second, other = (f.report.node.pci for f in leader.server.followers.values())
+            assert second is first
+            assert (first, between, other) == (tree("mlx5_0"), LEFT_OUT, tree("mlx5_1"))
 
     live(main())
