@@ -21,11 +21,13 @@ from distcheck.facts.network import PeerTrial, Transfer
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.storage import Space
 from distcheck.probe import pci
+from distcheck.rollcall.follower import with_tree
 from distcheck.rollcall.peers import distances
+from distcheck.rollcall.protocol import Report
 from distcheck.selection.placement import place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from distcheck.facts.infiniband import Hca
     from distcheck.facts.rank import ProcessFacts, RankFacts
@@ -49,7 +51,7 @@ def _load_conftest() -> object:
 
 
 def healthy(nodes: int, per_node: int = GPUS, *, sparse: bool = False) -> Job:
-    """Return a healthy gate of NCCL's under srun; no two of its facts are one object, as in what came by a network.
+    """Return a healthy gate of NCCL's under srun; its facts are objects of their own, as in what came by a network.
 
     `sparse`: without adapters, loads of GPUs and software, so that half a million ranks have room in memory.
     """
@@ -69,7 +71,7 @@ def healthy(nodes: int, per_node: int = GPUS, *, sparse: bool = False) -> Job:
     job = replace(
         plain,
         asked=replace(plain.asked, operations=OPERATIONS),
-        nodes=tuple(map(_own, here)),
+        nodes=tuple(_as_reported(map(_own, here), plain.processes[0])),
         processes=tuple(map(_own, processes)),
         ranks=tuple(map(_own, ranks)),
         collectives=Collectives(
@@ -77,6 +79,14 @@ def healthy(nodes: int, per_node: int = GPUS, *, sparse: bool = False) -> Job:
         ),
     )
     return replace(job, peers=tuple(_trials(job)))
+
+
+def _as_reported(nodes: Iterable[NodeFacts], process: ProcessFacts) -> Iterator[NodeFacts]:
+    """Yield nodes as the leader keeps them."""
+    tree = None
+    for node in nodes:
+        report, tree = with_tree(Report(node, process, ()), tree)
+        yield report.node
 
 
 def _own(fact):
