@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import RankFacts
 
 SLOWING = (
     "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS",
@@ -65,22 +66,27 @@ def hardware(job: Job) -> Hardware | Missing:
 
 def _slowing(job: Job) -> dict[str, str]:
     """Return the variables that may slow down NCCL, as the ranks set them."""
-    filed = any(process.nccl_files for process in job.processes)
-    ranks = (rank for rank in job.ranks if filed or not _SLOWING.isdisjoint(rank.environment))
-    settings = (of_rank(job, rank) for rank in ranks)
+    settings = (of_rank(job, rank) for rank in _may_set(job, _SLOWING))
     return {name: value for found in settings for name in SLOWING if (value := found.get(name))}
+
+
+def _may_set(job: Job, names: frozenset[str]) -> list[RankFacts]:
+    """Return the ranks that may set one of these variables; where any reads a file of NCCL's, all of them."""
+    filed = any(process.nccl_files for process in job.processes)
+    return [rank for rank in job.ranks if filed or not names.isdisjoint(rank.environment)]
 
 
 def _used(job: Job) -> dict[str, Sequence[Gpu]] | Missing:
     """Return the GPUs that the ranks of each node used, by node key."""
     found: dict[str, Sequence[Gpu]] = {}
+    regrouped = any(value_of(job, rank, "NCCL_HOSTID") for rank in _may_set(job, frozenset({"NCCL_HOSTID"})))
     for node in job.nodes:
         ranks = job.ranks_on(node)
         if not ranks:
             continue
         if node.accelerator == "amd":
             return Missing(reason="there is no expectation for AMD GPUs")
-        if any(value_of(job, rank, "NCCL_HOSTID") for rank in ranks):
+        if regrouped:
             return Missing(reason="NCCL_HOSTID changes which ranks NCCL places on one node")
         names = [rank.run.gpu if rank.run and rank.run.gpu else rank.gpu for rank in ranks]
         used = _named(names, node.gpus.devices if isinstance(node.gpus, Gpus) else ())

@@ -156,32 +156,29 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     """What earlier runs found on these nodes; None without --history."""
 
     @cached_property
-    def _process(self) -> dict[str, ProcessFacts]:
-        return {p.uid: p for p in self.processes}
+    def _home(self) -> dict[str, tuple[ProcessFacts, NodeFacts]]:
+        nodes = {n.key: n for n in self.nodes}
+        return {p.uid: (p, nodes[p.node]) for p in self.processes if p.node in nodes}
 
     @cached_property
-    def _node(self) -> dict[str, NodeFacts]:
-        return {n.key: n for n in self.nodes}
-
-    @cached_property
-    def _home(self) -> dict[str, NodeFacts]:
-        return {p.uid: self._node[p.node] for p in self.processes if p.node in self._node}
+    def placed(self) -> tuple[tuple[RankFacts, ProcessFacts, NodeFacts], ...]:
+        """Each rank with its process and its node, in the order of `ranks`; to look up many one by one takes longer."""
+        return tuple([(rank, *self._home[rank.process]) for rank in self.ranks])
 
     @cached_property
     def _ranks_on(self) -> dict[str, tuple[RankFacts, ...]]:
         on: dict[str, list[RankFacts]] = {node.key: [] for node in self.nodes}
-        here = {p.uid: on[p.node] for p in self.processes if p.node in on}
-        for rank in self.ranks:
-            here[rank.process].append(rank)
+        for rank, _, node in self.placed:
+            on[node.key].append(rank)
         return {key: tuple(ranks) for key, ranks in on.items()}
 
     def process_of(self, rank: RankFacts) -> ProcessFacts:
         """Return the process that reports for a rank."""
-        return self._process[rank.process]
+        return self._home[rank.process][0]
 
     def node_of(self, rank: RankFacts) -> NodeFacts:
         """Return the node of a rank."""
-        return self._home[rank.process]
+        return self._home[rank.process][1]
 
     def ranks_on(self, node: NodeFacts) -> tuple[RankFacts, ...]:
         """Return the ranks on a node, in the order of `ranks`."""

@@ -29,7 +29,7 @@ class Figures(NamedTuple):
 def device_rows(job: Job) -> Iterator[DeviceRow]:
     """Yield the device test of every rank that has one, in the order of ranks."""
     names = job.node_names
-    for rank in job.ranks:
+    for rank, _, node in job.placed:
         run = rank.run
         if run is None or not isinstance(run.device_test, DeviceTest):
             continue
@@ -37,7 +37,7 @@ def device_rows(job: Job) -> Iterator[DeviceRow]:
         burn = test.burn
         yield DeviceRow(
             rank=rank.placement.rank,
-            node=names[job.process_of(rank).node],
+            node=names[node.key],
             device=run.device,
             dtype=test.dtype,
             matmul_TFLOPS=test.matmul_TFLOPS,

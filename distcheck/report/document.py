@@ -98,16 +98,13 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
     places = _places(job)
     marked = _Marks(diagnosis)
     rows = []
-    for node, gpus in gpus_of(job.nodes):
-        shown = job.node_names[node.key]
-        for rank in job.ranks_on(node):
-            process, where, used = job.process_of(rank), rank.placement, rank.gpu
-            gpu = None if used is None else gpus.get(used) or RankGpu(None, used, None, None)
-            status = marked.status(rank, process.stage, node.name)
-            mesh = None if places is None else places(where.rank)
-            rows.append(
-                RankRow(where.rank, shown, where.local_rank, gpu, _master(process), process.stage, status, mesh)
-            )
+    gpus_on = {node.key: gpus for node, gpus in gpus_of(job.nodes)}
+    for rank, process, node in job.placed:
+        shown, where, used = job.node_names[node.key], rank.placement, rank.gpu
+        gpu = None if used is None else gpus_on[node.key].get(used) or RankGpu(None, used, None, None)
+        status = marked.status(rank, process.stage, node.name)
+        mesh = None if places is None else places(where.rank)
+        rows.append(RankRow(where.rank, shown, where.local_rank, gpu, _master(process), process.stage, status, mesh))
     if job.missing_ranks:
         from distcheck.rules.job.homes import homes  # imported late: costs start-up time, rarely used
 

@@ -34,9 +34,11 @@ class Logged(msgspec.Struct, frozen=True, gc=False):
 def logged(job: Job) -> tuple[Logged, ...]:
     """Return the ranks whose NCCL log was read."""
     return tuple(
-        Logged(rank, job.node_of(rank), rank.run.nccl)
-        for rank in job.ranks
-        if rank.run is not None and isinstance(rank.run.nccl, NcclLog)
+        [
+            Logged(rank, node, run.nccl)
+            for rank, _, node in job.placed
+            if (run := rank.run) is not None and isinstance(run.nccl, NcclLog)
+        ]
     )
 
 

@@ -35,8 +35,7 @@ def loaded(job: Job) -> list[Loaded]:
     """Return the ranks whose libraries are known, if the job uses NCCL."""
     if not uses_nccl(job):
         return []
-    asked = ((rank, job.process_of(rank).libraries) for rank in job.ranks)
-    return [Loaded(rank, libraries) for rank, libraries in asked if isinstance(libraries, Libraries)]
+    return [Loaded(rank, its.libraries) for rank, its, _ in job.placed if isinstance(its.libraries, Libraries)]
 
 
 def unseen(job: Job) -> Iterator[NotChecked]:

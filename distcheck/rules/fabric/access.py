@@ -142,12 +142,14 @@ def ib_fork_or_memlock(job: Job) -> Iterator[Outcome]:
     """
     if alone(job):
         return
-    limits = [
-        (job.process_of(rank).locked_memory_bytes, rank) for view in views(job) if view.taken for rank in view.ranks
-    ]
-    little = [(limit, rank) for limit, rank in limits if limit is not None and 0 <= limit < _LITTLE_BYTES]
-    for limit, group in grouped(little, lambda item: item[0] or 0).items():
-        ranks = [rank for _, rank in group]
+    limits = {
+        process.uid: limit
+        for process in job.processes
+        if (limit := process.locked_memory_bytes) is not None and 0 <= limit < _LITTLE_BYTES
+    }
+    served = [rank for view in views(job) if limits and view.taken for rank in view.ranks]
+    concerned = [rank for rank in served if rank.process in limits]
+    for limit, ranks in grouped(concerned, lambda rank: limits[rank.process]).items():
         slurm = starter(ranks[0]) == "srun"
         yield found(
             job,

@@ -27,14 +27,7 @@ def hosts(job: Job) -> tuple[tuple[NodeFacts, HostFacts], ...]:
 @once
 def limited(job: Job) -> tuple[tuple[RankFacts, NodeFacts, Limits], ...]:
     """Return the ranks whose limits are known, each with its node and the limits of its process."""
-    return tuple(
-        [
-            (rank, node, limits)
-            for node in job.nodes
-            for rank in job.ranks_on(node)
-            if (limits := job.process_of(rank).limits) is not None
-        ]
-    )
+    return tuple([(rank, node, limits) for rank, process, node in job.placed if (limits := process.limits) is not None])
 
 
 def unread(job: Job) -> Iterator[NotChecked]:

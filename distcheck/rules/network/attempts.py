@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +11,7 @@ from distcheck.rules.job.addresses import here_over_nodes, master_outcomes
 from distcheck.rules.job.astray import astray, misled
 from distcheck.rules.job.own_failures import own_failure
 from distcheck.rules.network.selected_interfaces import own_way, survey
+from distcheck.rules.network.trials import Way, by_way, side_by_process, transferred
 from distcheck.rules.wording import found, grouped, listed, named, once
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from distcheck.facts.node import NodeFacts
     from distcheck.facts.rank import ProcessFacts, RankFacts
 
-Way = tuple[str, str]
-"""A path: the side it starts from and the side it leads to."""
 _MOST = 8
 """Paths shown in a finding's evidence."""
 _ONE_WAY = ", but the other direction works"
@@ -106,47 +104,9 @@ def ranks_of(job: Job, uids: Collection[str]) -> list[RankFacts]:
 
 
 @once
-def _home(job: Job) -> dict[str, str]:
-    """Return the side of each process: its node, or on a single node the process."""
-    alone = len(job.nodes) < 2
-    return {p.uid: p.uid if alone else p.node for p in job.processes}
-
-
-@once
 def _ranks_by_side(job: Job) -> dict[str, list[RankFacts]]:
-    home = _home(job)
-    return grouped(job.ranks, lambda r: home[r.process])
-
-
-@once
-def _tried(job: Job) -> dict[Way, list[PeerTrial]]:
-    """Return the trials between sides, by path."""
-    home = _home(job)
-    tried: defaultdict[Way, list[PeerTrial]] = defaultdict(list)
-    for t in job.peers:
-        source, target = home.get(t.source), home.get(t.target)
-        if source and target and source != target:
-            tried[source, target].append(t)
-    return dict(tried)
-
-
-@once
-def _transferred(job: Job) -> dict[Way, list[PeerTrial]]:
-    """Return the trials with a transfer between sides, by path."""
-    kept = {way: [t for t in trials if t.transfer is not None] for way, trials in _tried(job).items()}
-    return {way: trials for way, trials in kept.items() if trials}
-
-
-@once
-def stalled(job: Job) -> dict[Way, list[Transfer]]:
-    """Return the transfers that stalled, by path."""
-    if not any(t.transfer is not None and t.transfer.stalled for t in job.peers):
-        return {}
-    found = {
-        way: [t.transfer for t in trials if t.transfer is not None and t.transfer.stalled]
-        for way, trials in _transferred(job).items()
-    }
-    return {way: sent for way, sent in found.items() if sent}
+    side = side_by_process(job)
+    return grouped(job.ranks, lambda r: side[r.process])
 
 
 class Ways:
@@ -166,7 +126,7 @@ class Ways:
     @cached_property
     def tried(self) -> dict[Way, list[PeerTrial]]:
         """The trials by path; not sorted before someone asks, because healthy jobs have no fault to locate."""
-        tried = _transferred(self.job) if self._transferred else _tried(self.job)
+        tried = transferred(self.job) if self._transferred else by_way(self.job)
         if not self._leave_out:
             return tried
         kept = {

@@ -11,7 +11,8 @@ from distcheck.rules.network.interface_choices import (
     link_local,
     within,
 )
-from distcheck.rules.network.selected_interfaces import Survey, between_nodes, survey
+from distcheck.rules.network.selected_interfaces import Survey, survey
+from distcheck.rules.network.trials import between_nodes
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job

@@ -13,6 +13,7 @@ from distcheck.facts.network import Use
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.network.attempts import Ways
+from distcheck.rules.network.trials import between_sides
 from distcheck.rules.wording import found
 
 _LONG_SECONDS = 10e-3
@@ -39,13 +40,13 @@ def net_high_latency(job: Job) -> Iterator[Outcome]:
 
     Fix: find where the path to the node becomes long.
     """
-    ways = Ways(job)
-    trials = (t for several in ways.tried.values() for t in several if t.uses)
-    measured = [t.round_trip_seconds for t in trials if t.round_trip_seconds is not None]
-    if ways.tried and not measured:
+    trials = between_sides(job)
+    measured = [trip for _, _, t in trials if t.uses and (trip := t.round_trip_seconds) is not None]
+    if trials and not measured:
         yield NotChecked(reason="the kernel reported no round trips (TCP_INFO)", required=False)
     if max(measured, default=0.0) <= _NOTICED_SECONDS:
         return
+    ways = Ways(job)
     pairs = _round_trips(ways)
     shortest = min(pairs.values())
     limit = max(_NOTICED_SECONDS, _TIMES * shortest)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.rules.network.attempts import Way, Ways, nothing_arrived
+from distcheck.rules.network.attempts import Ways, nothing_arrived
+from distcheck.rules.network.trials import Way
 from distcheck.rules.wording import once
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.fabric.lines import views
 from distcheck.rules.finding import Finding, Fix
-from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, stalled
+from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived
 from distcheck.rules.network.path_uses import path_uses
 from distcheck.rules.network.selected_interfaces import own_way, survey
+from distcheck.rules.network.trials import stalled
 from distcheck.rules.wording import found, grouped, listed
 from distcheck.selection.nccl_settings import value_of
 

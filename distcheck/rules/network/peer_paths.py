@@ -15,11 +15,12 @@ from distcheck.rules.collectives.nccl_logs import logged, nodes_in_use
 from distcheck.rules.fabric.lines import FabricPort, views
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.network import rates
-from distcheck.rules.network.attempts import Way, Ways, interface_name, nothing_arrived, reason, stalled
+from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, reason
 from distcheck.rules.network.ephemeral_ports import opened
 from distcheck.rules.network.explained_trials import explained_trials
 from distcheck.rules.network.losses import echoes, lossy
 from distcheck.rules.network.path_uses import path_uses
+from distcheck.rules.network.trials import Way, stalled
 from distcheck.rules.wording import are, found, listed, nodes_of, numbers_of, once
 
 _LOSS, _HEAVY_LOSS = 0.01, 0.05

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections import defaultdict
+from heapq import nsmallest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from distcheck.rules.network.attempts import Way, Ways
 from distcheck.rules.network.losses import lossy
+from distcheck.rules.network.trials import Way, between_sides, by_way
 from distcheck.rules.wording import once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from distcheck.facts.job import Job
-    from distcheck.facts.network import PeerTrial, Transfer
+    from distcheck.facts.network import Transfer
 
 _SLOW = 0.2
 """Share of the others' median rate; on shared machines rates differ by half of that."""
@@ -63,22 +63,31 @@ counts for the others; and the path."""
 _rate: Callable[[_Path], float] = itemgetter(0)
 
 
-def _path(way: Way, trials: Iterable[PeerTrial]) -> _Path | None:
-    """Return a path with the best of its rates, None if it has none."""
-    best = counted = -1.0
-    for trial in trials:
+def _paths(job: Job) -> Iterator[_Path]:
+    """Yield the paths that have a rate, each with the best of its rates.
+
+    Lossy paths and their reverse direction are slow for another reason and do not count.
+    """
+    losing = {way for way, lost in lossy(job).items() if lost.ways > 1}
+    best: defaultdict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+    for source, target, trial in between_sides(job):
         sent = trial.transfer
-        if sent and not sent.stalled and sent.seconds > 0:
-            rate = sent.rate
-            # CPU wait excuses a side, but must not raise the others' rates far above the measured ones.
-            most = 2 * sent.bytes / sent.seconds
-            best, counted = max(best, rate), max(counted, min(most, rate))
-    return None if best < 0 else (best, counted, way)
+        if not sent or sent.stalled or sent.seconds <= 0:
+            continue
+        if losing and not losing.isdisjoint(((source, target), (target, source))):
+            continue
+        # CPU wait excuses a side, but must not raise the others' rates far above the measured ones.
+        rate, most = sent.rate, 2 * sent.bytes / sent.seconds
+        known, counted = best[source].get(target, (rate, -1.0))
+        best[source][target] = max(known, rate), max(counted, min(most, rate))
+    for source, there in best.items():
+        for target, (rate, counted) in there.items():
+            yield rate, counted, (source, target)
 
 
-def _sent(ways: Ways, path: _Path) -> list[Transfer]:
+def _sent(job: Job, path: _Path) -> list[Transfer]:
     """Return the transfers on a path."""
-    return [t.transfer for t in ways.tried[path[2]] if t.transfer and not t.transfer.stalled]
+    return [t.transfer for t in by_way(job)[path[2]] if t.transfer and not t.transfer.stalled]
 
 
 def _median_without(ordered: Sequence[float], own: Iterable[float]) -> float:
@@ -90,40 +99,43 @@ def _median_without(ordered: Sequence[float], own: Iterable[float]) -> float:
     return (others[middle] + others[~middle]) / 2 if others else 0.0
 
 
+def _highest_median(ordered: Sequence[float], without: int) -> float:
+    """Return the highest median that ordered numbers can have without this many of them."""
+    return ordered[min((len(ordered) + without) // 2, len(ordered) - 1)]
+
+
 @once
 def of(job: Job) -> Rates:
     """Return the slow sides of a job, compared by their fastest path in each direction.
 
-    A queue in one direction delays the ACKs of the other, so usually both are slow. Lossy paths and their reverse
-    direction are slow for another reason and do not count.
+    A queue in one direction delays the ACKs of the other, so usually both are slow.
     """
-    ways = Ways(job)
     if len(job.nodes) < 3:
         return Rates({}, {})
-    losing = {way for way, lost in lossy(job).items() if lost.ways > 1}
     own: dict[Word, defaultdict[str, list[_Path]]] = {word: defaultdict(list) for word in _WORDS}
     ordered = []
-    for way, trials in ways.tried.items():
-        path = _path(way, trials)
-        if path is None or (losing and not losing.isdisjoint((way, way[::-1]))):
-            continue
-        own["to"][way[0]].append(path)
-        own["from"][way[1]].append(path)
+    for path in _paths(job):
+        source, target = path[2]
+        own["to"][source].append(path)
+        own["from"][target].append(path)
         ordered.append(path[1])
-    fastest: dict[str, dict[Word, _Path]] = {side: {} for side in sorted({*own["to"], *own["from"]})}
+    ordered.sort()
+    fastest: defaultdict[str, dict[Word, _Path]] = defaultdict(dict)
     for word, by_side in own.items():
         for side, several in by_side.items():
             if len(several) > 1:
                 fastest[side][word] = max(several, key=_rate)
     found = Rates({}, {})
-    slowest_first = sorted(fastest, key=lambda side: min(map(_rate, fastest[side].values()), default=math.inf))
-    ordered.sort()
-    for side in slowest_first[:_MOST_SLOW]:
+    lowest = {side: min(map(_rate, those.values())) for side, those in fastest.items()}
+    for side in nsmallest(_MOST_SLOW, lowest, key=lambda side: (lowest[side], side)):
         mine = {word: own[word].get(side, []) for word in _WORDS}
-        usual = _median_without(ordered, [counted for paths in mine.values() for _, counted, _ in paths])
+        counted = [path[1] for paths in mine.values() for path in paths]
+        if lowest[side] >= _SLOW * _highest_median(ordered, len(counted)):
+            continue
+        usual = _median_without(ordered, counted)
         slow = {word: path for word, path in fastest[side].items() if _rate(path) < _SLOW * usual}
-        near = {word: path for word, path in slow.items() if not any(s.latency_bound for s in _sent(ways, path))}
-        again = {word for word in near if any(s.repeats for path in mine[word] for s in _sent(ways, path))}
+        near = {word: path for word, path in slow.items() if not any(s.latency_bound for s in _sent(job, path))}
+        again = {word for word in near if any(s.repeats for path in mine[word] for s in _sent(job, path))}
         sure = {word: _rate(path) for word, path in near.items() if word in again}
         if sure:
             found.slow[side] = Slow(sure, usual)

@@ -20,6 +20,7 @@ from distcheck.rules.network.interface_choices import (
     sharing,
     within,
 )
+from distcheck.rules.network.trials import between_nodes
 from distcheck.rules.wording import once
 from distcheck.selection.interfaces import IFNAME, decides, subnet
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from distcheck.facts.job import Job
-    from distcheck.facts.network import Interface, PeerTrial
+    from distcheck.facts.network import Interface
     from distcheck.facts.node import NodeFacts
 
 Fault = Literal["", "ill-written", "nothing", "here", "link-local", "duplicate", "down", "family", "apart", "astray"]
@@ -58,14 +59,6 @@ class Reach(NamedTuple):
         if here not in self.failed:
             return "untried"
         return "missed" if node.key in self.nodes_met else "closed"
-
-
-@once
-def between_nodes(job: Job) -> list[tuple[str, str, PeerTrial]]:
-    """Return the trials between nodes, with the keys of the source and target nodes."""
-    home = {p.uid: p.node for p in job.processes}
-    ends = ((home.get(trial.source, ""), home.get(trial.target, ""), trial) for trial in job.peers)
-    return [(source, target, trial) for source, target, trial in ends if source != target]
 
 
 def reach(job: Job) -> Reach:

@@ -107,9 +107,9 @@ def tried(change, job, *, missed=(), untried=()):
     trials = []
     number = {node.key: n for n, node in enumerate(job.nodes, start=1)}
     for target in job.processes:
-        node = job._node[target.node]
-        master = next((i.address for i in node.interfaces if i.name in {"eth0", "bond0"}), "127.0.0.1")
         rank = next(r for r in job.ranks if r.process == target.uid)
+        node = job.node_of(rank)
+        master = next((i.address for i in node.interfaces if i.name in {"eth0", "bond0"}), "127.0.0.1")
         uses = {master: ["master"]}
         takes = nccl(node.interfaces, settings(rank.environment, node.network.nccl_files))
         if takes:
