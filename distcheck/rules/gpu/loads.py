@@ -8,7 +8,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuLoad
 from distcheck.facts.job import Job
 from distcheck.rules.gpu.readings import Reading, by_node, number, on_grace, readings
-from distcheck.rules.wording import grouped, majority, once
+from distcheck.rules.wording import majority, once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,10 +126,11 @@ def failing_link(reading: Reading) -> str:
 @once
 def usual_clocks(job: Job) -> dict[str | Missing, float]:
     """Return by model the clock in MHz that its GPUs reach under load, if more than two were seen at work."""
-    busy = [(r.gpu.name, r.gpu.load) for r in readings(job) if r.gpu.load is not None]
-    models = grouped((each for each in busy if each[1].busy >= _FEWEST_LOOKS), lambda each: each[0])
-    clocks = {name: sorted(number(load.sm_MHz) for _, load in alike) for name, alike in models.items()}
-    return {name: alike[len(alike) // 2] for name, alike in clocks.items() if len(alike) > 2}
+    models: dict[str | Missing, list[float]] = {}
+    for gpu in [reading.gpu for reading in readings(job)]:
+        if gpu.load is not None and gpu.load.busy >= _FEWEST_LOOKS:
+            models.setdefault(gpu.name, []).append(number(gpu.load.sm_MHz))
+    return {name: sorted(clocks)[len(clocks) // 2] for name, clocks in models.items() if len(clocks) > 2}
 
 
 def below_usual(reading: Reading, usual: Mapping[str | Missing, float]) -> bool:

@@ -95,7 +95,8 @@ def slow_cpus(job: Job, figure: Callable[[DeviceTest], float | None]) -> Iterato
 @once
 def _shared(job: Job) -> set[str]:
     """Return the GPUs that several ranks use: each gets a part of it."""
-    return {gpu for gpu, users in Counter(map(_gpu, job.ranks)).items() if users > 1}
+    taken = list(map(_gpu, job.ranks))
+    return set() if len(set(taken)) == len(taken) else {gpu for gpu, users in Counter(taken).items() if users > 1}
 
 
 def _gpu(rank: RankFacts) -> str:

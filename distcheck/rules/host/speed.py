@@ -199,7 +199,8 @@ def _weight(share: float) -> Severity:
 
 
 def _otherwise(alike: Sequence[tuple[NodeFacts, HostFacts]]) -> Iterator[Finding]:
-    for name in sorted({name for _, host in alike for name in host.settings} - {*_IDENTITY}):
+    differ = any(host.settings != alike[0][1].settings for _, host in alike)
+    for name in sorted({name for _, host in alike for name in host.settings} - {*_IDENTITY}) if differ else ():
         values = grouped(alike, lambda pair, name=name: pair[1].settings.get(name, ""))  # type: ignore[misc]
         most = majority(values)
         if most is None:

@@ -16,7 +16,7 @@ from distcheck.rules.wording import grouped, once
 from distcheck.selection.placement import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
@@ -49,33 +49,17 @@ def kinds(job: Job) -> tuple[Kind, ...]:
     software, files, look-up of MASTER_ADDR and ancestors, on nodes with the same torch, Python, CPUs and kind of GPU.
     Of their numbers (RANK, SLURM_PROCID and so on) only whether they are set and numbers counts.
     """
-    nodes = dict(zip((n.key for n in job.nodes), _kinds_of(_of_node(n) for n in job.nodes), strict=True))
-    own = _kinds_of((nodes[p.node], *_of_process(p)) for p in job.processes)
-    processes = dict(zip((p.uid for p in job.processes), own, strict=True))
-    found: dict[int, Kind] = {}
-    numbers = _kinds_of((processes[rank.process], *_of_rank(rank)) for rank in job.ranks)
-    for place, number in enumerate(numbers):
-        kind = found.get(number)
-        if kind is None:
-            kind = found[number] = Kind(job.ranks[place], [])
-        kind.places.append(place)
-    return tuple(found.values())
-
-
-def _kinds_of(facts: Iterable[tuple[object, ...]]) -> Iterator[int]:
-    """Yield a number for each of the facts, the same one for equal facts.
-
-    Most are equal to those before, which is faster to see than what they are in bytes.
-    """
     encode = msgspec.msgpack.Encoder().encode
-    known: dict[bytes, int] = {}
+    found: dict[bytes, Kind] = {}
     before: tuple[object, ...] | None = None
-    number = 0
-    for each in facts:
-        if each != before:
-            number = known.setdefault(encode(each), len(known))
-            before = each
-        yield number
+    places: list[int] = []
+    for place, (rank, process, node) in enumerate(job.placed):
+        facts = (*_of_node(node), *_of_process(process), *_of_rank(rank))
+        if facts != before:  # most are equal to those before, which is faster to see than what they are in bytes
+            places = found.setdefault(encode(facts), Kind(rank, [])).places
+            before = facts
+        places.append(place)
+    return tuple(found.values())
 
 
 def _of_rank(rank: RankFacts) -> tuple[object, ...]:
