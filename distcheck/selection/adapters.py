@@ -38,7 +38,6 @@ def chosen(nic: Nic, value: str | None) -> bool:
     return any(allows(value, nic.name, port) for port in nic.ports or (None,))
 
 
-@lru_cache(4096)
 @lru_cache(1 << 12)
 def allows(value: str | None, name: str, port: int | None) -> bool:
     """Return whether this NCCL_IB_HCA allows a port of an adapter; port None stands for any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -105,11 +106,17 @@ def views(job: Job) -> tuple[View, ...]:
 
 def ports(node: NodeFacts, adapters: Infiniband, lists: Iterable[str] = ("",)) -> Iterator[FabricPort]:
     """Yield the ports of a node's adapters that one of these values of NCCL_IB_HCA allows."""
+    values = tuple(lists)
     for hca in adapters.hcas:
         for port in hca.ports:
-            if any(allows(value, hca.name, port.number) for value in lists):
-                own = port.link_layer in OWN_LINKS
-                yield FabricPort(node, hca, port, f"{hca.name}:{port.number}", port.state == "ACTIVE", own)
+            if name := _allowed(values, hca.name, port.number):
+                yield FabricPort(node, hca, port, name, port.state == "ACTIVE", port.link_layer in OWN_LINKS)
+
+
+@lru_cache(1 << 12)
+def _allowed(values: tuple[str, ...], name: str, number: int) -> str:
+    """Return a port's name as NCCL_IB_HCA writes it, '' if none of these values allows it."""
+    return f"{name}:{number}" if any(allows(value, name, number) for value in values) else ""
 
 
 def not_read(job: Job) -> Iterator[NotChecked]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -140,7 +140,10 @@ def ib_rate_degraded(job: Job) -> Iterator[Outcome]:
     def note(line: FabricPort, expected: str) -> None:
         slow.setdefault(f"{line.node.key} {line.name}", (line, expected))
 
-    for name, lines in by_name(job).items():
+    rates: defaultdict[str, set[float | None]] = defaultdict(set)
+    for line in (line for view in views(job) for line in view.lines if line.active):
+        rates[line.name].add(line.port.rate_Gbps)
+    for name, lines in by_name(job).items() if any(len(those) > 1 for those in rates.values()) else ():
         for group in _of_boards([line for line in lines if line.active]):
             for line, usual in _slower(group):
                 note(line, f"{name} has {usual:g} Gb/s on the other nodes")

@@ -179,6 +179,9 @@ def _architectures(job: Job, rank: RankFacts) -> tuple[str, ...]:
 def _device(rank: RankFacts) -> CudaDevice | None:
     """Return the device that a rank takes, the first visible one if that is not known."""
     devices = rank.cuda.devices if isinstance(rank.cuda, CudaView) and not rank.cuda.error else ()
+    place = rank.placement.local_rank or 0
+    if place < len(devices) and devices[place].uuid == rank.gpu:
+        return devices[place]  # as of most ranks
     for device in devices:
         if device.uuid == rank.gpu:
             return device

@@ -16,7 +16,7 @@ from distcheck.rules.wording import grouped, once
 from distcheck.selection.placement import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Sequence
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
@@ -52,21 +52,25 @@ def kinds(job: Job) -> tuple[Kind, ...]:
     encode = msgspec.msgpack.Encoder().encode
     found: dict[bytes, Kind] = {}
     before: tuple[object, ...] | None = None
+    numbers: Collection[str] = ()
     places: list[int] = []
     for place, (rank, process, node) in enumerate(job.placed):
-        facts = (*_of_node(node), *_of_process(process), *_of_rank(rank))
+        facts = (*_of_node(node), *_of_process(process), *_of_rank(rank, numbers))
         if facts != before:  # most are equal to those before, which is faster to see than what they are in bytes
+            numbers = _NUMBERS.intersection(rank.environment)
+            before = facts = (*_of_node(node), *_of_process(process), *_of_rank(rank, numbers))
             places = found.setdefault(encode(facts), Kind(rank, [])).places
-            before = facts
         places.append(place)
     return tuple(found.values())
 
 
-def _of_rank(rank: RankFacts) -> tuple[object, ...]:
+def _of_rank(rank: RankFacts, numbers: Collection[str]) -> tuple[object, ...]:
+    """Return what must be alike of a rank, with 0 for those of these variables that are numbers."""
     where, log = rank.placement, rank.run.nccl if rank.run else None
     variables = rank.environment.copy()
-    for name in _NUMBERS.intersection(variables):
-        if variables[name].isdecimal() and len(variables[name]) <= _LONGEST:
+    for name in numbers:
+        value = variables.get(name, "")
+        if value.isdecimal() and len(value) <= _LONGEST:
             variables[name] = "0"
     return (
         variables, where.rank is None, where.local_rank is None, where.node_rank is None, where.world_size,
