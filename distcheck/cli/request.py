@@ -87,6 +87,7 @@ def request_of(
         python=options.python,
         setup=_without_secrets(options.setup),
         launcher_args=_without_secrets(options.launcher_args),
+        env=options.env,
     )
     return Request(
         asked=asked,

@@ -97,6 +97,8 @@ class Asked(Facts, frozen=True):
     """--setup, likewise; secrets redacted."""
     launcher_args: str = ""
     """--launcher-args, likewise; secrets redacted."""
+    env: str = ""
+    """--env, likewise: patterns of names, no values."""
 
     @property
     def measures(self) -> bool:

@@ -349,8 +349,10 @@ def test_matching_variables_are_passed_on(patterns, names):
 
 
 def test_what_starts_the_probes_is_kept_for_the_commands_of_fixes_without_its_secrets():
-    options = Options(hosts="a", python="/opt/bin/python", setup="export HF_TOKEN=x; cd /job", launcher_args="-x A")
+    options = Options(
+        hosts="a", python="/opt/bin/python", setup="export HF_TOKEN=x; cd /job", launcher_args="-x A", env="B*"
+    )
     asked = request_of("env", ("environment",), options, {}).asked
     assert (asked.python, asked.setup) == ("/opt/bin/python", "export HF_TOKEN=(redacted); cd /job")
-    assert asked.launcher_args == "-x A"
+    assert (asked.launcher_args, asked.env) == ("-x A", "B*")
     assert request_of("env", ("environment",), Options(hosts="a"), {}).asked.python == ""

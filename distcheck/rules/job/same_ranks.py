@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from shlex import quote
 
 import msgspec
@@ -29,14 +30,22 @@ def _completed(job: Job, command: str) -> str:
     if start is None:
         return command
     rest = command[start.end() :]
-    return start[0] + "".join(option for name, option in _options(job).items() if f" {name} " not in rest) + rest
+    given = {word for word in rest.split() if word.startswith("--")}
+    if "--hostfile" in given:
+        given |= {"--hosts", "--nproc"}
+    mesh = job.asked.mesh
+    # The sizes alone would be read in torch's order.
+    order = f" --mesh-order {quote(mesh.order)}" if mesh and mesh.order and "--mesh" in given else ""
+    options = _options(job) | {"--mesh-order": order}
+    return start[0] + "".join(option for name, option in options.items() if name not in given) + rest
 
 
 @once
 def _options(job: Job) -> dict[str, str]:
-    """Return the options that choose nodes and ranks, and those that start the probes there, each with its value."""
+    """Return the options for the nodes and ranks, the probes that start there, and the backend, each with its value."""
     hosts, nproc = _nodes_and_ranks(job)
-    return {"--hosts": hosts, "--nproc": nproc, **_starting(job)}
+    backend = "" if job.asked.backend == "auto" else f" --backend {job.asked.backend}"
+    return {"--hosts": hosts, "--nproc": nproc, **_starting(job), "--backend": backend}
 
 
 def _starting(job: Job) -> dict[str, str]:
@@ -45,7 +54,7 @@ def _starting(job: Job) -> dict[str, str]:
     if launched is None:
         return {}
     given = {"--launcher-args": "" if launched.engine == "ssh" else asked.launcher_args}
-    given |= {"--setup": asked.setup, "--python": asked.python}
+    given |= {"--env": asked.env, "--setup": asked.setup, "--python": asked.python}
     shown = {name: value for name, value in given.items() if value.isprintable() and 0 < len(value) <= _LONGEST}
     return {name: f" {name} {quote(value)}" for name, value in shown.items()}
 
@@ -59,9 +68,10 @@ def _nodes_and_ranks(job: Job) -> tuple[str, str]:
     if launched.engine == "slurm" and len(job.processes) > len(job.nodes):
         return "", ""  # srun starts a task for each rank
     names = [node.name for node in launched.nodes]
+    numbers = set(_ranks_by_node(job).values())
     allocated = job.ranks[0].environment.get("SLURM_JOB_NODELIST", "") if job.ranks else ""
-    whole = launched.engine == "slurm" and len(expand(allocated)) <= len(names)
-    return "" if whole else on_hosts(job, names), _nproc({len(node.ranks) for node in launched.nodes})
+    whole = launched.engine == "slurm" and len(numbers) == 1 and len(expand(allocated)) <= len(names)
+    return "" if whole else on_hosts(job, names), _nproc(numbers)
 
 
 def _nproc(numbers: set[int]) -> str:
@@ -69,7 +79,22 @@ def _nproc(numbers: set[int]) -> str:
     return f" --nproc {number}" if number else ""
 
 
+@once
+def _ranks_by_node(job: Job) -> dict[str, int]:
+    return {node.name: len(node.ranks) for node in job.launched.nodes} if job.launched else {}
+
+
 def on_hosts(job: Job, names: Sequence[str]) -> str:
-    """Return the options that start ranks on these nodes with the launcher of this run."""
+    """Return the options that start ranks on these nodes with the launcher of this run.
+
+    Where the run's nodes have unequal numbers of ranks, only a hostfile can give each node its own.
+    """
     engine = job.launched.engine if job.launched else "ssh"
-    return ("" if engine == "ssh" else f" --launcher {engine}") + f" --hosts {quote(folded(names))}"
+    launcher = "" if engine == "ssh" else f" --launcher {engine}"
+    ranks = _ranks_by_node(job)
+    if len(set(ranks.values())) > 1 and all(ranks.get(name) for name in names):
+        alike = [(number, list(several)) for number, several in groupby(names, key=lambda name: ranks[name])]
+        lines = " ".join(quote(f"{folded(several)} slots={number}") for number, several in alike)
+        if len(lines) <= _LONGEST:
+            return f"{launcher} --hostfile <(printf '%s\\n' {lines})"
+    return f"{launcher} --hosts {quote(folded(names))}"

@@ -32,13 +32,18 @@ _MOST_NODES = 64
 
 def mesh_lines(job: Job, mesh: Mesh) -> tuple[str, ...]:
     """Return how to give a mesh to the script and to distcheck."""
-    option = f"--mesh {mesh}" + (f" --mesh-order {mesh.order}" if mesh.order else "")
+    option = _option(mesh)
     if mesh.order or mesh.ranks != job.world_size:
         return (f"# {option}",)
     sizes = ", ".join(map(str, mesh.sizes.values())) + ("," if len(mesh.sizes) == 1 else "")
     names = ", ".join(f'"{name}"' for name in mesh.sizes) + ("," if len(mesh.sizes) == 1 else "")
     device = "cuda" if job.made_for == "nccl" else "cpu"
     return (f'init_device_mesh("{device}", ({sizes}), mesh_dim_names=({names}))  # {option}',)
+
+
+def _option(mesh: Mesh) -> str:
+    order = f" --mesh-order {shlex.quote(mesh.order)}" if mesh.order else ""
+    return f"--mesh {shlex.quote(str(mesh))}{order}"
 
 
 def consecutive(job: Job, where: Islands, order: Sequence[int]) -> Fix:
@@ -79,8 +84,8 @@ def _packing(launcher: str, each: int) -> tuple[str, ...]:
 
 def _ordering(job: Job, launcher: str, nodes: list[str], each: int) -> tuple[str, ...]:
     hosts = shlex.quote(folded(nodes))
-    if launcher == "slurm":
-        command = f"distcheck {job.asked.command} --mesh {shlex.quote(str(job.asked.mesh))}"
+    if launcher == "slurm" and job.asked.mesh:
+        command = f"distcheck {job.asked.command} {_option(job.asked.mesh)}"
         each_node = f"for i in $(seq {each}); do echo $node; done"
         return (
             f"for node in $(scontrol show hostnames {hosts}); do {each_node}; done > ranks.txt",

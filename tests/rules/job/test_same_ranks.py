@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
+from distcheck.cli.hosts import read_hostfile
 from distcheck.facts.job import Launched, LaunchedNode
 from distcheck.rules.finding import Fix
-from distcheck.rules.job.same_ranks import on_same_ranks
+from distcheck.rules.job.same_ranks import on_hosts, on_same_ranks
+from distcheck.selection.meshes import parse
 
 HOSTS = ("node1", "node2", "node3")
 
@@ -72,16 +76,60 @@ def test_each_task_of_another_launcher_starts_as_many_ranks_again(command):
     assert command("distcheck gate -v", **two) == "distcheck gate --nproc 4 -v", "as under srun distcheck --nproc 4"
 
 
-def test_nodes_with_unequal_numbers_of_ranks_are_named_without_a_number(command):
-    assert command("distcheck gate -v", launched("ssh", (0, 1), (2,))) == "distcheck gate --hosts 'node[1-2]' -v"
+UNEQUAL = "--hostfile <(printf '%s\\n' 'node[1-2] slots=2' 'node3 slots=1')"
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [("ssh", f" {UNEQUAL}"), ("mpi", f" --launcher mpi {UNEQUAL}"), ("slurm", f" --launcher slurm {UNEQUAL}")],
+)
+def test_nodes_with_unequal_numbers_of_ranks_get_theirs_from_a_hostfile(command, engine, options):
+    said = command("distcheck gate -v", launched(engine, (0, 1), (2, 3), (4,)))
+    assert said == f"distcheck gate{options} -v"
+
+
+def test_some_of_the_nodes_with_unequal_numbers_of_ranks_keep_theirs(job_of, change):
+    job = change.job(job_of(1, 4, "distcheck"), launched=launched("ssh", (0, 1), (2, 3), (4,)))
+    fix = Fix("Test them.", (f"distcheck isolate{on_hosts(job, ('node2', 'node3'))}",))
+    assert on_same_ranks(job, fix).commands == (
+        "distcheck isolate --hostfile <(printf '%s\\n' 'node2 slots=2' 'node3 slots=1')",
+    )
+
+
+def test_the_hostfile_of_a_fix_has_the_nodes_and_ranks_of_the_run(command, tmp_path):
+    said = command("distcheck net", launched("ssh", (0, 1), (2, 3), (4,)))
+    lines = shlex.split(said)[5:]
+    file = tmp_path / "hosts"
+    file.write_text("\n".join(line.rstrip(")") for line in lines))
+    assert read_hostfile(file) == (HOSTS, {"node1": 2, "node2": 2, "node3": 1})
+
+
+def test_thousands_of_nodes_with_unequal_numbers_of_ranks_are_named_without_a_number(command):
+    many = [LaunchedNode(name=f"n{i}", ranks=tuple(range(i % 2 + 1)), outcome="reported") for i in range(2000)]
+    assert command("distcheck net", Launched("ssh", (), tuple(many))) == "distcheck net --hosts 'n[0-1999]'"
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_the_backend_of_the_run_is_that_of_the_command(command, backend):
+    assert command("distcheck net -v", backend=backend) == f"distcheck net --nproc 4 --backend {backend} -v"
+    assert command("distcheck gate --backend mpi", backend=backend) == "distcheck gate --nproc 4 --backend mpi"
+
+
+def test_a_mesh_in_a_command_has_the_order_of_the_run(command):
+    mesh = parse("tp=2,pp=2", "tp-dp-pp")
+    said = command(f"distcheck gate --mesh {mesh}", mesh=mesh)
+    assert said == "distcheck gate --nproc 4 --mesh-order tp-dp-pp --mesh pp=2,dp=-1,tp=2"
+    assert command("distcheck gate", mesh=mesh) == "distcheck gate --nproc 4", "no order without sizes"
+    assert command("distcheck gate --mesh tp=2", mesh=parse("tp=2,pp=2")).endswith("--nproc 4 --mesh tp=2")
 
 
 STARTING = {
     "python": "/opt/env/bin/python",
     "setup": "source /opt/env.sh && cd ~",
     "launcher_args": "--mca btl tcp,self",
+    "env": "NCCL_*,UCX_TLS",
 }
-ENVIRONMENT = " --setup 'source /opt/env.sh && cd ~' --python /opt/env/bin/python"
+ENVIRONMENT = " --env 'NCCL_*,UCX_TLS' --setup 'source /opt/env.sh && cd ~' --python /opt/env/bin/python"
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,8 @@ def test_nodes_of_two_domains_in_turn_need_another_order_of_nodes(racks, said):
     assert expand("node[1,3],node[2,4]") == ("node1", "node3", "node2", "node4")
     by_domain = reordered(job, [*range(4), *range(8, 12), *range(4, 8), *range(12, 16)])
     assert said(by_domain, "dp=2,ep=8") == ()
+    (finding,) = said(job, "ep=8", "ep-dp")
+    assert finding.fix.commands[-1].endswith(" distcheck env --mesh dp=-1,ep=8 --mesh-order ep-dp")
 
 
 def test_ranks_in_turn_are_no_fault_for_a_mesh_made_for_them(hgx, said):
