@@ -185,7 +185,7 @@ def read_hostfile(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
     Raises:
         UsageError: the file cannot be read, or names no host.
     """
-    from distcheck.facts.saved import read
+    from distcheck.facts.files import read
 
     try:
         raw = read(path, _LONGEST_HOSTFILE_BYTES)

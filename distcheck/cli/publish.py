@@ -33,7 +33,7 @@ def check_writable(options: Reporting, inputs: Iterable[Path] = ()) -> None:
     Raises:
         UsageError: it cannot, or it does.
     """
-    from distcheck.facts import saved
+    from distcheck.facts.files import check_writable as check
 
     taken = dict.fromkeys(map(os.path.realpath, inputs), "an input")
     for name in ("output", "save", "exclude_file", "reason_file"):
@@ -41,7 +41,7 @@ def check_writable(options: Reporting, inputs: Iterable[Path] = ()) -> None:
         if path is None:
             continue
         option = f"--{name.replace('_', '-')}"
-        saved.check_writable(path, option)
+        check(path, option)
         if path.is_file() or not path.exists():  # a device or a folder takes several
             other = taken.setdefault(os.path.realpath(path), option)
             if other != option:
@@ -61,25 +61,26 @@ def publish(
 
     A failed write is reported and the others continue; the exit code is 70 then.
     """
-    from distcheck.facts import saved
+    from distcheck.facts.files import write
+    from distcheck.facts.saved import save
     from distcheck.report import render, termination_log
     from distcheck.rules.finding import excluded_nodes
 
     failed = False
 
-    def attempt(write: Any) -> None:
+    def attempt(output: Any) -> None:
         nonlocal failed
         try:
-            write()
+            output()
         except WriteError as error:
             complain(str(error))
             failed = True
 
-    if isinstance(options, Checking) and (save := options.save) is not None:
-        attempt(lambda: saved.save(job, save))
+    if isinstance(options, Checking) and (path := options.save) is not None:
+        attempt(lambda: save(job, path))
     if isinstance(options, Checking) and (exclude := options.exclude_file) is not None:
         nodes = excluded_nodes(diagnosis.findings)
-        attempt(lambda: saved.write(exclude, "".join(f"{node}\n" for node in nodes)))
+        attempt(lambda: write(exclude, "".join(f"{node}\n" for node in nodes)))
     if code != 0 or not to_stderr:  # on a pass, the termination log belongs to COMMAND
         termination_log.write(job, diagnosis)
     stream = sys.stderr if to_stderr else sys.stdout
@@ -87,7 +88,7 @@ def publish(
     if options.output is not None:
         output = options.output
         before = failed
-        attempt(lambda: saved.write(output, text))
+        attempt(lambda: write(output, text))
         if failed == before:
             return BROKEN if failed else code
     attempt(lambda: print_to(stream, text, document=options.format != "text"))

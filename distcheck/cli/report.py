@@ -78,7 +78,7 @@ def _show_history(folder: Path, options: ReportOptions, files: list[Path] | None
     """Write the report of a history."""
     import asyncio
 
-    from distcheck.facts import saved
+    from distcheck.facts.files import write
     from distcheck.probe.history import totals
     from distcheck.report import history
 
@@ -94,7 +94,7 @@ def _show_history(folder: Path, options: ReportOptions, files: list[Path] | None
     if options.output is None:
         print_to(sys.stdout, text, document=options.format != "text")
     else:
-        saved.write(options.output, text)
+        write(options.output, text)
 
 
 def _schema() -> str:

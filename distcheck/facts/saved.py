@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
-import select
-import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from distcheck.facts.errors import UsageError, WriteError
+from distcheck.facts.errors import UsageError
+from distcheck.facts.files import LONGEST_NAME, read, write
 from distcheck.facts.job import Job
 from distcheck.facts.merge import combine
 from distcheck.facts.node import NodeFacts
@@ -22,94 +19,8 @@ from distcheck.facts.same_launch import are_apart, runs, started_as_one
 
 SCHEMA = 1
 _LARGEST_BYTES = 1 << 30
-_CHUNK_BYTES = 1 << 24
-_PIPE_SECONDS = 10
-_LONGEST_NAME = 32
 _MOST_LAUNCHES = 4
 """Named in an error."""
-
-
-def write(path: Path, text: str) -> None:
-    """Write a text file in UTF-8 atomically, by a temporary file; write directly to devices.
-
-    Raises:
-        WriteError: it could not be written; the message says why.
-    """
-    try:
-        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            path.write_text(text, "utf-8", "backslashreplace")
-            return
-        temporary = path.with_name(f".{path.name[:_LONGEST_NAME]}.{os.urandom(4).hex()}")
-        try:
-            with temporary.open("x", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    except OSError as error:
-        raise WriteError(f"{path} could not be written: {error.strerror or error}; choose another file") from error
-
-
-def read(path: Path, most_bytes: int) -> bytes:
-    """Return what a file, a device or a pipe holds, of something larger the beginning: more than `most_bytes`.
-
-    Raises:
-        OSError: it cannot be read, or is a pipe into which nothing is written for 10 s.
-    """
-    raw = bytearray()
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe waits for its writer
-    try:
-        os.set_blocking(descriptor, True)
-        poller = select.poll()
-        poller.register(descriptor, select.POLLIN)
-        while len(raw) <= most_bytes:
-            if not poller.poll(_PIPE_SECONDS * 1000):
-                raise TimeoutError(errno.ETIMEDOUT, f"nothing came from it for {_PIPE_SECONDS} s")
-            more = os.read(descriptor, _CHUNK_BYTES)
-            if not more:
-                break
-            raw += more
-    finally:
-        os.close(descriptor)
-    return bytes(raw)
-
-
-def check_writable(path: Path, option: str) -> None:
-    """Check, before anything is measured, that a file can be written.
-
-    Raises:
-        UsageError: its folder does not exist or is not writable, or it is a folder itself and must not be.
-    """
-    try:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            path.stat()  # since Python 3.14, is_dir() and exists() raise no error
-        problem = _why_not_writable(path, option)
-    except OSError as error:  # a folder on the way to it may not be entered, or a name is too long
-        too_long = error.errno == errno.ENAMETOOLONG
-        remedy = "choose a shorter name" if too_long else "choose another or change the permissions of its folders"
-        problem = f"{error.strerror or error}; {remedy}"
-    if problem:
-        raise UsageError(f"{option} {path}: {problem}")
-
-
-def _why_not_writable(path: Path, option: str) -> str:
-    """Return why a file cannot be written, and the remedy; empty if it can."""
-    if path.is_dir() and option != "--save":
-        return f"this is a folder; name a file in it, for example {path / 'FILE'}"
-    if path.exists() and not path.is_dir():
-        writable = os.access(path, os.W_OK)
-        return "" if writable else "the file is not writable; choose another or change its permissions"
-    folder = path if path.is_dir() else path.parent
-    if not folder.is_dir():
-        there = next(part for part in (folder, *folder.parents) if part.exists())
-        if not there.is_dir():
-            return f"{there} is a file and not a folder; choose another folder"
-        return f"the folder {folder} does not exist; create it with: mkdir -p {folder}"
-    return "" if os.access(folder, os.W_OK | os.X_OK) else f"the folder {folder} is not writable; choose another"
 
 
 def save(job: Job, path: Path) -> Path:
@@ -124,7 +35,7 @@ def save(job: Job, path: Path) -> Path:
 
 def _plain(name: str) -> str:
     """Return a name that is safe in a file name, because another process may have chosen it."""
-    return "".join(c if c.isascii() and c.isalnum() else "_" for c in name[:_LONGEST_NAME])
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in name[:LONGEST_NAME])
 
 
 def load(path: Path) -> Job:

@@ -26,8 +26,9 @@ def write(job: Job, diagnosis: Diagnosis, environ: Mapping[str, str] = os.enviro
     path = log_of(environ)
     if path is not None:
         with suppress(OSError):
-            # The kubelet created and mounts the file: write in place, and never follow a link.
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            # The kubelet created and mounts the file: write in place, never follow a link, and wait for no reader.
+            how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            fd = os.open(path, how, 0o644)
             with os.fdopen(fd, "wb") as log:
                 log.write(message(job, diagnosis))
 

@@ -21,6 +21,7 @@ import msgspec
 from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import WriteError
+from distcheck.facts.files import write
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.history import History
 from distcheck.facts.host import HostFacts
@@ -30,7 +31,6 @@ from distcheck.facts.node import NodeState
 from distcheck.facts.pci import Pci
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import RankFacts
-from distcheck.facts.saved import write
 from distcheck.facts.storage import Storage
 from distcheck.probe import gpu, host, infiniband, pci
 from distcheck.probe.fork import forking

@@ -11,7 +11,7 @@ import pytest
 from distcheck.cli.flight.answer import flight_explained
 from distcheck.cli.joblog import reading
 from distcheck.cli.joblog.answer import explained
-from distcheck.facts import saved
+from distcheck.facts import files
 from distcheck.facts.errors import UsageError
 
 NO_GPU = b"RuntimeError: No CUDA GPUs are available\n"
@@ -20,7 +20,7 @@ NO_GPU = b"RuntimeError: No CUDA GPUs are available\n"
 @pytest.fixture
 def pipe(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "_WRITER_SECONDS", 0.1)
-    monkeypatch.setattr(saved, "_PIPE_SECONDS", 0.1)
+    monkeypatch.setattr(files, "_PIPE_SECONDS", 0.1)
     os.mkfifo(tmp_path / "trace_rank_0")
     return tmp_path / "trace_rank_0"
 

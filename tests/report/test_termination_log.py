@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 import pytest
 
 from distcheck.cli import publish
@@ -69,6 +72,16 @@ def test_outside_a_pod_there_is_no_termination_log(tmp_path, monkeypatch):
 
 def test_an_unwritable_log_is_ignored():
     termination_log.write(JOB, diagnosis(BAD), {"DISTCHECK_TERMINATION_LOG": "/nowhere/log"})
+
+
+def test_a_log_that_is_a_pipe_without_a_reader_is_not_waited_for(tmp_path):
+    log = tmp_path / "log"
+    os.mkfifo(log)
+    late = threading.Timer(5, os.open, (log, os.O_RDWR))  # a wait without end ends here
+    late.start()
+    termination_log.write(JOB, diagnosis(BAD), {"DISTCHECK_TERMINATION_LOG": str(log)})
+    assert late.is_alive()
+    late.cancel()
 
 
 @pytest.mark.parametrize(

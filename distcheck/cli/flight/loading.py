@@ -21,8 +21,8 @@ import msgspec
 
 from distcheck.cli.flight.unpickling import unpickled
 from distcheck.cli.joblog.redaction import shown
-from distcheck.facts import saved
 from distcheck.facts.errors import UsageError
+from distcheck.facts.files import read as contents_of
 from distcheck.rules.wording import brief
 
 DEFAULT = "default_pg"
@@ -198,7 +198,7 @@ def _parsed(path: Path) -> _Raw:
         OSError: it cannot be read.
         ValueError: it is no dump, of another version, truncated, or has values of a wrong type.
     """
-    raw = saved.read(path, _LARGEST_BYTES)
+    raw = contents_of(path, _LARGEST_BYTES)
     if len(raw) > _LARGEST_BYTES:
         raise ValueError("larger than 1 GiB")
     if not raw:
