@@ -33,6 +33,16 @@ def processes() -> str:
     )
 
 
+def unstarted(error: OSError) -> str:
+    """Return why a process could not be started: the limit that is reached, with what raises it, else the error."""
+    return limit_behind(error) or f"no process could be started: {error.strerror or error}"
+
+
+def limit_behind(error: OSError) -> str:
+    """Return which limit kept a process from being started, and how to raise it; '' for another error."""
+    return processes() if error.errno == errno.EAGAIN else exhausted(error)
+
+
 def _limit(name: str, things: str, command: str, value: str) -> str:
     """Return a limit, the command that raises it, and the hard limit if it must be raised first."""
     try:

@@ -7,7 +7,6 @@ does not end it.
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from distcheck.facts.base import Missing, legible
-from distcheck.facts.errors import exhausted, processes
+from distcheck.facts.errors import limit_behind
 from distcheck.probe.ending import end_group
 from distcheck.probe.fork import Fork, may_fork
 from distcheck.probe.memory_file import memory_file
@@ -112,8 +111,7 @@ async def ask(
 
 def not_started(question: Question, error: OSError) -> str:
     """Return why there is no child: there are too many processes or files, or there is no memory."""
-    limit = processes() if error.errno == errno.EAGAIN else exhausted(error)
-    return f"could not start the process that queries {question.subject}: {limit or error}"
+    return f"could not start the process that queries {question.subject}: {limit_behind(error) or error}"
 
 
 def start(

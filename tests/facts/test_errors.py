@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from distcheck.facts.errors import exhausted, processes
+from distcheck.facts.errors import exhausted, processes, unstarted
 
 FILES, THREADS = OSError(24, "Too many open files"), RuntimeError("can't start new thread")
 
@@ -36,6 +36,13 @@ def test_a_container_may_limit_processes_where_the_user_is_not_limited(limits):
     limits(resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     assert "(ulimit -u) is unlimited" in processes()
     assert "docker run --pids-limit=-1" in processes()
+
+
+def test_a_process_that_could_not_be_started_names_the_limit_or_the_error(limits):
+    limits(6, 4096)
+    assert unstarted(BlockingIOError(11, "Resource temporarily unavailable")) == processes()
+    assert unstarted(FILES) == exhausted(FILES)
+    assert unstarted(OSError(12, "Cannot allocate memory")) == "no process could be started: Cannot allocate memory"
 
 
 def test_without_the_limit_itself_the_command_remains(monkeypatch):

@@ -28,7 +28,7 @@ class Born(msgspec.Struct, frozen=True, tag_field="said"):
 
 
 class Imported(msgspec.Struct, frozen=True, tag_field="said"):
-    """torch is imported, or the import failed with `error`."""
+    """torch is imported, or `error` says why it is not, or why the ranks could not be forked."""
 
     seconds: float
     error: str = ""

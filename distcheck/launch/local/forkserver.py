@@ -20,7 +20,9 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
+from distcheck.facts.errors import unstarted
 from distcheck.launch.local.channel import Born, Exited, Imported, RankEnd, Spec
 from distcheck.probe import environment
 from distcheck.selection.placement import rank_environment
@@ -42,17 +44,21 @@ def main() -> None:
     if sys.argv[3:] != ["torch"]:
         _introduce_all(control)
         return
-    introducer = _child(partial(_introduce_all, control))  # the import may kill this process, but not that one
+    try:
+        introducer = _child(partial(_introduce_all, control))  # the import may kill this process, but not that one
+    except OSError as reason:
+        control.hear_spec()  # it comes twice
+        _give_up(control, control.hear_spec(), reason)
     start = time.monotonic()
     gc.disable()  # the import makes objects that stay, and would look at all of them again and again
     error = ""
     try:
         from distcheck.collectives import worker  # noqa: F401 imported before the fork, for all ranks
     except BaseException as reason:  # noqa: BLE001 an import may raise anything, even SystemExit
-        error = f"{type(reason).__name__}: {reason}"
+        error = f"torch cannot be imported: {type(reason).__name__}: {reason}"
     seconds = time.monotonic() - start
     if os.waitpid(introducer, 0)[1] != 0:
-        sys.exit("the ranks could not be forked")
+        sys.exit(1)  # it has said why
     known = control.hear_spec()
     if known is not None and known[0].training and not error:
         start = time.monotonic()
@@ -75,12 +81,17 @@ def _introduce_all(control: RankEnd) -> None:
     try:
         for pid in _fork_all(*known, control, _introduce):
             os.waitpid(pid, 0)
-    except OSError as error:  # too many processes, or no memory
-        sys.stderr.write(f"{error}\n")
-        for channel in known[1]:
-            with contextlib.suppress(OSError), socket.socket(fileno=channel) as end:
-                end.shutdown(socket.SHUT_RDWR)  # the Spec that is under way keeps the channel open
-        raise
+    except OSError as error:
+        _give_up(control, known, error)
+
+
+def _give_up(control: RankEnd, known: tuple[Spec, tuple[int, ...]] | None, error: OSError) -> NoReturn:
+    """Report that a process could not be forked, because there are too many or no memory is left, and end."""
+    control.tell(Imported(0.0, unstarted(error)))
+    for channel in known[1] if known else ():
+        with contextlib.suppress(OSError), socket.socket(fileno=channel) as end:
+            end.shutdown(socket.SHUT_RDWR)  # the Spec that is under way keeps the channel open
+    sys.exit(1)
 
 
 def _hold_rounds(spec: Spec, channels: tuple[int, ...], control: RankEnd) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from distcheck.collectives.plan import FirstBurst, Step, StoreOpen, Task, Timing
+from distcheck.facts.errors import unstarted
 from distcheck.facts.placement import Placement
 from distcheck.facts.quantities import duration
 from distcheck.launch.local import channel, deaths, program, results, shm_cleanup, stacks
@@ -82,6 +83,7 @@ class LocalRanks:
             if self._control is not None:
                 self._control.close()
                 self._control = None
+            self.imported.set_result(Imported(0.0, unstarted(error)))
             self._ended_as(f"could not be started: {error}")
             for rank in self.ranks:
                 rank.born.set_result(None)
@@ -154,7 +156,7 @@ class LocalRanks:
         await asyncio.wait(waiting, timeout=seconds, return_when="FIRST_COMPLETED")
         ended.cancel()
         if self.imported.done():
-            return self.imported.result().error and f"torch cannot be imported: {self.imported.result().error}"
+            return self.imported.result().error
         if aborted.is_set():
             return "the run was ended while torch was being imported"
         # A rank that has started shows that the fork server handles signals by now.
@@ -274,7 +276,8 @@ class LocalRanks:
         """Record how the fork server ended; ranks that still ran ended with it."""
         if not self.imported.done():
             tail = self.log_tail()
-            self.imported.set_result(Imported(0.0, f"the fork server {how}{tail and f': {tail}'}"))
+            error = f"torch cannot be imported: the fork server {how}{tail and f': {tail}'}"
+            self.imported.set_result(Imported(0.0, error))
         for rank in self.ranks:
             if not rank.over:
                 rank.orphaned = f"ended with the process that forked it, which {how}"

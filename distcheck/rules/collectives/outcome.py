@@ -145,8 +145,8 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
     does not exist), the others report only that it is gone. So the first error in time matters more than the loudest.
 
     Found by running the collectives. Ranks whose error says only that another rank does not answer are left out when
-    another rank shows its own cause. Ranks that could not start because torch cannot be imported are also reported
-    here. Every requested figure that is missing is listed as not checked.
+    another rank shows its own cause. Ranks that could not start, because torch cannot be imported or a limit of
+    processes is reached, are also reported here. Every requested figure that is missing is listed as not checked.
 
     Fix: follow the error text; ``distcheck explain --log FILE`` names the rules that match an error, and
     ``NCCL_DEBUG=INFO`` makes NCCL log what it tried.
@@ -158,7 +158,9 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{who(job, ranks)} could not start{f': {brief(detail, 120)}' if detail else ''}",
-            Fix("Make the same torch importable on every node.", ("python -c 'import torch'",)),
+            Fix("Make the same torch importable on every node.", ("python -c 'import torch'",))
+            if "torch" in detail
+            else Fix("Raise the limit, or end what uses it up.", ("ulimit -u; cat /sys/fs/cgroup/pids.max", "free -g")),
             scope="node",
             confirmed=False,
             evidence={"error": detail},

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from distcheck.collectives.plan import Plan, Task
+from distcheck.facts.errors import processes
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.launch.local.tasks import tasks_for
 from distcheck.probe import ending
@@ -229,9 +231,36 @@ def test_a_fork_server_that_cannot_be_started_is_reported(ranks, monkeypatch):
 
     async def body(running):
         assert await running.ranks.wait_born(5) == [None]
-        assert "could not be started" in await running.ranks.wait_imported(5, running.aborted)
+        error = await running.ranks.wait_imported(5, running.aborted)
+        assert error == "no process could be started: No such file or directory"
 
     ranks(1, body, torch=False)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("torch", [False, True])
+@pytest.mark.parametrize("at", [("subprocess", "Popen"), ("os", "fork")])
+def test_a_limit_of_processes_is_named_and_not_torch(ranks, tmp_path, monkeypatch, torch, at):
+    """The ranks themselves cannot be started, or the process that forks them cannot fork."""
+
+    def refused(*_, **__):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    if at == ("os", "fork"):
+        (tmp_path / "sitecustomize.py").write_text(
+            "import os\n\ndef fork():\n    raise BlockingIOError(11, '')\n\nos.fork = fork\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    else:
+        monkeypatch.setattr(subprocess, "Popen", refused)
+
+    async def body(running):
+        error = await running.ranks.wait_imported(20, running.aborted)
+        assert error == processes()
+        report = running.ranks.report(error=error)
+        assert {(r.outcome, r.detail) for r in report.runs.values()} == {("not started", processes())}
+
+    ranks(2, body, torch=torch)
 
 
 @pytest.mark.process

@@ -212,7 +212,15 @@ def test_ranks_that_could_not_start_are_the_cause_of_the_wait(ran, only):
     run |= alike((2, 3), {"outcome": "not started", "step": "started", "detail": no_torch})
     found, code = only(ran(run=run, collectives=measured(0)), "collective-failed")
     assert found.message == f"ranks 2-3 (node2) could not start: {no_torch}"
-    assert code == 20
+    assert (found.fix.commands, code) == (("python -c 'import torch'",), 20)
+
+
+def test_ranks_that_a_limit_of_processes_kept_from_starting_are_no_fault_of_torch(ran, only):
+    limit = "the limit of processes and threads (ulimit -u) is 1; raise it with: ulimit -u unlimited"
+    run = alike(range(4), {"outcome": "not started", "step": "started", "detail": limit})
+    found, _ = only(ran(run=run, collectives=measured(0)), "collective-failed")
+    assert found.message == f"ranks 0-3 (node1 and node2) could not start: {limit}"
+    assert "torch" not in f"{found.fix}"
 
 
 def test_ranks_that_could_not_start_because_of_another_rank_are_not_blamed(ran, only):
