@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Interface, NetworkFacts, PeerTrial, ReverseLookup, Use
+from distcheck.facts.quantities import duration
 from distcheck.probe import network
 from distcheck.rollcall import connection, identity
 from distcheck.rollcall.doors import PeerListener
@@ -131,7 +132,7 @@ async def hold(run: Session, server: Server) -> None:
     patience = min(4 * seconds + 3, run.remaining(_REPORT_RESERVE_SECONDS))
     since = time.monotonic()
     run.progress.begin(
-        f"peers: {len(doors)} processes test the ports between them, {patience:.0f} s at most",
+        f"peers: {len(doors)} processes test the ports between them, {duration(patience)} at most",
         lambda: waiting.followers("peers", "", [*here.values()], since, why="testing ports", until=since + patience),
     )
     done_at: dict[str, float] = {}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from shlex import quote
 from statistics import median_high
+from typing import NamedTuple
+
+import msgspec
 
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
@@ -19,7 +22,7 @@ from distcheck.rules.network.attempts import Ways, interface_name, nothing_arriv
 from distcheck.rules.network.ephemeral_ports import opened
 from distcheck.rules.network.explained_trials import explained_trials
 from distcheck.rules.network.losses import echoes, lossy
-from distcheck.rules.network.path_uses import path_uses
+from distcheck.rules.network.path_uses import PathUse, path_uses
 from distcheck.rules.network.trials import Way, stalled
 from distcheck.rules.wording import are, found, listed, nodes_of, numbers_of, once
 
@@ -31,17 +34,43 @@ Source: Mathis et al., The Macroscopic Behavior of the TCP Congestion Avoidance 
 """
 
 
+class _Closed(NamedTuple):
+    """The paths of one use on which an endpoint was not reached."""
+
+    use: PathUse
+    ways: Ways
+    shut: dict[Way, PeerTrial]
+    """The failed trial on each."""
+    one_way: set[Way]
+    """Those whose other direction works."""
+
+    def finding(self, failed: Collection[Way], fix: Fix) -> Finding:
+        """Return the finding about some of them."""
+        reasons = {way: reason(trial) for way, trial in self.shut.items() if way in failed}
+        finding = self.ways.finding(reasons, "reach", "on ephemeral ports", fix)
+        weight = self.use.worst
+        if weight == "info" and self.use.job.made_for == "nccl" and self.use.job.asked.backend == "auto":
+            weight = "warning"  # without a backend, init_process_group connects Gloo's mesh, too
+        return msgspec.structs.replace(finding, severity=weight, message=finding.message + self.use.note)
+
+
 @once
-def _unreached(job: Job) -> tuple[Ways, dict[Way, PeerTrial]]:
-    """Return the paths on which an endpoint was not reached, each with the failed trial."""
+def _closed(job: Job) -> list[_Closed]:
+    """Return the paths on which an endpoint was not reached, by use; a path only with the first of its uses."""
     if all(t.outcome == "met" for t in job.peers):
-        return Ways(job), {}
-    ways = Ways(job, explained_trials(job))
-    shut = {way: t for way, trials in ways.tried.items() for t in reversed(trials) if t.outcome != "met"}
+        return []
+    explained = explained_trials(job)
     out, into = {source for source, _ in lossy(job)}, {target for _, target in lossy(job)}
-    # On a lossy path a missing answer is one of the losses.
-    lost = {w for w, t in shut.items() if t.outcome == "timeout" and (w[0] in out or w[1] in into)}
-    return ways, {way: t for way, t in shut.items() if way not in lost}
+    found, reported = [], set[Way]()
+    for use in path_uses(job):
+        ways = Ways(use.job, explained)
+        shut = {way: t for way, trials in ways.tried.items() for t in reversed(trials) if t.outcome != "met"}
+        # On a lossy path a missing answer is one of the losses.
+        lost = {w for w, t in shut.items() if t.outcome == "timeout" and (w[0] in out or w[1] in into)}
+        shut = {way: t for way, t in shut.items() if way not in lost and way not in reported}
+        reported |= shut.keys()
+        found.append(_Closed(use, ways, shut, _one_way(ways, shut)))
+    return found
 
 
 def _one_way(ways: Ways, shut: Mapping[Way, PeerTrial]) -> set[Way]:
@@ -73,7 +102,8 @@ def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
 
     Found by listening on ephemeral ports on every node, at the addresses that NCCL and Gloo use, and connecting from
     the others. No answer means that packets are dropped. Refused or unreachable, although a process listens there,
-    means that a firewall rejects them.
+    means that a firewall rejects them. It is a warning on paths that only the rendezvous uses, which needs MASTER_PORT
+    alone, or Gloo in a job for GPUs; an info where no library of the job uses them.
 
     Fix: allow all TCP between the nodes of a job, or open the configured range of net.ipv4.ip_local_port_range. If you
     narrow the range, keep what the job needs: on each node, for each of its ranks, one port for every other rank and,
@@ -83,11 +113,9 @@ def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
     """
     if "peers" in job.asked.looks and not job.peers and len(job.processes) > 1 and job.met:
         yield NotChecked(reason="connections between peers were not tried")
-    ways, shut = _unreached(job)
-    one_way = _one_way(ways, shut)
-    cut_off = {w: reason(t) for w, t in shut.items() if w not in one_way}
-    if cut_off:
-        yield ways.finding(cut_off, "reach", "on ephemeral ports", opened(job))
+    for closed in _closed(job):
+        if cut_off := closed.shut.keys() - closed.one_way:
+            yield closed.finding(cut_off, opened(job))
 
 
 @rule("peers", scope="link")
@@ -97,19 +125,18 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
     The library picks the direction in which each pair of ranks connects, so whether the job hangs depends on chance.
     Typical causes are a one-sided firewall rule, reverse path filtering or address translation.
 
-    Found by trying each pair in both directions.
+    Found by trying each pair in both directions. On paths that the job's libraries do not use it is a warning or an
+    info, as with net-firewall-ephemeral.
 
     Fix: open the firewall of the unreachable node; with several networks, loosen reverse path filtering.
     """
-    ways, shut = _unreached(job)
-    apart = _one_way(ways, shut)
-    one_way = {w: reason(t) for w, t in shut.items() if w in apart}
-    if one_way:
-        fix = Fix(
-            "Allow TCP in both directions on ephemeral ports; with several networks, loosen reverse path filtering.",
-            ("sudo nft list ruleset", "sudo sysctl -w net.ipv4.conf.all.rp_filter=2"),
-        )
-        yield ways.finding(one_way, "reach", "on ephemeral ports", fix)
+    fix = Fix(
+        "Allow TCP in both directions on ephemeral ports; with several networks, loosen reverse path filtering.",
+        ("sudo nft list ruleset", "sudo sysctl -w net.ipv4.conf.all.rp_filter=2"),
+    )
+    for closed in _closed(job):
+        if closed.one_way:
+            yield closed.finding(closed.one_way, fix)
 
 
 @rule("peers", scope=("link", "system"))

@@ -387,6 +387,57 @@ def test_a_fault_of_a_path_that_the_libraries_do_not_use_is_no_error(
     assert finding.message.endswith(f"){note}")
 
 
+@pytest.mark.parametrize(
+    ("pairs", "name"), [([(0, 1), (1, 0)], "net-firewall-ephemeral"), (FROM_1_TO_2, "net-asymmetric-route")]
+)
+@pytest.mark.parametrize(
+    ("gpus", "backend", "ill", "well", "severity", "note"),
+    [
+        (1, "auto", ("master",), ("nccl",), "warning", "; NCCL uses another path, only the rendezvous uses this one"),
+        (0, "auto", ("master",), ("gloo",), "warning", "; Gloo uses another path, only the rendezvous uses this one"),
+        (1, "auto", ("gloo",), ("master", "nccl"), "warning", "; NCCL uses another path, only Gloo uses this one"),
+        (1, "nccl", ("gloo",), ("master", "nccl"), "info", "; NCCL uses another path, only Gloo uses this one"),
+        (0, "auto", ("nccl",), ("master", "gloo"), "info", "; Gloo uses another path, only NCCL uses this one"),
+        (1, "auto", ("nccl",), ("master", "gloo"), "error", ""),
+        (1, "auto", ("master",), ("gloo",), "error", ""),
+    ],
+)
+def test_closed_ports_on_a_path_that_the_libraries_do_not_use_are_no_error(
+    of, change, judge, pairs, name, gpus, backend, ill, well, severity, note
+):
+    job = change.asked(_beside(change, of(4, gpus=gpus), ill, well), backend=backend)
+    there = closed(change, job, pairs)
+    peers = (shut if own.address.startswith("10.0.") else own for own, shut in zip(job.peers, there.peers, strict=True))
+    (finding,) = judge(change.job(job, peers=tuple(peers)), "paths").findings
+    assert (finding.rule, finding.severity, finding.nodes) == (name, severity, ("node1", "node2"))
+    assert finding.message.endswith(f"){note}")
+
+
+@pytest.mark.parametrize("closed_to", ["both", "one"])
+def test_the_network_of_master_addr_needs_only_master_port(of, change, judge, closed_to):
+    """NCCL and Gloo use eth1; a firewall leaves only MASTER_PORT open on eth0."""
+    job = change.environment(of(4, gpus=1), None, NCCL_SOCKET_IFNAME="eth1", GLOO_SOCKET_IFNAME="eth1")
+    for n, node in enumerate(job.nodes, start=1):
+        second = Interface("eth1", f"10.1.0.{n}", up=True, mtu_bytes=1500, prefix_bits=24)
+        job = change.node(
+            job, n - 1, interfaces=(*node.interfaces, second), network=network(n, link(n), link(n + 100, "eth1"))
+        )
+    job = _beside(change, job, ("master",), ("nccl", "gloo"))
+    shut = {"10.0.0.2"} if closed_to == "one" else {f"10.0.0.{n}" for n in range(1, 5)}
+    ill = (change.job(t, outcome="timeout", transfer=None) if t.address in shut else t for t in job.peers)
+    said = judge(change.job(job, peers=tuple(ill)))
+    name = "net-asymmetric-route" if closed_to == "one" else "net-firewall-ephemeral"
+    assert [(f.rule, f.severity) for f in said.findings] == [(name, "warning")]
+    assert said.verdict.exit_code == 0
+
+
+def test_a_node_whose_ports_are_all_closed_is_reported_once(of, change, judge):
+    job = _beside(change, of(4, gpus=1), ("master",), ("nccl",))
+    job = change.job(job, peers=tuple(change.job(t, outcome="timeout", transfer=None) for t in job.peers))
+    (finding,) = judge(job, "paths").findings
+    assert (finding.rule, finding.severity) == ("net-firewall-ephemeral", "error")
+
+
 def test_a_setting_of_gloo_makes_its_path_count_beside_that_of_nccl(of, change, judge):
     job = change.environment(of(4, gpus=1), None, GLOO_SOCKET_IFNAME="eth0")
     job = _beside(change, job, ("gloo",), ("master", "nccl"))
