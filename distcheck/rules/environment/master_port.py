@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
-from distcheck.rules.job.addresses import first_open_port, master_outcomes, rank_zero
+from distcheck.rules.job.addresses import differing, first_open_port, master_outcomes, rank_zero
+from distcheck.rules.job.astray import astray, misled
 from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.remedies import master_commands, other_port
 from distcheck.rules.job.settings import LARGEST_PORT, started_by_distcheck
@@ -159,7 +160,8 @@ def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
     A web server, a proxy or an SSH server accepts the connection and sends its own protocol. torch reads the first
     four bytes as a number: ``Ping failed, invalid value returned from server. Expected: ..., Got: 1347703880``.
     Those four bytes spell HTTP; 759714643 spells SSH-. Found by connecting and reading the answer. Silent
-    if rank 0 could not listen because the port is in use: net-port-in-use then names the program.
+    if rank 0 could not listen because the port is in use: net-port-in-use then names the program. Silent, too, where
+    MASTER_ADDR or MASTER_PORT leads to another host or port than rank 0's, which other rules report.
 
     Fix: use another port, or bypass the proxy.
     """
@@ -169,9 +171,21 @@ def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
         return
     if "foreign" not in master_outcomes(job):
         return
+    lost = astray(job)
+    if lost is not None and "KUBERNETES_SERVICE_HOST" not in lost.environment:
+        return  # env-master-addr-not-rank0-host: another host has the program, and another port would not help
+    elsewhere = {id(r) for r in misled(job)}  # net-dns-differs reports them
+    if zero is not None:  # env-master-port-differs and env-master-addr-differs report these
+        own, apart = zero.placement, bool(differing(job))
+        elsewhere |= {
+            id(r)
+            for r in job.ranks
+            if r.placement.master_port != own.master_port or (apart and r.placement.master_addr != own.master_addr)
+        }
     heard = [
         (f"{a.address} port {a.port}", a.detail, r)
         for r in job.ranks
+        if id(r) not in elsewhere
         for a in job.process_of(r).attempts
         if a.door == "master" and a.outcome == "foreign" and a.detail
     ]

@@ -85,7 +85,7 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         raises = torch_would_raise(first, names)
         commands: tuple[str, ...] = (
             "torchrun --standalone --nproc-per-node=2 train.py",
-            f"export RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port(job) or PORT}",
+            _export_missing(job, first, names),
         )
         text = (
             "Start the script with torchrun, which sets these variables for every process, or export them by hand, "
@@ -105,6 +105,19 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
             Fix(text, commands),
             evidence={"unset": list(names), "launcher": launcher, "torch": raises},
         )
+
+
+def _export_missing(job: Job, rank: RankFacts, names: tuple[str, ...]) -> str:
+    """Return the command that sets what a rank lacks; what is set belongs to its job and stays."""
+    values = {
+        "RANK": 0,
+        "WORLD_SIZE": 1,
+        "LOCAL_RANK": 0,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": free_port(job) or PORT,
+    }
+    lacking = {*names, *({"LOCAL_RANK"} - rank.environment.keys())}
+    return "export " + " ".join(f"{name}={value}" for name, value in values.items() if name in lacking)
 
 
 def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str, ...]) -> Iterator[Outcome]:

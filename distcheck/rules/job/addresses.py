@@ -26,6 +26,8 @@ _few = lru_cache(1 << 18)
 _HERE = frozenset({"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"})
 _MAPPED = bytes(10) + b"\xff\xff"
 """Prefix of an IPv4 address mapped into IPv6."""
+_LONGEST_NAME = 253
+"""Characters of a name in DNS (RFC 1035: 255 bytes with the lengths of its parts)."""
 _NODE_LIST = re.compile(r"[\w.-]*\[\d[\d,-]*\]")
 _HOST_PORT = re.compile(r"^\[?([^\[\]]*?)\]?:(\d*)$")
 # Resolver errors that a retry may solve (EAI_AGAIN), and no answer in time; all others are permanent.
@@ -51,7 +53,9 @@ def malformed(address: str) -> str:
         return "an address in brackets"
     if address.count(":") == 1:
         return "a host with a port"
-    return "a path or a network" if "/" in address else ""
+    if "/" in address:
+        return "a path or a network"
+    return f"a text of {len(address)} characters" if len(address) > _LONGEST_NAME else ""
 
 
 def cleaned(address: str) -> str:
@@ -64,7 +68,7 @@ def cleaned(address: str) -> str:
     text = re.split(r"[,\s]", text)[0] if text else ""
     host = _HOST_PORT.match(text) if text.startswith("[") or text.count(":") == 1 else None
     text = host[1] if host else text.strip("[]")
-    return "" if re.search(r"[$`(){}\[\]]", text) else text
+    return "" if re.search(r"[$`(){}\[\]]", text) or len(text) > _LONGEST_NAME else text
 
 
 @_few

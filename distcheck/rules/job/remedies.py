@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from distcheck.rules.job.settings import agreed_port, free_port, usual_port
 from distcheck.rules.wording import table_of
 from distcheck.selection import nodelist
+from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -138,4 +139,6 @@ def meant(job: Job, rank: RankFacts, name: str, value: str) -> tuple[str, str]:
         whole = int(float(text))
     except (ValueError, OverflowError):
         return f"Export {name} as an integer.", command
+    if integer(str(whole)) is None:
+        return f"Export {name} as an integer that a job can have.", command
     return f"Export {name} without a decimal point.", f"export {name}={whole}"

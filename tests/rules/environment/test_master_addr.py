@@ -46,6 +46,16 @@ def test_a_malformed_address_is_reported_with_the_likely_host(job_of, change, ju
     assert finding.fix.commands == (f"export MASTER_ADDR={meant or 'node1'}",)
 
 
+def test_a_text_longer_than_any_name_is_reported_in_short(job_of, change, only):
+    job = change.process(job_of(nodes=2), None, master_resolution=UNKNOWN)
+    finding, exit_code = only(change.environment(job, None, MASTER_ADDR="a" * 5000))
+    assert (finding.rule, finding.fix.commands, exit_code) == (
+        "env-master-addr-format", ("export MASTER_ADDR=node1",), 30,
+    )  # fmt: skip
+    assert "a text of 5000 characters" in finding.message
+    assert len(finding.message) < 250
+
+
 def test_a_node_list_under_slurm_is_expanded_by_scontrol(job_of, change, only):
     finding, _ = only(change.environment(job_of(nodes=2, launcher="slurm"), None, MASTER_ADDR="node[1-2]"))
     assert "scontrol show hostnames" in finding.fix.commands[0]

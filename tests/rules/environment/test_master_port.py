@@ -6,7 +6,7 @@ import pytest
 from rules.conftest import CONTRACT
 
 from distcheck.facts.base import Missing
-from distcheck.facts.network import Attempt, Bind, PortOwner
+from distcheck.facts.network import Attempt, Bind, PortOwner, Resolution
 
 
 def test_different_ports_name_the_minority(job_of, change, only):
@@ -97,3 +97,13 @@ def test_another_program_on_the_port_is_named_by_its_first_bytes(job_of, change,
     assert finding.evidence["torch_reads"] == got
     owner = PortOwner(pid=7, command="nginx", user="www", started="now")
     assert silent(change.process(job, 0, bind=Bind(port=29500, outcome="in-use", owner=owner)))
+
+
+def test_a_program_on_another_host_or_port_than_rank_0s_is_not_reported_beside_its_cause(job_of, change, only):
+    foreign = Attempt(address="10.0.0.9", port=29500, door="master", outcome="foreign", detail="HTTP/1.1 400")
+    job = change.process(job_of(nodes=2), None, attempts=(foreign,))
+    resolution = Resolution(name="10.0.0.9", addresses=("10.0.0.9",), seconds=0.0)
+    astray = change.process(change.environment(job, None, MASTER_ADDR="10.0.0.9"), None, master_resolution=resolution)
+    assert only(astray)[0].rule == "env-master-addr-not-rank0-host"
+    job = change.environment(change.process(job_of(nodes=2), 3, attempts=(foreign,)), 3, MASTER_PORT="8888")
+    assert only(job)[0].rule == "env-master-port-differs"

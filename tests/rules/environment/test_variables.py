@@ -51,6 +51,19 @@ def test_a_bare_shell_reports_all_four_variables_at_once(bare, found):
     assert any("export RANK=0 WORLD_SIZE=1" in c for c in finding.fix.commands)
 
 
+def test_what_is_set_stays_as_it_is_where_only_the_rank_is_missing(bare, change, found):
+    lacking = change.environment(bare, 0, WORLD_SIZE="3", MASTER_ADDR="node1", MASTER_PORT="29511")
+    finding = found(lacking)[0]["env-rank-unset"]
+    assert finding.fix.commands[1:] == ("export RANK=0 LOCAL_RANK=0",)
+    finding = found(change.environment(lacking, 0, LOCAL_RANK="1"))[0]["env-rank-unset"]
+    assert finding.fix.commands[1:] == ("export RANK=0",)
+
+
+def test_a_number_beyond_any_job_is_not_repeated_as_the_fix(job_of, change, found):
+    findings, _ = found(change.environment(job_of(), None, WORLD_SIZE="9" * 20))
+    assert findings["env-not-integer"].fix.commands == ("export WORLD_SIZE=2",)
+
+
 def test_the_fix_in_a_batch_shell_is_srun(bare, change, found):
     batch = change.environment(bare, 0, SLURM_JOB_ID="77", SLURM_PROCID="0", SLURM_NTASKS="8")
     findings, exit_code = found(batch)
