@@ -9,12 +9,10 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.astray import astray
 from distcheck.rules.job.kinds import ranks_by, ranks_with
-from distcheck.rules.job.remedies import export, master_commands, meant
+from distcheck.rules.job.remedies import export, export_missing, master_commands, meant
 from distcheck.rules.job.settings import (
     MPI_LAUNCHERS,
-    PORT,
     expected,
-    free_port,
     mapping,
     number,
     started_by_distcheck,
@@ -85,7 +83,7 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         raises = torch_would_raise(first, names)
         commands: tuple[str, ...] = (
             "torchrun --standalone --nproc-per-node=2 train.py",
-            _export_missing(job, first, names),
+            export_missing(job, first, names),
         )
         text = (
             "Start the script with torchrun, which sets these variables for every process, or export them by hand, "
@@ -105,19 +103,6 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
             Fix(text, commands),
             evidence={"unset": list(names), "launcher": launcher, "torch": raises},
         )
-
-
-def _export_missing(job: Job, rank: RankFacts, names: tuple[str, ...]) -> str:
-    """Return the command that sets what a rank lacks; what is set belongs to its job and stays."""
-    values = {
-        "RANK": 0,
-        "WORLD_SIZE": 1,
-        "LOCAL_RANK": 0,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": free_port(job) or PORT,
-    }
-    lacking = {*names, *({"LOCAL_RANK"} - rank.environment.keys())}
-    return "export " + " ".join(f"{name}={value}" for name, value in values.items() if name in lacking)
 
 
 def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str, ...]) -> Iterator[Outcome]:

@@ -6,13 +6,13 @@ import re
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from distcheck.rules.job.settings import agreed_port, free_port, usual_port
+from distcheck.rules.job.settings import PORT, agreed_port, free_port, usual_port
 from distcheck.rules.wording import table_of
 from distcheck.selection import nodelist
 from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from distcheck.facts.job import Job
     from distcheck.facts.placement import Launcher
@@ -117,6 +117,19 @@ def export(job: Job, rank: RankFacts, variable: str) -> str:
     if slurm and variable == "MASTER_PORT" and agreed_port(job) is None:
         return SLURM_MASTER_PORT
     return f"export {variable}={value}"
+
+
+def export_missing(job: Job, rank: RankFacts, names: Collection[str]) -> str:
+    """Return the command that sets these variables for rank 0, and LOCAL_RANK if it is unset; what is set stays."""
+    values = {
+        "RANK": 0,
+        "WORLD_SIZE": 1,
+        "LOCAL_RANK": 0,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": free_port(job) or PORT,
+    }
+    lacking = {*names, *({"LOCAL_RANK"} - rank.environment.keys())}
+    return "export " + " ".join(f"{name}={value}" for name, value in values.items() if name in lacking)
 
 
 def meant(job: Job, rank: RankFacts, name: str, value: str) -> tuple[str, str]:

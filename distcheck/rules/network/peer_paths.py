@@ -16,7 +16,7 @@ from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import logged, nodes_in_use
 from distcheck.rules.fabric.lines import FabricPort, views
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked
 from distcheck.rules.network import rates
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, reason
 from distcheck.rules.network.ephemeral_ports import opened
@@ -56,13 +56,13 @@ class _Closed(NamedTuple):
 
 @once
 def _closed(job: Job) -> list[_Closed]:
-    """Return the paths on which an endpoint was not reached, by use; a path only with the first of its uses."""
+    """Return the paths on which an endpoint was not reached, by use; a path only with the gravest of its uses."""
     if all(t.outcome == "met" for t in job.peers):
         return []
     explained = explained_trials(job)
     out, into = {source for source, _ in lossy(job)}, {target for _, target in lossy(job)}
     found, reported = [], set[Way]()
-    for use in path_uses(job):
+    for use in sorted(path_uses(job), key=lambda use: SEVERITIES.index(use.worst)):
         ways = Ways(use.job, explained)
         shut = {way: t for way, trials in ways.tried.items() for t in reversed(trials) if t.outcome != "met"}
         # On a lossy path a missing answer is one of the losses.

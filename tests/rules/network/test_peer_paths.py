@@ -431,6 +431,17 @@ def test_the_network_of_master_addr_needs_only_master_port(of, change, judge, cl
     assert said.verdict.exit_code == 0
 
 
+def test_a_path_closed_for_several_unused_purposes_is_reported_with_the_gravest(of, change, judge):
+    job = change.asked(of(4, gpus=1), backend="nccl")
+    gloo = tuple(change.job(t, address=t.address.replace("10.0.0", "10.2.0"), uses=("gloo",)) for t in job.peers)
+    job = _beside(change, job, ("master",), ("nccl",))
+    shut = closed(change, change.job(job, peers=(*gloo, *job.peers)), [(0, 1), (1, 0)])
+    open_again = (change.job(t, outcome="met") if "nccl" in t.uses else t for t in shut.peers)
+    (finding,) = judge(change.job(shut, peers=tuple(open_again)), "paths").findings
+    assert (finding.rule, finding.severity) == ("net-firewall-ephemeral", "warning")
+    assert finding.message.endswith("only the rendezvous uses this one")
+
+
 def test_a_node_whose_ports_are_all_closed_is_reported_once(of, change, judge):
     job = _beside(change, of(4, gpus=1), ("master",), ("nccl",))
     job = change.job(job, peers=tuple(change.job(t, outcome="timeout", transfer=None) for t in job.peers))
