@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
+T = TypeVar("T")
 OUTLIVE_SECONDS = 5
 
 
@@ -45,16 +46,15 @@ class Question(NamedTuple):
 
 async def ask(
     question: Question,
-    kind: Any,
+    kind: type[T],
     timeout: float,
-    python: str = sys.executable,
     *,
-    in_part: Callable[[Any, str], Any] | None = None,
+    in_part: Callable[[T, str], T] | None = None,
     environ: Mapping[str, str] | None = None,
     until: asyncio.Event | None = None,
     patience: float = 0.0,
     given: bytes = b"",
-) -> Any:
+) -> T | Missing:
     """Return the child's answer of type `kind`, or `Missing`, within `timeout` seconds.
 
     One more second may pass until the child is dead.
@@ -81,7 +81,7 @@ async def ask(
         try:
             output, source = file("distcheck-answer"), file("distcheck-question")
             os.pwrite(source, given, 0)
-            child = start(question, timeout, python, source if until is None else None, output, environ)
+            child = start(question, timeout, source if until is None else None, output, environ)
         except OSError as error:
             return Missing(reason=not_started(question, error))
         deadline = time.monotonic() + timeout
@@ -100,7 +100,7 @@ async def ask(
                 await end_group(child)
         written = os.pread(output, 1 << 24, 0)
         reason = failure(question, timeout, child.returncode if in_time else None, written)
-        answer = last_answer(kind | Missing, written)
+        answer: T | Missing | None = last_answer(kind | Missing, written)
         if not reason and answer is not None:
             return answer
         reason = reason or f"the process that queries {question.subject} gave no answer: {_last_line(written)}"
@@ -115,7 +115,7 @@ def not_started(question: Question, error: OSError) -> str:
 
 
 def start(
-    question: Question, lifetime: float, python: str, source: int | None, output: int, environ: Mapping[str, str] | None
+    question: Question, lifetime: float, source: int | None, output: int, environ: Mapping[str, str] | None
 ) -> subprocess.Popen[bytes] | Fork:
     """Start the child of a question; without `source` its standard input is a pipe.
 
@@ -123,10 +123,10 @@ def start(
         OSError: too many processes or files, or no memory.
     """
     words = (str(int(lifetime) + OUTLIVE_SECONDS), *question.arguments)
-    if may_fork() and python == sys.executable:
+    if may_fork():
         return Fork(question.module, words, source, output, environ)
     return subprocess.Popen(
-        [python, "-m", question.module, *words],
+        [sys.executable, "-m", question.module, *words],
         stdin=subprocess.PIPE if source is None else source,
         stdout=output,
         stderr=output,

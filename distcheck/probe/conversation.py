@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -25,16 +24,14 @@ _PAUSE_SECONDS = 0.01
 class Conversation:
     """A child of `child.ask` that stays until its standard input ends, as when this process dies."""
 
-    def __init__(
-        self, question: Question, lifetime: float, environ: Mapping[str, str], python: str = sys.executable
-    ) -> None:
+    def __init__(self, question: Question, lifetime: float, environ: Mapping[str, str]) -> None:
         """Start the child; its lifetime, in seconds, is its first argument."""
         self._question, self._read, self._error = question, 0, ""
         self._output: int | None = None
         self._child: subprocess.Popen[bytes] | Fork | None = None
         try:
             self._output = memory_file("distcheck-answers")
-            self._child = start(question, lifetime, python, None, self._output, environ)
+            self._child = start(question, lifetime, None, self._output, environ)
         except OSError as error:
             self._error = not_started(question, error)
 

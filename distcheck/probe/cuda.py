@@ -12,7 +12,6 @@ library cannot be loaded; otherwise distcheck could not ask. What CUDA itself an
 from __future__ import annotations
 
 import ctypes
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +47,7 @@ _WORDS = {
 """CUDA's error texts (cuda.h), for libraries that do not return them."""
 
 
-async def views(
-    environments: Sequence[Mapping[str, str]], timeout: float, python: str = sys.executable
-) -> list[CudaView | Missing]:
+async def views(environments: Sequence[Mapping[str, str]], timeout: float) -> list[CudaView | Missing]:
     """Return what CUDA shows in each of these environments, the ranks' own.
 
     Equal environments share one child. All children run at the same time, for at most `timeout` seconds and one more
@@ -61,7 +58,7 @@ async def views(
     alike: dict[frozenset[tuple[str, str]], Mapping[str, str]] = {}
     for environ in environments:
         alike.setdefault(_deciding(environ), environ)
-    asked = (child.ask(_CUDA, CudaView, timeout, python, environ=environ) for environ in alike.values())
+    asked = (child.ask(_CUDA, CudaView, timeout, environ=environ) for environ in alike.values())
     answers: dict[frozenset[tuple[str, str]], CudaView | Missing] = dict(
         zip(alike, await asyncio.gather(*asked), strict=True)
     )

@@ -88,7 +88,7 @@ def _amd_compute_node(root: Path) -> bool:
     return False
 
 
-async def gpus(timeout: float, python: str = sys.executable, *, health: bool = True, others: int = 0) -> Gpus | Missing:
+async def gpus(timeout: float, *, health: bool = True, others: int = 0) -> Gpus | Missing:
     """Ask NVML about this node in a child process, for at most `timeout` seconds.
 
     One more second may pass until the child is dead. Without `health` the child reports only which GPUs exist; that is
@@ -99,12 +99,9 @@ async def gpus(timeout: float, python: str = sys.executable, *, health: bool = T
     question = _NVML if health else _NVML_PRESENCE
     if others:
         question = _NVML._replace(arguments=(f"{_OTHERS}{others}",))
-    answer: Gpus | Missing = await child.ask(question, Gpus, timeout, python, in_part=_unread)
-    return answer
-
-
-def _unread(found: Gpus, reason: str) -> Gpus:
-    return msgspec.structs.replace(found, unread=reason)
+    return await child.ask(
+        question, Gpus, timeout, in_part=lambda found, reason: msgspec.structs.replace(found, unread=reason)
+    )
 
 
 def collect() -> Gpus | Missing:

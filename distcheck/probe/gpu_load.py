@@ -61,7 +61,7 @@ class Watch:
 
 
 @contextlib.asynccontextmanager
-async def watching(gpus: Gpus | Missing | None, seconds: float, python: str = sys.executable) -> AsyncIterator[Watch]:
+async def watching(gpus: Gpus | Missing | None, seconds: float) -> AsyncIterator[Watch]:
     """Watch the GPUs whose condition this process has read, during the body, up to `seconds`."""
     watch = Watch()
     devices = gpus.devices if gpus is not None and not isinstance(gpus, Missing) else ()
@@ -71,7 +71,7 @@ async def watching(gpus: Gpus | Missing | None, seconds: float, python: str = sy
         return
     over = asyncio.Event()
     question = _WATCH._replace(arguments=uuids)
-    asking = asyncio.ensure_future(child.ask(question, GpuLoads, seconds, python, until=over, patience=_ANSWER_SECONDS))
+    asking = asyncio.ensure_future(child.ask(question, GpuLoads, seconds, until=over, patience=_ANSWER_SECONDS))
     try:
         yield watch
         over.set()

@@ -49,33 +49,32 @@ class _Given(msgspec.Struct):
     lines: dict[str, str] = {}
 
 
-async def read(folder: str, nodes: Sequence[str], seconds: float, python: str = sys.executable) -> History | Missing:
+async def read(folder: str, nodes: Sequence[str], seconds: float) -> History | Missing:
     """Return what earlier runs found on these nodes, within `seconds` and one more."""
-    return await _ask("read", _Given(folder, seconds * 0.8, nodes=tuple(nodes)), History, python)
+    return await _ask("read", _Given(folder, seconds * 0.8, nodes=tuple(nodes)), History)
 
 
-async def append(folder: str, lines: Mapping[str, str], seconds: float, python: str = sys.executable) -> str:
+async def append(folder: str, lines: Mapping[str, str], seconds: float) -> str:
     """Append a line to each node's file; return why that failed, '' if it did not."""
-    failed = await _ask("append", _Given(folder, seconds * 0.8, lines=dict(lines)), list[str], python)
+    failed = await _ask("append", _Given(folder, seconds * 0.8, lines=dict(lines)), list[str])
     if isinstance(failed, Missing):
         return failed.reason
     more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
     return f"{failed[0]}{more}" if failed else ""
 
 
-async def totals(folder: str, seconds: float, python: str = sys.executable) -> Totals | Missing:
+async def totals(folder: str, seconds: float) -> Totals | Missing:
     """Return how often each node of the history failed, within `seconds` and one more."""
-    return await _ask("totals", _Given(folder, seconds * 0.8), Totals, python)
+    return await _ask("totals", _Given(folder, seconds * 0.8), Totals)
 
 
-async def _ask(verb: str, given: _Given, kind: type[T], python: str) -> T | Missing:
+async def _ask(verb: str, given: _Given, kind: type[T]) -> T | Missing:
     question = Question(__name__, f"the history {given.folder}", "its file system hangs", (verb,))
     try:
         text = msgspec.json.encode(given)
-        answer: T | Missing = await ask(question, kind, given.seconds / 0.8, python, given=text)
     except UnicodeEncodeError:
         return Missing(reason=f"the history {given.folder!a}: its name, or that of a node, is not UTF-8")
-    return answer
+    return await ask(question, kind, given.seconds / 0.8, given=text)
 
 
 def _why_no_folder(folder: Path) -> str:

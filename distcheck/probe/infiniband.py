@@ -51,25 +51,19 @@ _FACTS = Question(__name__, "the RDMA adapters", "an adapter or its driver hangs
 _AGAIN = Question(__name__, "the RDMA adapters' counters", "an adapter or its driver hangs", ("counters",))
 
 
-async def infiniband(timeout: float, python: str = sys.executable) -> Infiniband | Missing:
+async def infiniband(timeout: float) -> Infiniband | Missing:
     """Read the adapters in a child, for at most `timeout` seconds and one more to end it.
 
     Without adapters there is no child.
     """
     if not _listed(_ROOT / CLASS):
         return Infiniband()
-    answer: Infiniband | Missing = await ask(_FACTS, Infiniband, timeout, python, in_part=_in_part)
-    return answer
+    return await ask(_FACTS, Infiniband, timeout, in_part=lambda found, reason: replace(found, unread=reason))
 
 
-async def counters(timeout: float, python: str = sys.executable) -> Counters | Missing:
+async def counters(timeout: float) -> Counters | Missing:
     """Read the counters of all ports again in a child."""
-    answer: Counters | Missing = await ask(_AGAIN, Counters, timeout, python)
-    return answer
-
-
-def _in_part(found: Infiniband, reason: str) -> Infiniband:
-    return replace(found, unread=reason)
+    return await ask(_AGAIN, Counters, timeout)
 
 
 def collect(root: Path = _ROOT, environ: Mapping[str, str] = os.environ) -> Infiniband:

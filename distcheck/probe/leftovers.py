@@ -39,7 +39,7 @@ async def leftovers(timeout: float) -> tuple[Leftover, ...] | Missing:
     """Return the files in /dev/shm that no process uses; asks a child process only if there are candidates."""
     if not candidates():
         return ()
-    answer: list[Leftover] | Missing = await ask(_QUESTION, list[Leftover], timeout)
+    answer = await ask(_QUESTION, list[Leftover], timeout)
     return answer if isinstance(answer, Missing) else tuple(answer)
 
 

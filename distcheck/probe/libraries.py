@@ -44,10 +44,9 @@ PLUGINS: dict[Literal["net", "tuner", "profiler"], tuple[str, str]] = {
 """The variable that names each kind of plugin, and its symbol (NCCL's src/plugin)."""
 
 
-async def libraries(environ: Mapping[str, str], timeout: float, python: str = sys.executable) -> Libraries | Missing:
+async def libraries(environ: Mapping[str, str], timeout: float) -> Libraries | Missing:
     """Ask in a child process with these variables, for at most `timeout` seconds."""
-    answer: Libraries | Missing = await child.ask(_LIBRARIES, Libraries, timeout, python, environ=environ)
-    return answer
+    return await child.ask(_LIBRARIES, Libraries, timeout, environ=environ)
 
 
 def collect(environ: Mapping[str, str] = os.environ) -> Libraries | Missing:

@@ -45,13 +45,13 @@ class LoopbackRates(Facts, frozen=True):
     """Why there are no more; empty if all ports were measured."""
 
 
-async def loopback(found: Infiniband, timeout: float, python: str = sys.executable) -> Infiniband:
+async def loopback(found: Infiniband, timeout: float) -> Infiniband:
     """Return the adapters with the loopback rate of each port; unchanged where perftest is not installed."""
     names = [f"{hca.name}:{port.number}" for hca in found.hcas if _usable(hca) for port in hca.ports if _up(port)]
     if not names or not shutil.which(PROGRAM):
         return found
     question = Question(__name__, PROGRAM, "an adapter or its driver hangs", tuple(names))
-    answer: LoopbackRates | Missing = await ask(question, LoopbackRates, timeout, python, in_part=_in_part)
+    answer = await ask(question, LoopbackRates, timeout, in_part=lambda rates, reason: replace(rates, ended=reason))
     rates = LoopbackRates({}, answer.reason) if isinstance(answer, Missing) else answer
 
     def measured(hca: Hca, port: HcaPort) -> HcaPort:
@@ -63,10 +63,6 @@ async def loopback(found: Infiniband, timeout: float, python: str = sys.executab
     return replace(
         found, hcas=tuple(replace(hca, ports=tuple(measured(hca, port) for port in hca.ports)) for hca in found.hcas)
     )
-
-
-def _in_part(rates: LoopbackRates, reason: str) -> LoopbackRates:
-    return replace(rates, ended=reason)
 
 
 def _usable(hca: Hca) -> bool:

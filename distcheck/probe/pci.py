@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,10 +29,9 @@ _ACTIVE = "4:"
 _PCI = Question(__name__, "sysfs", "a network adapter or its driver hangs")
 
 
-async def places(timeout: float, python: str = sys.executable) -> Pci | Missing:
+async def places(timeout: float) -> Pci | Missing:
     """Read the PCI places in a child, for at most `timeout` seconds and one more to end it."""
-    answer: Pci | Missing = await child.ask(_PCI, Pci, timeout, python)
-    return answer
+    return await child.ask(_PCI, Pci, timeout)
 
 
 def collect(root: Path = Path("/")) -> Pci | Missing:

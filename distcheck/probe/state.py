@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import sys
 from collections.abc import Mapping
 
 from distcheck.facts.base import MOST, Missing
@@ -21,10 +20,9 @@ _NAME_SECONDS = 3.0
 _STATE = Question(__name__, "this node", "its resolver or a file system hangs")
 
 
-async def state(timeout: float, python: str = sys.executable) -> NodeState | Missing:
+async def state(timeout: float) -> NodeState | Missing:
     """Collect in a child process, for at most `timeout` seconds and one more to end it."""
-    answer: NodeState | Missing = await ask(_STATE, NodeState, timeout, python)
-    return answer
+    return await ask(_STATE, NodeState, timeout)
 
 
 def collect(environ: Mapping[str, str] = os.environ) -> NodeState:

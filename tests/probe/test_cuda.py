@@ -79,16 +79,14 @@ def test_the_fake_and_the_prediction_read_a_list_the_same_way(views, fake_nvml, 
     assert list(visible(value, devices).uuids) == shown
 
 
-def test_equal_environments_share_one_child(views, tmp_path):
+def test_equal_environments_share_one_child(views, tmp_path, other_python):
     log = tmp_path / "started"
-    program = tmp_path / "python"
-    program.write_text(f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES" >> {log}\nexec {sys.executable} "$@"\n')
-    program.chmod(0o755)
     ranks = [{"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "2"}, {"CUDA_VISIBLE_DEVICES": "1", "RANK": "2"}]
     found = [uuids(view) for view in views(H100, *ranks)]
     assert found == [[h100(1)], [h100(2)], [h100(1)]]
     environ = {"PATH": "/usr/bin:/bin"}
-    asyncio.run(cuda.views([environ | rank for rank in ranks], 20.0, python=str(program)))
+    other_python(f'echo "$CUDA_VISIBLE_DEVICES" >> {log}\nexec {sys.executable} "$@"')
+    asyncio.run(cuda.views([environ | rank for rank in ranks], 20.0))
     assert sorted(log.read_text().split()) == ["1", "2"]
 
 

@@ -203,30 +203,26 @@ def test_a_crash_is_named(ask):
     assert answer == Missing(reason="NVML crashed the process that queried it: SIGSEGV")
 
 
-def program(tmp_path, text):
-    path = tmp_path / "python"
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
-def test_garbage_is_not_an_answer(ask, tmp_path):
-    answer = ask(H100, python=program(tmp_path, 'echo \'{"fact": "gpus"}\'; echo hello; exit 3'))
+def test_garbage_is_not_an_answer(ask, other_python):
+    other_python('echo \'{"fact": "gpus"}\'; echo hello; exit 3')
+    answer = ask(H100)
     assert answer == Missing(reason="the process that queries NVML gave no answer (exit code 3): hello")
 
 
-def test_no_output_is_not_an_answer(ask, tmp_path):
-    assert "no output" in ask(H100, python=program(tmp_path, "exit 0")).reason
+def test_no_output_is_not_an_answer(ask, other_python):
+    other_python("exit 0")
+    assert "no output" in ask(H100).reason
 
 
-def test_an_answer_among_other_output_is_found(ask, tmp_path):
+def test_an_answer_among_other_output_is_found(ask, other_python):
     line = msgspec.json.encode(Gpus("1", "2", ())).decode()
-    answer = ask(H100, python=program(tmp_path, f"echo welcome; echo '{line}'; echo 'a warning' >&2"))
-    assert answer == Gpus("1", "2", ())
+    other_python(f"echo welcome; echo '{line}'; echo 'a warning' >&2")
+    assert ask(H100) == Gpus("1", "2", ())
 
 
-def test_a_missing_python_is_a_reason(ask):
-    assert ask(H100, python="/nowhere/python").reason.startswith("could not start the process that queries NVML")
+def test_a_missing_python_is_a_reason(ask, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert ask(H100).reason.startswith("could not start the process that queries NVML")
 
 
 def test_the_module_first_prints_which_gpus_exist(fake_nvml):

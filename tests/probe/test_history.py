@@ -187,18 +187,16 @@ def test_eight_processes_append_at_the_same_time_and_no_line_is_lost_or_torn(tmp
 
 
 @pytest.mark.process
-def test_a_child_reads_and_writes_and_one_that_hangs_costs_only_its_time(tmp_path):
-    async def ask(folder, python=sys.executable, seconds=20.0):
-        failed = await history.append(folder, {"node3": line(1, "node3", BAD)}, seconds, python)
-        return failed, await history.read(folder, ("node3",), seconds, python), await history.totals(folder, seconds)
+def test_a_child_reads_and_writes_and_one_that_hangs_costs_only_its_time(tmp_path, other_python):
+    async def ask(folder, seconds=20.0):
+        failed = await history.append(folder, {"node3": line(1, "node3", BAD)}, seconds)
+        return failed, await history.read(folder, ("node3",), seconds), await history.totals(folder, seconds)
 
     failed, read, totals = asyncio.run(ask(str(tmp_path)))
     assert (failed, read.lines, totals.nodes[0].failed) == ("", 1, 1)
-    hung = tmp_path / "python"
-    hung.write_text("#!/bin/sh\nexec sleep 60\n")
-    hung.chmod(0o755)
+    other_python("exec sleep 60")
     began = time.monotonic()
-    failed, read, _ = asyncio.run(ask(str(tmp_path), str(hung), 0.5))
+    failed, read, _ = asyncio.run(ask(str(tmp_path), 0.5))
     assert time.monotonic() - began < 10
     assert failed == read.reason == f"the history {tmp_path} did not answer within 0.5 s: its file system hangs"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 import time
 
 import hcas
@@ -125,14 +126,12 @@ def test_each_report_of_the_child_has_one_adapter_more(tmp_path):
 
 
 @pytest.mark.process
-def test_an_adapter_that_hangs_costs_only_what_was_not_read(tmp_path, monkeypatch):
+def test_an_adapter_that_hangs_costs_only_what_was_not_read(tmp_path, monkeypatch, other_python):
     folder = hcas.write(tmp_path / "root", [hcas.infiniband()])
     monkeypatch.setattr(infiniband, "_ROOT", folder)
-    child = tmp_path / "python"
     report = '{"hcas":[{"name":"mlx5_0","ports":[]}],"fact":"infiniband","unread":"the others"}'
-    child.write_text(f"#!/bin/sh\necho '{report}'\nexec sleep 60\n")
-    child.chmod(0o755)
-    found = asyncio.run(infiniband.infiniband(1.0, str(child)))
+    other_python(f"echo '{report}'\nexec sleep 60")
+    found = asyncio.run(infiniband.infiniband(1.0))
     assert isinstance(found, Infiniband)
     assert [hca.name for hca in found.hcas] == ["mlx5_0"]
     assert "did not answer within 1 s: an adapter or its driver hangs" in found.unread
@@ -140,7 +139,8 @@ def test_an_adapter_that_hangs_costs_only_what_was_not_read(tmp_path, monkeypatc
 
 def test_a_machine_without_adapters_starts_no_child(tmp_path, monkeypatch):
     monkeypatch.setattr(infiniband, "_ROOT", tmp_path)
-    assert asyncio.run(infiniband.infiniband(1.0, "/nowhere")) == Infiniband()
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    assert asyncio.run(infiniband.infiniband(1.0)) == Infiniband()
 
 
 @pytest.mark.process

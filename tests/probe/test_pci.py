@@ -149,12 +149,10 @@ def test_a_child_reads_this_machine():
 
 
 @pytest.mark.process
-def test_a_driver_that_hangs_ends_at_the_deadline(tmp_path):
-    stuck = tmp_path / "python"
-    stuck.write_text("#!/bin/sh\nexec sleep 60\n")
-    stuck.chmod(0o755)
+def test_a_driver_that_hangs_ends_at_the_deadline(other_python):
+    other_python("exec sleep 60")
     started = time.monotonic()
-    found = asyncio.run(pci.places(0.2, str(stuck)))
+    found = asyncio.run(pci.places(0.2))
     assert isinstance(found, Missing)
     assert "sysfs did not answer within 0.2 s: a network adapter or its driver hangs" in found.reason
     assert time.monotonic() - started < 30

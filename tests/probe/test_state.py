@@ -74,11 +74,9 @@ def test_a_slurm_prolog_is_recognised():
 
 
 @pytest.mark.process
-def test_a_child_that_hangs_is_killed(tmp_path):
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nexec sleep 60\n")
-    python.chmod(0o755)
+def test_a_child_that_hangs_is_killed(other_python):
+    other_python("exec sleep 60")
     began = time.monotonic()
-    answer = asyncio.run(state.state(0.3, python=str(python)))
+    answer = asyncio.run(state.state(0.3))
     assert answer == Missing(reason="this node did not answer within 0.3 s: its resolver or a file system hangs")
     assert time.monotonic() - began < 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -152,14 +153,15 @@ def test_the_file_is_removed_when_the_process_that_asked_is_killed(tmp_path):
 
 
 @pytest.mark.process
-def test_a_child_that_cannot_start_is_a_missing_fact(tmp_path):
+def test_a_child_that_cannot_start_is_a_missing_fact(tmp_path, monkeypatch):
     async def run():
-        child = Conversation(question(task(tmp_path)), 5, os.environ, "/nowhere/python")
+        child = Conversation(question(task(tmp_path)), 5, os.environ)
         answer = await child.hear(Storage, 5)
         child.say("x")
         await child.close(1)
         return answer
 
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     assert "could not start" in asyncio.run(run()).reason
 
 
