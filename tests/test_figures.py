@@ -59,7 +59,6 @@ STALLED = (of("run.stall:STALL_SECONDS"),)
 NODE_ENDS = (default("cli.options:NodeOptions", "timeout"),)
 TRANSFER = (of("path:TRANSFER_BYTES") / (1 << 20),)
 SLOW_NETWORK = (tried("cluster/test_isolate.py", r"tbf rate (\d+)mbit"),)
-LOSS_INTO_NODE2 = (tried("cluster/test_net_paths.py", r"for percent in \(10, (\d+)\)"),)
 DEAD_MS = [value for _, option, value in of("connection:_OPTIONS") if option == socket.TCP_USER_TIMEOUT]
 VOLTA, AMPERE, HOPPER, BLACKWELL = (
     of(f"expectation.links:{name}") for name in ("VOLTA", "AMPERE", "HOPPER", "BLACKWELL")

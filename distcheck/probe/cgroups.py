@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
+from distcheck.probe.kernel_files import contents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,11 +59,7 @@ def cgroup_of(controller: str, root: Path = Path("/")) -> Cgroup | Missing:
 
 def number(folder: Path, file: str, name: str = "") -> int | None:
     """Return the number that follows `name` in a file, or is alone in it; None if there is none."""
-    try:
-        lines = (folder / file).read_text().split("\n")
-    except OSError:
-        return None
-    for line in lines:
+    for line in contents(folder / file).split("\n"):
         key, _, value = line.rpartition(" ")
         if key == name and value.isdecimal():
             return int(value)

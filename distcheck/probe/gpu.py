@@ -17,8 +17,9 @@ import msgspec
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Fabric, Gpu, Gpus
-from distcheck.probe import child
+from distcheck.probe import child, pci
 from distcheck.probe.child import Question, exit_after_lifetime, say
+from distcheck.probe.kernel_files import contents
 from distcheck.probe.nvml import (
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
@@ -30,14 +31,13 @@ from distcheck.probe.nvml import (
     ask,
     error_code,
     start,
+    text,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 _LIBRARY = "libnvidia-ml.so.1"
-_PCI_NVIDIA, _PCI_AMD = "0x10de", "0x1002"
-_PCI_GPU = {_PCI_NVIDIA: ("0x0300", "0x0302"), _PCI_AMD: ("0x0380", "0x0302", "0x1200")}
 _PRESENCE = "presence"
 _OTHERS = "others="
 _NVML = Question(__name__, "NVML", "a GPU or its driver hangs")
@@ -55,10 +55,10 @@ def accelerator(
     if (
         (root / "dev/nvidiactl").exists()
         or (root / "proc/driver/nvidia/version").exists()
-        or any(_on_pci_bus(root, _PCI_NVIDIA))
+        or _on_pci_bus(root, pci.NVIDIA)
     ):
         return "nvidia"
-    if _amd_compute_node(root) or any(_on_pci_bus(root, _PCI_AMD)):
+    if _amd_compute_node(root) or _on_pci_bus(root, pci.AMD):
         return "amd"
     folders = [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     # Path.exists raises where a folder may not be entered.
@@ -67,13 +67,9 @@ def accelerator(
     return "nvidia" if found and code not in {DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND} else "none"
 
 
-def _on_pci_bus(root: Path, vendor: str) -> Iterator[str]:
-    """Yield the PCI addresses of a vendor's GPUs."""
-    for device in (root / "sys/bus/pci/devices").glob("*"):
-        with suppress(OSError):
-            right = (device / "vendor").read_text().strip() == vendor
-            if right and (device / "class").read_text().startswith(_PCI_GPU[vendor]):
-                yield device.name
+def _on_pci_bus(root: Path, vendor: str) -> int:
+    """Return the number of a vendor's GPUs on the PCI bus."""
+    return sum(pci.is_gpu(device, vendor) for device in (root / "sys/bus/pci/devices").glob("*"))
 
 
 def _amd_compute_node(root: Path) -> bool:
@@ -81,10 +77,9 @@ def _amd_compute_node(root: Path) -> bool:
     if not (root / "dev/kfd").exists():
         return False
     for properties in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
-        with suppress(OSError):
-            fields = dict(line.split(None, 1) for line in properties.read_text().splitlines() if " " in line)
-            if fields.get("simd_count", "0").strip() not in {"", "0"}:
-                return True
+        fields = dict(line.split(None, 1) for line in contents(properties).splitlines() if " " in line)
+        if fields.get("simd_count", "0").strip() not in {"", "0"}:
+            return True
     return False
 
 
@@ -114,7 +109,7 @@ def collect() -> Gpus | Missing:
         return count
     cuda = ask(nvml, lambda: int(nvml.nvmlSystemGetCudaDriverVersion()))
     return Gpus(
-        driver=ask(nvml, lambda: _text(nvml.nvmlSystemGetDriverVersion())),
+        driver=ask(nvml, lambda: text(nvml.nvmlSystemGetDriverVersion())),
         cuda_driver=cuda if isinstance(cuda, Missing) else f"{cuda // 1000}.{cuda % 1000 // 10}",
         devices=tuple(_gpu(nvml, index) for index in range(count)),
         denied=denied(),
@@ -163,9 +158,9 @@ def _gpu(nvml: Nvml, index: int) -> Gpu:
         # A GPU that a cgroup hides from this process is not lost but another job's; CUDA does not show it.
         lost = "" if error_code(handle.reason) == NO_PERMISSION else handle.reason
         return Gpu(index, handle, handle, handle, handle, handle, handle, lost=lost)
-    uuid = ask(nvml, lambda: _text(nvml.nvmlDeviceGetUUID(handle)))
+    uuid = ask(nvml, lambda: text(nvml.nvmlDeviceGetUUID(handle)))
     pci = ask(nvml, lambda: _address(nvml.nvmlDeviceGetPciInfo(handle)))
-    name = ask(nvml, lambda: _text(nvml.nvmlDeviceGetName(handle)))
+    name = ask(nvml, lambda: text(nvml.nvmlDeviceGetName(handle)))
     memory = ask(nvml, lambda: _memory(nvml, handle))
     mig = ask(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0] == 1)
     if isinstance(mig, Missing) and error_code(mig.reason) in {NOT_SUPPORTED, FUNCTION_NOT_FOUND}:
@@ -201,15 +196,10 @@ def _mig_uuids(nvml: Nvml, handle: object) -> tuple[str, ...]:
     slots = ask(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)))
 
     def uuid(slot: int) -> str:
-        return _text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)))
+        return text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)))
 
     answers = (ask(nvml, partial(uuid, slot)) for slot in range(0 if isinstance(slots, Missing) else slots))
     return tuple(answer for answer in answers if isinstance(answer, str))
-
-
-def _text(value: str | bytes) -> str:
-    """Return NVML's text: nvidia-ml-py before 11.515 returned bytes."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _address(pci: Any) -> str:
@@ -231,7 +221,7 @@ def _is_ours_to_examine(found: Gpus, arguments: Sequence[str], root: Path = Path
         return _PRESENCE not in arguments
     # NVML also counts GPUs that a cgroup hides from this process.
     ours = sum(1 for gpu in found.devices if gpu.lost or isinstance(gpu.uuid, str))
-    return ours < others or ours < sum(1 for _ in _on_pci_bus(root, _PCI_NVIDIA))
+    return ours < others or ours < _on_pci_bus(root, pci.NVIDIA)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ that a new driver answers to.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from distcheck.facts.base import MOST, Missing
 from distcheck.facts.gpu import (
@@ -27,12 +26,11 @@ from distcheck.facts.gpu import (
 )
 from distcheck.facts.ranges import fold
 from distcheck.probe import nvlinks
-from distcheck.probe.nvml import Nvml, ask, asked, either, known, refusal, valid, whole
+from distcheck.probe.kernel_files import contents
+from distcheck.probe.nvml import Nvml, ask, asked, either, known, refusal, text, valid, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-T = TypeVar("T")
 
 _RECOVERY_ACTION = 230
 _REPLAYS = 94
@@ -110,7 +108,7 @@ def read(nvml: Nvml, handle: object) -> GpuHealth:
         display=known(get("nvmlDeviceGetDisplayActive"), bool),
         module=get("nvmlDeviceGetModuleId"),
         minor=get("nvmlDeviceGetMinorNumber"),
-        vbios=known(get("nvmlDeviceGetVbiosVersion"), _text),
+        vbios=known(get("nvmlDeviceGetVbiosVersion"), text),
         cpus=known(get("nvmlDeviceGetCpuAffinity", _CPU_WORDS), lambda words: fold(_bits(words))),
         numa_node=known(get("nvmlDeviceGetMemoryAffinity", _NODE_WORDS, 0), _only),
         own_numa_node=get("nvmlDeviceGetNumaNodeId"),
@@ -136,11 +134,7 @@ def confidential_compute(nvml: Nvml) -> bool | Missing:
 
 def mps_daemon(root: Path = Path("/")) -> bool:
     """Return whether the Multi-Process Service runs; the kernel cuts its name to 15 letters."""
-    for path in (root / "proc").glob("[0-9]*/comm"):
-        with suppress(OSError):
-            if path.read_bytes().strip() == b"nvidia-cuda-mps":
-                return True
-    return False
+    return any(contents(path) == "nvidia-cuda-mps" for path in (root / "proc").glob("[0-9]*/comm"))
 
 
 def imex_channel(root: Path = Path("/")) -> Literal["usable", "denied", "absent"]:
@@ -158,11 +152,6 @@ def reasons(health: GpuHealth) -> Iterable[str]:
             value = getattr(part, name)
             if isinstance(value, Missing):
                 yield value.reason
-
-
-def _text(value: str | bytes) -> str:
-    """Return NVML's text: nvidia-ml-py before 11.515 returned bytes."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _processes(found: Iterable[Any]) -> tuple[GpuProcess, ...]:

@@ -13,6 +13,7 @@ import msgspec
 from distcheck.facts.base import Missing
 from distcheck.facts.host import HostFacts, StuckProcess
 from distcheck.probe import leftovers
+from distcheck.probe.kernel_files import contents, integer
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
 _STUCK_SECONDS = 1.0
@@ -136,10 +137,7 @@ def _switches(root: Path, pid: int) -> list[int] | None:
 
     The same numbers later mean that it never ran.
     """
-    try:
-        lines = (root / "proc" / str(pid) / "status").read_text(errors="replace").splitlines()
-    except OSError:
-        return None
+    lines = contents(root / "proc" / str(pid) / "status").splitlines()
     return [int(line.split()[-1]) for line in lines if "ctxt_switches" in line] or None
 
 
@@ -187,10 +185,7 @@ def _blocked_thread(process: Path) -> Path:
 
 
 def _waits_in(thread: Path) -> str:
-    try:
-        name = (thread / "wchan").read_text().strip()
-    except OSError:
-        return ""
+    name = contents(thread / "wchan")
     return "" if name == "0" else name[:64]
 
 
@@ -205,11 +200,7 @@ def _of_other_fuse(root: Path, thread: Path, function: str) -> bool:
 
 
 def _cpu_model(root: Path) -> str:
-    try:
-        with (root / "proc/cpuinfo").open() as file:
-            found = _MODEL.search(file.read(4096))
-    except OSError:
-        return ""
+    found = _MODEL.search(contents(root / "proc/cpuinfo"))
     return found[1].strip() if found else ""
 
 
@@ -217,19 +208,14 @@ def _settings(root: Path) -> dict[str, str]:
     """Return the settings that exist here; of a setting of each CPU, all its values."""
     found = {}
     for name, file in _SETTINGS.items():
-        try:
-            text = (root / file).read_text().strip()
-        except OSError:
-            continue
-        chosen = _CHOSEN.search(text)
-        found[name] = chosen[1] if chosen else text[:64]
+        if value := contents(root / file):
+            chosen = _CHOSEN.search(value)
+            found[name] = chosen[1] if chosen else value[:64]
     values: dict[str, set[str]] = {}
     for folder in (root / "sys/devices/system/cpu/cpufreq").glob("policy[0-9]*"):
         for name in _EACH_CPU:
-            try:
-                values.setdefault(name, set()).add((folder / name).read_text().strip()[:64])
-            except OSError:
-                continue
+            if value := contents(folder / name):
+                values.setdefault(name, set()).add(value[:64])
     return found | {name: ", ".join(sorted(chosen)) for name, chosen in sorted(values.items()) if chosen}
 
 
@@ -238,23 +224,14 @@ def _throttled(root: Path) -> float | None:
 
     Source: https://docs.kernel.org/admin-guide/abi-testing.html (thermal_throttle/package_throttle_total_time_ms)
     """
-    times = []
-    for file in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_total_time_ms"):
-        try:
-            times.append(_number(file) / 1000)
-        except (OSError, ValueError):
-            continue
-    return max(times, default=None)
+    files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_total_time_ms")
+    return max((ms / 1000 for file in files if (ms := integer(file)) is not None), default=None)
 
 
 def _numa_cpus(root: Path) -> dict[int, str]:
     """Return the CPUs of each NUMA node, folded, where there are several."""
-    found = {}
-    for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
-        try:
-            found[int(folder.name.removeprefix("node"))] = (folder / "cpulist").read_text().strip()
-        except (OSError, ValueError):
-            continue
+    nodes = (root / "sys/devices/system/node").glob("node[0-9]*")
+    found = {int(node.name.removeprefix("node")): contents(node / "cpulist") for node in nodes}
     return dict(sorted(found.items())) if len(found) > 1 else {}
 
 

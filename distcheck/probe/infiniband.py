@@ -14,7 +14,6 @@ import errno
 import os
 import re
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -24,6 +23,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.infiniband import OWN_LINKS, Counters, Gid, Hca, HcaPort, Infiniband
 from distcheck.probe import pci
 from distcheck.probe.child import Question, ask, exit_after_lifetime, say
+from distcheck.probe.kernel_files import contents, integer, link_name, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -56,7 +56,7 @@ async def infiniband(timeout: float) -> Infiniband | Missing:
 
     Without adapters there is no child.
     """
-    if not _listed(_ROOT / CLASS):
+    if not listed(_ROOT / CLASS):
         return Infiniband()
     return await ask(_FACTS, Infiniband, timeout, in_part=lambda found, reason: replace(found, unread=reason))
 
@@ -82,7 +82,7 @@ def collecting(root: Path = _ROOT, environ: Mapping[str, str] = os.environ) -> I
         virtual=pci.virtual(root),
     )
     yield found
-    names = _listed(root / CLASS)
+    names = listed(root / CLASS)
     for number, name in enumerate(names, 1):
         unread = f"the adapters after {name} were not read" if number < len(names) else ""
         found = replace(found, hcas=(*found.hcas, _hca(root, name)), unread=unread)
@@ -96,31 +96,31 @@ def collecting(root: Path = _ROOT, environ: Mapping[str, str] = os.environ) -> I
 
 def collect_counters(root: Path = _ROOT) -> Counters:
     """Read the counters of all ports in this process."""
-    ports = [(name, port) for name in _listed(root / CLASS) for port in _ports(root / CLASS / name)]
+    ports = [(name, port) for name in listed(root / CLASS) for port in _ports(root / CLASS / name)]
     return Counters({f"{name}:{port.name}": _counters(port) for name, port in ports})
 
 
 def _hca(root: Path, name: str) -> Hca:
     device = root / CLASS / name
-    files = _listed(device / "device/infiniband_verbs") or _verbs_of(root, name)
+    files = listed(device / "device/infiniband_verbs") or _verbs_of(root, name)
     usable, why = _openable(root / "dev/infiniband" / files[0]) if files else ("unknown", "")
     return Hca(
         name=name,
         ports=tuple(_port(folder) for folder in _ports(device)),
-        driver=_link_name(device / "device/driver"),
-        board=_read(device / "board_id"),
-        node_guid=_read(device / "node_guid"),
+        driver=link_name(device / "device/driver"),
+        board=contents(device / "board_id"),
+        node_guid=contents(device / "node_guid"),
         device_file=usable,
         file_name=files[0] if files else "",
         denied=why,
-        abi=_number(_read(root / "sys/class/infiniband_verbs" / files[0] / "abi_version")) if files else None,
+        abi=integer(root / "sys/class/infiniband_verbs" / files[0] / "abi_version") if files else None,
     )
 
 
 def _verbs_of(root: Path, name: str) -> list[str]:
     """Return the files of a device without a PCI function, such as rxe, by sysfs's list of all of them."""
     verbs = root / "sys/class/infiniband_verbs"
-    return [file for file in _listed(verbs) if _read(verbs / file / "ibdev") == name]
+    return [file for file in listed(verbs) if contents(verbs / file / "ibdev") == name]
 
 
 def _openable(file: Path) -> tuple[Literal["usable", "denied", "absent", "unknown"], str]:
@@ -137,7 +137,7 @@ def _openable(file: Path) -> tuple[Literal["usable", "denied", "absent", "unknow
 
 
 def _ports(device: Path) -> list[Path]:
-    return [device / "ports" / port for port in _listed(device / "ports") if port.isdecimal()]
+    return [device / "ports" / port for port in listed(device / "ports") if port.isdecimal()]
 
 
 class _Rate(NamedTuple):
@@ -147,33 +147,33 @@ class _Rate(NamedTuple):
 
 
 def _port(folder: Path) -> HcaPort:
-    rate = _rate(_read(folder / "rate"))
-    gids = _listed(folder / "gids")
-    keys = _listed(folder / "pkeys")
+    rate = _rate(contents(folder / "rate"))
+    gids = listed(folder / "gids")
+    keys = listed(folder / "pkeys")
     return HcaPort(
         number=int(folder.name),
-        link_layer=_read(folder / "link_layer"),
-        state=_name(_read(folder / "state")),
-        physical_state=_name(_read(folder / "phys_state")),
+        link_layer=contents(folder / "link_layer"),
+        state=_name(contents(folder / "state")),
+        physical_state=_name(contents(folder / "phys_state")),
         rate_Gbps=rate.gbps,
         lanes=rate.lanes,
         speed=rate.speed,
-        lid=_hex(_read(folder / "lid")),
-        sm_lid=_hex(_read(folder / "sm_lid")),
+        lid=_hex(contents(folder / "lid")),
+        sm_lid=_hex(contents(folder / "sm_lid")),
         gids={int(index): gid for index in gids if index.isdecimal() and (gid := _gid(folder, index))},
         gid_slots=len(gids),
-        partition_keys={int(index): key for index in keys if (key := _hex(_read(folder / "pkeys" / index)))},
+        partition_keys={int(index): key for index in keys if (key := _hex(contents(folder / "pkeys" / index)))},
         pkey_slots=len(keys),
         counters=_counters(folder),
     )
 
 
 def _gid(folder: Path, index: str) -> Gid | None:
-    address = _read(folder / "gids" / index)
+    address = contents(folder / "gids" / index)
     if _NO_GID.fullmatch(address):
         return None
     attributes = folder / "gid_attrs"
-    return Gid(address, kind=_read(attributes / "types" / index), interface=_read(attributes / "ndevs" / index))
+    return Gid(address, kind=contents(attributes / "types" / index), interface=contents(attributes / "ndevs" / index))
 
 
 def _rate(text: str) -> _Rate:
@@ -187,16 +187,12 @@ def _rate(text: str) -> _Rate:
 def _counters(folder: Path) -> dict[str, int]:
     """Return a port's counters that are numbers; a driver without them writes "N/A (no PMA)"."""
     paths = [*(folder / "counters" / name for name in _COUNTERS), *(folder / "hw_counters" / n for n in _HW_COUNTERS)]
-    return {path.name: int(text) for path in paths if (text := _read(path)).isdecimal()}
+    return {path.name: int(count) for path in paths if (count := contents(path)).isdecimal()}
 
 
 def _name(text: str) -> str:
     """Return the name in "4: ACTIVE"."""
     return text.partition(": ")[2]
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
 
 
 def _hex(text: str) -> int | None:
@@ -253,8 +249,8 @@ def _net_plugin(environ: Mapping[str, str]) -> str:
 
 def _open_driver(root: Path) -> bool | None:
     """Return whether NVIDIA's kernel modules are the open ones: /proc/driver/nvidia/version names them so."""
-    text = _read(root / "proc/driver/nvidia/version")
-    return "Open Kernel Module" in text if text else None
+    version = contents(root / "proc/driver/nvidia/version")
+    return "Open Kernel Module" in version if version else None
 
 
 def _iommu_groups(root: Path) -> dict[str, str]:
@@ -264,36 +260,11 @@ def _iommu_groups(root: Path) -> dict[str, str]:
     """
     bus = root / "sys/bus/pci/devices"
     found = {}
-    for address in _listed(bus):
-        group = _link_name(bus / address / "iommu_group")
-        if group and _read(bus / address / "class").startswith(("0x02", "0x0300", "0x0302")):
+    for address in listed(bus):
+        group = link_name(bus / address / "iommu_group")
+        if group and contents(bus / address / "class").startswith(("0x02", "0x0300", "0x0302")):
             found[address] = group
     return found
-
-
-def _link_name(path: Path) -> str:
-    try:
-        return path.readlink().name
-    except OSError:
-        return ""
-
-
-def _listed(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder), key=pci.natural)  # noqa: PTH208 names only
-    except OSError:
-        return []
-
-
-def _read(path: Path) -> str:
-    """Return a sysfs file's text, '' if there is none; three system calls, as there are thousands of files."""
-    with suppress(OSError):
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(file, 4096).decode("utf-8", "replace").strip()
-        finally:
-            os.close(file)
-    return ""
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.host import Leftover
 from distcheck.probe.child import Question, ask, exit_after_lifetime, say
+from distcheck.probe.kernel_files import contents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +81,7 @@ def unused(root: Path = Path("/")) -> list[Leftover] | Missing:
     for entry in os.scandir(proc):
         if entry.name.isdecimal():
             paths = in_use(proc / entry.name)
-            if paths is None and entry.name != "1" and _name(proc / entry.name) not in _NO_JOBS:
+            if paths is None and entry.name != "1" and contents(proc / entry.name / "comm") not in _NO_JOBS:
                 hidden |= set(_owners(proc / entry.name))
             used |= paths or set()
     now = time.time()
@@ -128,20 +129,9 @@ def _target(link: str) -> str:
         return ""
 
 
-def _name(process: Path) -> str:
-    try:
-        return (process / "comm").read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
 def _owners(process: Path) -> Iterator[int]:
     """Yield the real and effective user of a process."""
-    try:
-        lines = (process / "status").read_text(errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines:
+    for line in contents(process / "status").splitlines():
         if line.startswith("Uid:"):
             yield from map(int, line.split()[1:3])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from distcheck.facts.base import Missing, legible
 from distcheck.facts.host import CgroupLimit, CpuQuota, Limits
 from distcheck.facts.ranges import fold
 from distcheck.probe.cgroups import cgroup_of, number
+from distcheck.probe.kernel_files import contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,22 +110,17 @@ def _user_tasks(root: Path) -> tuple[int, int] | None:
     tasks = 0
     for folder in (root / "proc").glob("[0-9]*"):
         try:
-            status = (folder / "status").read_text("utf-8", "replace")  # the name may be cut inside a letter
-            lines = dict(line.partition(":")[::2] for line in status.splitlines())
+            lines = dict(line.partition(":")[::2] for line in contents(folder / "status").splitlines())
             if int(lines["Uid"].split()[0]) == uid:
                 tasks += int(lines["Threads"])
-        except (OSError, KeyError, ValueError, IndexError):
+        except (KeyError, ValueError, IndexError):
             continue  # it has ended
     return soft, tasks
 
 
 def _may_exceed(root: Path) -> bool:
-    try:
-        status = (root / "proc/self/status").read_text("utf-8", "replace")
-        effective = next(line for line in status.splitlines() if line.startswith("CapEff:"))
-        return bool(int(effective.split()[1], 16) & _CAPS_BEYOND_NPROC)
-    except (OSError, StopIteration, ValueError, IndexError):
-        return False
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", contents(root / "proc/self/status"), re.MULTILINE)
+    return effective is not None and bool(int(effective[1], 16) & _CAPS_BEYOND_NPROC)
 
 
 def _namespaces(root: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Link, NetworkFacts, RendezvousFile, Resolution
+from distcheck.probe.kernel_files import contents, integer
 from distcheck.probe.mounts import mount_at
 from distcheck.probe.nccl_files import read
 from distcheck.selection.nccl_settings import in_use, settings
@@ -72,18 +73,18 @@ def links(root: Path = _ROOT) -> tuple[Link, ...] | Missing:
 
 
 def _link(folder: Path) -> Link:
-    flags = _text(folder / "flags")
-    speed = _text(folder / "speed")
+    flags = contents(folder / "flags")
+    speed = integer(folder / "speed")  # unreadable for a link that is down
     kind: Literal["physical", "virtual", "loopback"] = "physical" if (folder / "device").exists() else "virtual"
-    running = _text(folder / "operstate") in {"up", "unknown"} and _text(folder / "carrier") != "0"
+    running = contents(folder / "operstate") in {"up", "unknown"} and contents(folder / "carrier") != "0"
     return Link(
         name=folder.name,
-        mac=_text(folder / "address"),
-        kind="loopback" if _text(folder / "type") == _LOOPBACK else kind,
+        mac=contents(folder / "address"),
+        kind="loopback" if contents(folder / "type") == _LOOPBACK else kind,
         running=running and bool(int(flags or "0", 16) & 1),  # IFF_UP
-        mtu_bytes=int(_text(folder / "mtu") or 0),
-        speed_Mbps=int(speed) if speed.isdecimal() and int(speed) > 0 else None,
-        full_duplex={"full": True, "half": False}.get(_text(folder / "duplex")),
+        mtu_bytes=integer(folder / "mtu") or 0,
+        speed_Mbps=speed or None,
+        full_duplex={"full": True, "half": False}.get(contents(folder / "duplex")),
         members=_members(folder),
     )
 
@@ -93,8 +94,8 @@ def _members(folder: Path) -> dict[str, bool]:
 
     Source: https://www.kernel.org/doc/Documentation/networking/bonding.txt
     """
-    names = _text(folder / "bonding/slaves").split()
-    return {name: _text(folder.parent / name / "bonding_slave/mii_status") != "down" for name in names}
+    names = contents(folder / "bonding/slaves").split()
+    return {name: contents(folder.parent / name / "bonding_slave/mii_status") != "down" for name in names}
 
 
 def _binds(own_name: Resolution | Missing) -> str | Missing:
@@ -158,7 +159,7 @@ def _tracked(root: Path) -> tuple[int, int] | Missing:
 
 def _machine_id(root: Path, found: tuple[Link, ...] | Missing) -> str | Missing:
     """Return a hash that identifies the hardware without revealing its numbers."""
-    uuid = _text(root / "sys/class/dmi/id/product_uuid")
+    uuid = contents(root / "sys/class/dmi/id/product_uuid")
     macs = [] if isinstance(found, Missing) else sorted(link.mac for link in found if link.kind == "physical")
     known = uuid or " ".join(macs)
     if not known:
@@ -197,14 +198,6 @@ def parse_ibv_devinfo(text: str) -> dict[str, int]:
     return found
 
 
-def _text(path: Path) -> str:
-    """Return a sysfs file's text, '' if unreadable: `speed` of a link that is down is."""
-    try:
-        return path.read_text().strip()
-    except (OSError, UnicodeError):
-        return ""
-
-
 def _number(path: Path) -> int | Missing:
-    text = _text(path)
-    return int(text) if text.isdecimal() else Missing(reason=f"{os.fspath(path)} cannot be read")
+    found = integer(path)
+    return found if found is not None else Missing(reason=f"{os.fspath(path)} cannot be read")

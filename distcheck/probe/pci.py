@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 
 from distcheck.facts.base import Missing
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.probe import child
 from distcheck.probe.child import Question, exit_after_lifetime, say
+from distcheck.probe.kernel_files import contents, listed
 
-_NVIDIA = "0x10de"
-_GPU = ("0x0300", "0x0302")
-"""Display and 3D controllers."""
+NVIDIA, AMD = "0x10de", "0x1002"
+_GPU = {NVIDIA: ("0x0300", "0x0302"), AMD: ("0x0380", "0x0302", "0x1200")}
+"""The PCI classes of a vendor's GPUs: display and 3D controllers, and accelerators."""
 _ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 _FUNCTION = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ACTIVE = "4:"
@@ -41,31 +41,32 @@ def collect(root: Path = Path("/")) -> Pci | Missing:
     try:
         addresses = sorted(device.name for device in bus.iterdir())
     except OSError as error:
-        if not _listed(root / "sys/class"):
+        if not listed(root / "sys/class"):
             return Missing(reason=f"{bus}: {error.strerror}")
         addresses = []  # no PCI bus
     fast = _infiniband(root)
     taken = {nic.place.path[-1:] for nic in fast if nic.place.path}
     return Pci(
-        gpus={address: _place(root, bus / address) for address in addresses if _is_gpu(bus / address)},
+        gpus={address: _place(root, bus / address) for address in addresses if is_gpu(bus / address)},
         nics=(*fast, *(nic for nic in _ethernet(root) if nic.place.path[-1:] not in taken)),
         virtual=virtual(root),
     )
 
 
-def _is_gpu(device: Path) -> bool:
-    return _read(device / "vendor") == _NVIDIA and _read(device / "class").startswith(_GPU)
+def is_gpu(device: Path, vendor: str = NVIDIA) -> bool:
+    """Return whether a folder of the PCI bus is a GPU of this vendor."""
+    return contents(device / "vendor") == vendor and contents(device / "class").startswith(_GPU[vendor])
 
 
 def _infiniband(root: Path) -> tuple[Nic, ...]:
     """Return the InfiniBand and RoCE devices, with their ports that are up."""
     found = []
-    for name in _listed(root / "sys/class/infiniband"):
+    for name in listed(root / "sys/class/infiniband"):
         device = root / "sys/class/infiniband" / name
-        ports = [device / "ports" / port for port in _listed(device / "ports")]
-        up = [port for port in ports if _read(port / "state").startswith(_ACTIVE)]
-        layers = [_read(port / "link_layer") for port in up or ports]
-        rates = [rate for port in up if (rate := _number(_read(port / "rate"))) is not None]
+        ports = [device / "ports" / port for port in listed(device / "ports")]
+        up = [port for port in ports if contents(port / "state").startswith(_ACTIVE)]
+        layers = [contents(port / "link_layer") for port in up or ports]
+        rates = [rate for port in up if (rate := _number(port / "rate")) is not None]
         found.append(
             Nic(
                 name,
@@ -83,7 +84,7 @@ def _infiniband(root: Path) -> tuple[Nic, ...]:
 
 def _may_open(root: Path, device: Path) -> bool:
     """Return whether this process may open a device's file for libibverbs."""
-    files = (root / "dev/infiniband" / name for name in _listed(device / "device/infiniband_verbs"))
+    files = (root / "dev/infiniband" / name for name in listed(device / "device/infiniband_verbs"))
     return any(os.access(file, os.R_OK | os.W_OK) for file in files)
 
 
@@ -91,11 +92,11 @@ def _ethernet(root: Path) -> tuple[Nic, ...]:
     """Return the interfaces backed by a device: no bridges, veth pairs, bonds or loopback."""
     cards = root / "sys/class/net"
     found = []
-    for name in _listed(cards):
-        if "device" not in _listed(cards / name):
+    for name in listed(cards):
+        if "device" not in listed(cards / name):
             continue
-        speed = _number(_read(cards / name / "speed"))
-        active = _read(cards / name / "carrier") == "1"
+        speed = _number(cards / name / "speed")
+        active = contents(cards / name / "carrier") == "1"
         found.append(
             Nic(
                 name,
@@ -120,47 +121,26 @@ def _place(root: Path, device: Path) -> PciPlace:
     if not ours or ours[-1] < len(parts) - 2:
         return PciPlace((), None)
     function = root.joinpath(*parts[: ours[-1] + 1])
-    node = _number(_read(function / "numa_node"))
+    node = _number(function / "numa_node")
     return PciPlace(
         path=tuple(part for part in parts if _FUNCTION.fullmatch(part) or _ROOT_COMPLEX.fullmatch(part)),
         numa_node=None if node is None or node < 0 else int(node),
         # If the kernel does not know the node, it lists every CPU.
-        cpus=_read(function / "local_cpulist") if node is not None and node >= 0 and _is_gpu(function) else "",
+        cpus=contents(function / "local_cpulist") if node is not None and node >= 0 and is_gpu(function) else "",
     )
 
 
 def virtual(root: Path) -> bool:
     """Return whether this is a virtual machine, by x86 CPU flags or the firmware's names."""
-    with suppress(OSError), (root / "proc/cpuinfo").open() as file:
-        first = file.read(8192)  # the first CPU; reading all CPUs of a large node takes milliseconds
-        if re.search(r"^flags\s*:", first, re.MULTILINE):
-            return re.search(r"^flags\s*:.*\bhypervisor\b", first, re.MULTILINE) is not None
-    names = " ".join(_read(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
+    first = contents(root / "proc/cpuinfo")  # the first CPUs; reading all CPUs of a large node takes milliseconds
+    if re.search(r"^flags\s*:", first, re.MULTILINE):
+        return re.search(r"^flags\s*:.*\bhypervisor\b", first, re.MULTILINE) is not None
+    names = " ".join(contents(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
     return re.search(r"QEMU|KVM|Virtual|VMware|Xen|Amazon EC2|Google Compute Engine", names) is not None
 
 
-def _listed(folder: Path) -> list[str]:
-    try:
-        return sorted((inner.name for inner in folder.iterdir()), key=natural)
-    except OSError:
-        return []
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts mlx5_2 before mlx5_10."""
-    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name)]
-
-
-def _read(path: Path) -> str:
-    """Return a file's text, '' if there is no file or the driver has no answer."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _number(text: str) -> float | None:
-    match = re.match(r"-?\d+(\.\d+)?", text)
+def _number(path: Path) -> float | None:
+    match = re.match(r"-?\d+(\.\d+)?", contents(path))
     return float(match[0]) if match else None
 
 

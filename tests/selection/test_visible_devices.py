@@ -23,7 +23,6 @@ def gpu_of(index, uuid=None, **more):
 
 EIGHT = tuple(gpu_of(i) for i in range(8))
 A, B = EIGHT[0].uuid, EIGHT[1].uuid
-UUIDS = tuple(gpu.uuid for gpu in EIGHT)
 
 
 def seen(value, gpus=EIGHT):
