@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import pytest
+from reported import Case, case
 
 import distcheck.rules
 from distcheck.facts.asked import Asked
@@ -18,8 +19,7 @@ from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, Role
 from distcheck.rules import Rule
-from distcheck.rules.diagnose import Diagnosis
-from distcheck.rules.finding import Finding, Fix, NotChecked, verdict
+from distcheck.rules.finding import Finding, Fix, NotChecked
 
 GOLDENS = Path(__file__).parent / "golden"
 OPS = ("all_reduce", "broadcast")
@@ -30,10 +30,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="rewrite tests/report/golden")
 
 
+_STYLE = re.compile(r"(?<=<style>\n).*?(?=</style>)", re.DOTALL)
+_SCRIPT = re.compile(r"(?<=<script>).*?(?=</script>)|(?<=script-src 'sha256-)[\w+/=]+", re.DOTALL)
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with a file; of a web page, the style and the script are the same for all and left out."""
+
     def compare(name: str, text: str) -> None:
         path = GOLDENS / name
+        if path.suffix == ".html":
+            text = _SCRIPT.sub("copy.js", _STYLE.sub("style.css\n", text))
         if request.config.getoption("--update-goldens", default=False):
             path.write_text(text, encoding="utf-8")
         assert text == path.read_text(encoding="utf-8")
@@ -86,19 +94,6 @@ def fixed_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     distcheck.rules.all_rules()  # a module that is first imported during a test would register its rules among these
     monkeypatch.setattr(distcheck.rules, "all_rules", lambda: RULES)
     monkeypatch.setattr(distcheck.rules, "_registered", {rule.name: rule for rule in RULES})
-
-
-class Judged(NamedTuple):
-    """A job and its diagnosis."""
-
-    job: Job
-    diagnosis: Diagnosis
-
-
-def judged(job: Job, *outcomes: Finding | NotChecked) -> Judged:
-    found = tuple(o for o in outcomes if isinstance(o, Finding))
-    unlooked = tuple(o for o in outcomes if isinstance(o, NotChecked))
-    return Judged(job, Diagnosis(found, unlooked, verdict(found, unlooked)))
 
 
 def a_node(name: str, gpus: int) -> NodeFacts:
@@ -208,18 +203,18 @@ def job_of() -> Callable[..., Job]:
 
 
 @pytest.fixture
-def judge() -> Callable[..., Judged]:
-    return judged
+def judge() -> Callable[..., Case]:
+    return case
 
 
 @pytest.fixture
-def healthy() -> Judged:
-    return judged(build_job(2, 4))
+def healthy() -> Case:
+    return case(build_job(2, 4))
 
 
 @pytest.fixture
-def failing() -> Judged:
-    return judged(
+def failing() -> Case:
+    return case(
         build_job(3, 16, measure=False),
         *(duplicate(rank) for rank in range(16, 30, 2)),
         Finding(
@@ -254,13 +249,13 @@ def failing() -> Judged:
 
 
 @pytest.fixture
-def empty() -> Judged:
-    return judged(Job(distcheck="0.1.0", run="r2", asked=Asked("report", ("environment",)), met=True))
+def empty() -> Case:
+    return case(Job(distcheck="0.1.0", run="r2", asked=Asked("report", ("environment",)), met=True))
 
 
 @pytest.fixture
-def missing() -> Judged:
-    return judged(
+def missing() -> Case:
+    return case(
         build_job(1, 4, world=8, gpus=False, measure=False),
         Finding(
             rule="env-rank-missing",
@@ -272,9 +267,9 @@ def missing() -> Judged:
 
 
 @pytest.fixture
-def single() -> Judged:
+def single() -> Case:
     job = build_job(1, 1, gpus=False)
-    return judged(msgspec.structs.replace(job, asked=Asked("bandwidth", GATE, started_here=True)))
+    return case(msgspec.structs.replace(job, asked=Asked("bandwidth", GATE, started_here=True)))
 
 
 HOSTILE = (
@@ -284,10 +279,10 @@ HOSTILE = (
 
 
 @pytest.fixture
-def hostile() -> Judged:
+def hostile() -> Case:
     job = build_job(1, 2, measure=False)
     node = msgspec.structs.replace(job.nodes[0], name=f"node {HOSTILE}")
-    return judged(
+    return case(
         msgspec.structs.replace(job, nodes=(node,), asked=Asked(HOSTILE, GATE)),
         Finding(
             rule="net-mtu-differs",
@@ -305,6 +300,6 @@ def hostile() -> Judged:
 
 
 @pytest.fixture(params=["healthy", "failing", "empty", "missing", "single", "hostile"])
-def any_job(request: pytest.FixtureRequest) -> Judged:
-    found: Judged = request.getfixturevalue(request.param)
+def any_job(request: pytest.FixtureRequest) -> Case:
+    found: Case = request.getfixturevalue(request.param)
     return found

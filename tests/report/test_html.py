@@ -5,6 +5,7 @@ import hashlib
 import re
 from collections import Counter
 from html.parser import HTMLParser
+from importlib import resources
 
 import msgspec
 import pytest
@@ -73,6 +74,10 @@ def test_goldens_of_four_jobs(name, golden):
     golden(f"{name}-job.html", shortened(page) if name == "large" else page)
 
 
+def test_the_style_of_a_page(healthy, golden):
+    golden("style.css", render("html", *healthy).partition("<style>\n")[2].partition("</style>")[0])
+
+
 def test_html_is_balanced_and_loads_nothing(any_job):
     page = render("html", *any_job, options=Detail(verbose=True, legend=True))
     tags = parsed(page)
@@ -87,6 +92,7 @@ def test_html_is_balanced_and_loads_nothing(any_job):
 def test_the_policy_of_the_page_allows_its_one_script_and_nothing_else(hostile):
     page = render("html", *hostile)
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert script == resources.files("distcheck.report.html").joinpath("copy.js").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = next(a["content"] for tag, a in parsed(page).seen if a.get("http-equiv") == "Content-Security-Policy")
     assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
