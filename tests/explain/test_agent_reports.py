@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.test_spellings import found
+from explain.answered import found
 
 CLOSED = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:525] Connection closed by peer [10.0.0.2]:41\n"
 ENDED = "W1127 10:00:01.000000 77 elastic/multiprocessing/api.py:900] Sending process 100 closing signal SIGTERM\n"

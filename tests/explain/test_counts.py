@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from explain.test_shapes import explained, first_rule
+from explain.answered import found
+from explain.test_shapes import first_rule
 
 from distcheck.cli.joblog.spelling import SHAPE
 from distcheck.cli.joblog.spellings import counts
@@ -52,5 +53,5 @@ def test_a_count_that_does_not_fit_is_named_and_one_that_does_is_not(fault, rule
     ],
 )
 def test_a_checkpoint_of_another_size_and_the_rank_of_a_tensor_are_no_fault_of_the_start(line):
-    assert explained(f"{line}\n").about == "application"
+    assert found(f"{line}\n").about == "application"
     assert first_rule(f"{line}\n") is None

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from explain.measure import matcher
+from explain.answered import found
 
-from distcheck.cli.joblog.answer import Answer, answer
-from distcheck.cli.joblog.reading import whole_lines
 from distcheck.cli.joblog.spelling import told
 
 FORMS = (
@@ -18,11 +14,6 @@ FORMS = (
     "RuntimeError: Triton Error [CUDA]: {}",
 )
 WARN = "node1:12:34 [0] init.cc:1085 NCCL WARN "
-
-
-def found(text: str) -> Answer:
-    seen = matcher().search(whole_lines(io.BytesIO(text.encode())), "job.log")
-    return answer(sorted(seen, key=lambda sighting: sighting.line))
 
 
 @pytest.mark.parametrize("form", FORMS)

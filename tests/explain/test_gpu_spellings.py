@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from explain.measure import matcher
-
-from distcheck.cli.joblog.answer import Answer, answer
-from distcheck.cli.joblog.reading import whole_lines
+from explain.answered import found
 
 QP = "NCCL WARN Call to ibv_modify_qp failed with"
 DEVICE = "on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3,"
 WRONG = "net-nccl-picks-loopback-or-docker"
 MIXED = "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_2:1/RoCE ; OOB eth0:10.0.0.1<0>"
-
-
-def found(text: str) -> Answer:
-    seen = matcher().search(whole_lines(io.BytesIO(text.encode())), "job.log")
-    return answer(sorted(seen, key=lambda sighting: sighting.line))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.test_spellings import found
+from explain.answered import found
 
 WITHOUT_NUMPY = "functional_tensor.py:276: UserWarning: Failed to initialize NumPy: No module named 'numpy'"
 ENDINGS = [

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
-from functools import cache
-
 import pytest
+from explain.answered import found
 
-from distcheck.cli.joblog.answer import answer, known
+from distcheck.cli.joblog.answer import known
 from distcheck.cli.joblog.matching import Matcher
-from distcheck.cli.joblog.reading import Piece, whole_lines
+from distcheck.cli.joblog.reading import Piece
 from distcheck.cli.joblog.spelling import SHAPE, told
 from distcheck.cli.joblog.spellings import shapes
 from distcheck.rules import find_rule
@@ -21,18 +19,8 @@ TypeError: 'NoneType' object is not callable
 """
 
 
-@cache
-def matcher():
-    return Matcher(known())
-
-
-def explained(text):
-    seen = matcher().search(whole_lines(io.BytesIO(text.encode())), "job.log")
-    return answer(sorted(seen, key=lambda sighting: sighting.line))
-
-
 def first_rule(text):
-    return next((cause.rule for cause in explained(text).causes), None)
+    return next((cause.rule for cause in found(text).causes), None)
 
 
 def test_a_shape_counts_less_than_a_table_and_names_known_rules_or_says_what_it_means():
@@ -90,7 +78,7 @@ def test_a_known_message_goes_before_a_shape_wherever_they_stand():
 
 def test_a_mistake_in_the_script_goes_before_a_shape_that_follows_it():
     shape = "port 29512 seems to be occupied\n"
-    assert explained(MISTAKE + shape).about == "application"
+    assert found(MISTAKE + shape).about == "application"
     assert first_rule(MISTAKE + shape) is None
     assert first_rule(shape + MISTAKE) == "net-port-in-use"
 
@@ -123,7 +111,7 @@ RETRY = (
 def test_a_connection_that_torch_repeats_is_no_cause_if_the_ranks_then_met():
     later = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
     assert first_rule(RETRY) == "net-master-refused"
-    assert explained(RETRY + later).about == "application"
+    assert found(RETRY + later).about == "application"
     assert first_rule(RETRY + later) is None
     assert first_rule(RETRY + MISTAKE) is None
 

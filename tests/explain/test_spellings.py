@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import re
-from functools import cache
 
 import pytest
+from explain.answered import HEALTHY, found, rules
 
 from distcheck.cli.joblog import remedies
-from distcheck.cli.joblog.answer import answer
-from distcheck.cli.joblog.matching import Matcher
 from distcheck.cli.joblog.quoted import quoted
-from distcheck.cli.joblog.reading import whole_lines
 from distcheck.cli.joblog.spelling import NOISE, anchor, told, trie
 from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
 from distcheck.cli.joblog.subject import about
 from distcheck.rules import all_rules, find_rule
-
-HEALTHY = """
-node1: NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>
-[rank0]:[W1120 10:00:00 ProcessGroupNCCL.cpp:4115] step 100 loss 2.31 lr 0.0003
-epoch 3/10: 100%|##########| 1200/1200 [10:00<00:00, 2.00it/s]
-saving checkpoint to /mnt/ckpt/step_1200 ... done in 12.3 s
-Timed out? no. CUDA error rate 0; waiting for clients: none. 0 Killed by hand
-"""
-
-
-@cache
-def matcher():
-    return Matcher((*TABLES, *quoted(), *UNKNOWN))
-
-
-def found(text):
-    seen = matcher().search(whole_lines(io.BytesIO(text.encode())), "job.log")
-    return answer(sorted(seen, key=lambda sighting: sighting.line))
-
-
-def rules(text):
-    return [cause.rule for cause in found(text).causes]
 
 
 def test_a_spelling_names_known_rules_or_says_what_it_means_and_has_a_source():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.test_spellings import HEALTHY, found, rules
+from explain.answered import HEALTHY, found, rules
 
 DEVICES = "#   Rank  0 Pid   1688 on    {} device  0 [0x18] RTX\n#   Rank  1 Pid   1688 on    {} device  1 [0x3b] RTX\n"
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from explain.measure import matcher
-
-from distcheck.cli.joblog.answer import Answer, answer
-from distcheck.cli.joblog.reading import whole_lines
+from explain.answered import found
 
 WARN = "node1:12:34 [0] init.cc:1085 NCCL WARN "
 OOM = "torch.OutOfMemoryError: CUDA out of memory. GPU 0 has a total capacity of 79.15 GiB of which 1.00 GiB is free."
@@ -22,11 +17,6 @@ WRITER = "RuntimeError: [enforce fail at inline_container.cc:471] . "
 GTL = "(GTL DEBUG: 1) cuIpcOpenMemHandle: invalid argument, CUDA_ERROR_INVALID_VALUE, line no 360"
 HSA = "GTL_DEBUG: [0] hsa_amd_ipc_memory_attach: HSA_STATUS_ERROR_INVALID_ARGUMENT: One of the actual arguments"
 LOCK = f"{TRACE}    sl = self._semlock = _multiprocessing.SemLock(kind, value)\nOSError: "
-
-
-def found(text: str) -> Answer:
-    seen = matcher().search(whole_lines(io.BytesIO(text.encode())), "job.log")
-    return answer(sorted(seen, key=lambda sighting: sighting.line))
 
 
 @pytest.mark.parametrize(

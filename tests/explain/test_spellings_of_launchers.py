@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.test_spellings import HEALTHY, found, rules
+from explain.answered import HEALTHY, found, rules
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.test_spellings import HEALTHY, found, rules
+from explain.answered import HEALTHY, found, rules
 
 NOT_RESOLVED = "cannot be retrieved (gai error: -2 - Name or service not known)."
 TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"

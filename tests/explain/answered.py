@@ -1,0 +1,29 @@
+"""The answer to a text as the only log of a job, and the log of a healthy job to put around it."""
+
+from __future__ import annotations
+
+import io
+
+from explain.measure import matcher
+
+from distcheck.cli.joblog.answer import Answer, answer
+from distcheck.cli.joblog.reading import whole_lines
+
+HEALTHY = """
+node1: NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>
+[rank0]:[W1120 10:00:00 ProcessGroupNCCL.cpp:4115] step 100 loss 2.31 lr 0.0003
+epoch 3/10: 100%|##########| 1200/1200 [10:00<00:00, 2.00it/s]
+saving checkpoint to /mnt/ckpt/step_1200 ... done in 12.3 s
+Timed out? no. CUDA error rate 0; waiting for clients: none. 0 Killed by hand
+"""
+
+
+def found(text: str) -> Answer:
+    """Return the answer to a text."""
+    seen = matcher().search(whole_lines(io.BytesIO(text.encode())), "job.log")
+    return answer(sorted(seen, key=lambda sighting: sighting.line))
+
+
+def rules(text: str) -> list[str]:
+    """Return the rules that the answer to a text names, the most likely first."""
+    return [cause.rule for cause in found(text).causes]
