@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 
 import pytest
 from cluster.recipes import LOG, RECIPES, Recipes, administer
+from waiting import until
 
 BAD = "1.lost yes\n"
 
@@ -18,14 +18,6 @@ def recipes(cluster, fake_nvml):
     recipes = Recipes(cluster, fake_nvml.folder)
     yield recipes
     recipes.stop_checking()
-
-
-def until(condition, seconds=40.0):
-    end = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.2)
-    return answer
 
 
 def test_without_any_environment_a_node_sees_itself(cluster, recipes):

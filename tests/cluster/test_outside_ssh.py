@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from cluster.inside import NODES, blocks, finding, findings, placed, reports
 from sampled import sampled
+from waiting import until
 
 import distcheck
 
@@ -195,13 +195,6 @@ def has_met(cluster, followers: int) -> bool:
     return len(theirs - ours) >= followers
 
 
-def wait_for(holds, seconds):
-    until = time.monotonic() + seconds
-    while not (held := holds()) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert held
-
-
 @pytest.mark.parametrize(
     "signum", sampled([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], signal.SIGINT, signal.SIGKILL)
 )
@@ -209,10 +202,10 @@ def test_a_signal_ends_the_probes_of_all_nodes_and_gives_what_is_known(cluster, 
     hosts = ("--hosts", "node[1-4],node9", "--nproc", "2")
     waiting = ("--join-timeout", "60", "--connect-timeout", "60")  # nobody is node9, and so long it is waited for
     run = cluster.start("head", "distcheck", "env", *hosts, *waiting, "--format", "json")
-    wait_for(lambda: has_met(cluster, 3), 40)
+    until(lambda: has_met(cluster, 3), 40)
     run.interrupt(signum)
     ended = run.wait(30)
-    wait_for(lambda: not left(cluster), 15)
+    until(lambda: not left(cluster), 15)
     if signum == signal.SIGKILL:
         return
     (report,) = reports(ended)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 
 import psutil
 import pytest
+from waiting import until
 
 AGENT = """
 import os, subprocess, sys
@@ -41,11 +41,11 @@ def agent(start, port, tmp_path):
 def test_a_rank_whose_agent_was_killed_ends_and_does_not_join_the_next_attempt(agent, tmp_path):
     output = tmp_path / "report.txt"
     killed = agent("a", "0/2", "--output", str(output))
-    (rank,) = wait_for(lambda: psutil.Process(killed.process.pid).children())
+    (rank,) = until(lambda: psutil.Process(killed.process.pid).children())
     # It listens: it waits for rank 1, which never comes.
-    wait_for(lambda: [c for c in rank.net_connections("tcp") if c.status == psutil.CONN_LISTEN])
+    until(lambda: [c for c in rank.net_connections("tcp") if c.status == psutil.CONN_LISTEN])
     killed.interrupt(signal.SIGKILL)
-    wait_for(lambda: not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE, 5)  # --join-timeout is 20 s
+    until(lambda: not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE, 5)  # --join-timeout is 20 s
     assert "the run was ended by the end of its torchrun agent" in output.read_text()
     first, second = [run.wait() for run in (agent("b", "0/2", "--format", "json"), agent("c", "1/2"))]
     assert (first.code, second.code) == (0, 0), first
@@ -60,11 +60,3 @@ def test_the_node_of_rank_0_that_left_is_named_from_the_memory_of_another_node(a
     (found,) = [f for f in json.loads(output.read_text())["findings"] if f["severity"] != "info"]
     assert (found["rule"], found["severity"]) == ("elastic-nodes-changed", "warning")
     assert "left: 2 nodes then, 1 now, in attempt 2" in found["message"]
-
-
-def wait_for(condition, seconds=20.0):
-    until = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    return answer

@@ -8,6 +8,7 @@ import zlib
 import msgspec
 import pytest
 from relay import relay
+from waiting import soon
 
 from distcheck.rollcall import client, framing, protocol, seal
 from distcheck.rollcall.framing import encode
@@ -16,13 +17,6 @@ from distcheck.rollcall.server import Server
 from distcheck.rollcall.wire import HEADER, MAGIC, ProtocolError
 
 SECRET = seal.secret_of("distcheck-" + 32 * "0")
-
-
-async def _until(condition, seconds: float = 10) -> None:
-    end = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < end
-        await asyncio.sleep(0.01)
 
 
 def large(report, uid: str, rank: int):
@@ -110,7 +104,7 @@ def test_compressed_messages_count_with_their_whole_size_and_are_not_nested(lead
                 writer.write(encode(hello(uid, 1)) + HEADER.pack(MAGIC, len(body)) + body)
                 await framing.read(reader, protocol.answer_decoder)
                 assert await asyncio.wait_for(reader.read(), 5) == b"", "the leader has closed"
-                await _until(lambda: leader.server._bytes_left == 100_000)
+                await soon(lambda: leader.server._bytes_left == 100_000)
             assert leader.server.followers == {}
 
     live(main())

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import soon
 
 from distcheck.collectives.plan import Plan, Timing
 from distcheck.facts.network import PeerTrial, Transfer
@@ -109,13 +110,6 @@ def spoilt(draw, frames: list[bytes]) -> bytes:
     return bytes(raw)
 
 
-async def _until(condition, seconds: float = 10) -> None:
-    end = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < end
-        await asyncio.sleep(0.01)
-
-
 def _read_all(raw: bytes, decoder) -> None:
     async def run():
         reader = asyncio.StreamReader()
@@ -193,7 +187,7 @@ def test_damaged_frames_do_not_keep_followers_out_without_a_token(leading, live,
                 _, writer = await leader.connect()
                 writer.write(raw)
             await asyncio.gather(*(leader.come(f"follower {n}", n) for n in (1, 2)))
-            await _until(lambda: {"follower 1", "follower 2"} <= set(leader.server.followers))
+            await soon(lambda: {"follower 1", "follower 2"} <= set(leader.server.followers))
             for follower in leader.server.followers.values():
                 assert follower.report.process.uid == follower.uid
                 assert {r.placement.rank for r in follower.report.ranks} == follower.ranks
@@ -231,11 +225,11 @@ def test_the_bytes_of_all_followers_together_are_limited(leading, live, monkeypa
             greedy = [await leader.connect() for _ in range(3)]
             for n, (_, writer) in enumerate(greedy):
                 writer.write(encode(hello(f"greedy {n}", 1)) + HEADER.pack(MAGIC, 60_000) + bytes(1000))
-            await _until(lambda: leader.server._bytes_left == 40_000)  # one of them is waited for
+            await soon(lambda: leader.server._bytes_left == 40_000)  # one of them is waited for
             assert [writer.transport.is_closing() or reader.at_eof() for reader, writer in greedy].count(True) <= 2
             for _, writer in greedy:
                 writer.transport.abort()
-            await _until(lambda: leader.server._bytes_left == 100_000)
+            await soon(lambda: leader.server._bytes_left == 100_000)
             await leader.come("follower", 1)
             assert await leader.server.wait_for_all(5)
             assert leader.server._bytes_left < 100_000

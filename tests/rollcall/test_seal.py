@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from relay import REFLECTED, relay
+from waiting import soon
 
 from distcheck.rollcall import framing, protocol, seal, wire
 from distcheck.rollcall.framing import encode
@@ -18,13 +19,6 @@ from distcheck.rollcall.wire import HEADER, ProtocolError
 
 TOKEN = "distcheck-0123456789abcdef0123456789abcdef"
 SECRET, OTHER = seal.secret_of(TOKEN), seal.secret_of("distcheck-" + 32 * "f")
-
-
-async def _until(condition, seconds: float = 5) -> None:
-    end = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < end
-        await asyncio.sleep(0.01)
 
 
 def both(hello: bytes = b"hello", challenge: bytes = b"challenge", secret: bytes = SECRET):
@@ -148,10 +142,10 @@ def test_a_replayed_conversation_is_refused(leading, live, hello, report):
     async def main():
         async with leading(3, SECRET) as leader, relay(leader.port) as (port, said):
             await leader.come("one", 1, secret=SECRET, port=port)
-            await _until(lambda: "one" in leader.server.followers)
+            await soon(lambda: "one" in leader.server.followers)
             follower = leader.server.followers["one"]
             leader.writers[-1].transport.abort()
-            await _until(lambda: follower.gone)
+            await soon(lambda: follower.gone)
             del leader.server.followers["one"]  # as if it had never been there
             reader, writer = await leader.connect()
             writer.write(b"".join(said["follower"]))

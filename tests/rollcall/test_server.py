@@ -9,19 +9,13 @@ import time
 
 import msgspec
 import pytest
+from waiting import soon
 
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.rollcall import client, framing, identity, protocol, server, wire
 from distcheck.rollcall.brief import LEFT_OUT
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Bye, Here, LastCall, PeerDoor, PeerReport, Trouble
-
-
-async def _until(condition, seconds: float = 5) -> None:
-    end = asyncio.get_running_loop().time() + seconds
-    while not condition():
-        assert asyncio.get_running_loop().time() < end
-        await asyncio.sleep(0.01)
 
 
 async def _random_bytes(leader):
@@ -191,7 +185,7 @@ def test_a_rank_that_is_there_twice_comes_in_twice_but_a_process_only_once(leadi
         async with leading(2) as leader:
             await leader.come("one", 1)
             await leader.come("two", 1)
-            await _until(lambda: len(leader.server.followers) == 2)
+            await soon(lambda: len(leader.server.followers) == 2)
             assert (await leader.come("one", 1, seconds=0.3)).connection is None
 
     live(main())
@@ -203,7 +197,7 @@ def test_a_replayed_conversation_changes_nothing(leading, live, hello, report):
             said = encode(hello("one", 1)) + encode(report("one", 1))
             first = await leader.connect()
             first[1].write(said)
-            await _until(lambda: "one" in leader.server.followers)
+            await soon(lambda: "one" in leader.server.followers)
             follower = leader.server.followers["one"]
             again = await leader.connect()
             again[1].write(said)
@@ -249,7 +243,7 @@ def test_ranks_beyond_the_world_do_not_make_the_roll_complete(leading, live):
     async def main():
         async with leading(3) as leader:
             await leader.come("odd", -1, 7, 8, 9, 2**31)
-            await _until(lambda: leader.server.followers)
+            await soon(lambda: leader.server.followers)
             assert not leader.server.complete
             assert leader.server.missing(1) == (1,)
 
@@ -363,7 +357,7 @@ def test_a_follower_that_floods_messages_is_dropped(leading, live):
             assert await leader.server.wait_for_all(3)
             for _ in range(1000):
                 came.connection.say(Here())
-            await _until(lambda: leader.server.followers["chatterbox"].gone)
+            await soon(lambda: leader.server.followers["chatterbox"].gone)
 
     live(main())
 
@@ -443,7 +437,7 @@ def test_nodes_with_equal_pci_trees_share_one_whatever_comes_between_them(leadin
         async with leading(5) as leader:
             for rank, pci in enumerate((tree("mlx5_0"), LEFT_OUT, tree("mlx5_0"), tree("mlx5_1")), start=1):
                 await leader.come(f"p{rank}", rank, pci=pci)
-                await _until(lambda number=rank: len(leader.server.followers) == number)
+                await soon(lambda number=rank: len(leader.server.followers) == number)
             first, between, second, other = (f.report.node.pci for f in leader.server.followers.values())
             assert second is first
             assert (first, between, other) == (tree("mlx5_0"), LEFT_OUT, tree("mlx5_1"))

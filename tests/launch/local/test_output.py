@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from waiting import soon
 
 from distcheck.launch.local.forkserver import TELL_STACK
 from distcheck.launch.local.output import Tail
@@ -40,17 +41,10 @@ def heard():
     return run
 
 
-async def until(holds):
-    end = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.01)
-
-
 @pytest.mark.process
 def test_the_last_lines_are_there_when_the_program_has_ended(heard):
     async def body(words, process):
-        await until(lambda: process.poll() is not None)
+        await soon(lambda: process.poll() is not None)
         return words.last()
 
     assert heard("for n in range(100): print('line', n)", body).splitlines() == [f"line {n}" for n in range(88, 100)]
@@ -67,7 +61,7 @@ os.abort()
 @pytest.mark.process
 def test_a_crash_is_shown_from_its_beginning_with_the_lines_before(heard):
     async def body(words, process):
-        await until(lambda: process.poll() is not None)
+        await soon(lambda: process.poll() is not None)
         return words.last()
 
     lines = heard(CRASH, body).splitlines()
@@ -103,7 +97,7 @@ outer()
 @pytest.mark.process
 def test_a_program_that_holds_the_interpreter_still_shows_its_stack(heard):
     async def body(words, process):
-        await until(lambda: "ready" in words.last())
+        await soon(lambda: "ready" in words.last())
         return await words.asked(lambda: os.kill(process.pid, TELL_STACK))
 
     calls = heard(CALLS.replace("{signal}", str(int(TELL_STACK))), body)
@@ -123,7 +117,7 @@ floods()
 @pytest.mark.process
 def test_an_answer_is_found_in_a_flood(heard):
     async def body(words, process):
-        await until(lambda: len(words._kept) == 64 << 10)
+        await soon(lambda: len(words._kept) == 64 << 10)
         calls = await words.asked(lambda: os.kill(process.pid, TELL_STACK))
         assert len(words._kept) <= 64 << 10
         return calls

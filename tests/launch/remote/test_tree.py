@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 import distcheck
 from distcheck.facts.errors import UsageError
@@ -126,13 +127,6 @@ def assert_each_has_one_probe_with_its_own_assignment(listener: Listener, probes
     assert sorted(listener.errors) == sorted((host, "warning") for host in hosts)
     assert listener.codes == dict.fromkeys(hosts, 3)
     assert sorted(line.split()[0] for line in probes) == sorted(hosts)
-
-
-def within(condition, seconds: float = 10) -> bool:
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.05)
-    return condition()
 
 
 # -- which hosts are gateways
@@ -305,7 +299,7 @@ def test_hosts_of_a_gateway_that_dies_before_their_facts_came_are_started_direct
     probes = Counter(line.split()[0] for line in lines("probes"))
     assert probes["node5"] == 2
     # The first probes have lost their input, and so have ended.
-    assert within(lambda: len(lines("ended")) == sum(probes.values()))
+    until(lambda: len(lines("ended")) == sum(probes.values()))
 
 
 # -- endings
@@ -320,13 +314,13 @@ def test_every_probe_and_gateway_ends_when_the_starting_process_is_killed(cluste
         "from launch.remote import test_tree as t; t.run(t.Listener(len(t.HOSTS) + 1))"
     )
     starting = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[3])
-    assert within(lambda: len(lines("probes")) == len(HOSTS), 30)
+    until(lambda: len(lines("probes")) == len(HOSTS), 30)
     gateways = running(os.environ["PATH"].split(":")[0])
     assert len(gateways) == len(GATEWAYS)
     starting.send_signal(signum)
     starting.wait(10)
-    assert within(lambda: sorted(lines("ended")) == sorted(HOSTS))
-    assert within(lambda: not running(os.environ["PATH"].split(":")[0]))
+    until(lambda: sorted(lines("ended")) == sorted(HOSTS))
+    until(lambda: not running(os.environ["PATH"].split(":")[0]))
 
 
 def running(folder: str) -> list[int]:
