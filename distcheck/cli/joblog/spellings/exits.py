@@ -11,10 +11,8 @@ from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, About, S
 from distcheck.cli.joblog.spellings.endings import SAYS
 
 _SIGNAL = "https://man7.org/linux/man-pages/man7/signal.7.html"
-_SPAWN = "https://github.com/pytorch/pytorch/blob/main/torch/multiprocessing/spawn.py"
 _LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/strategies/launchers/subprocess_script.py"
 _SHELL = "https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html"
-_DOCKER = "https://docs.docker.com/engine/containers/run/#exit-status"
 _SAGEMAKER = "https://github.com/aws/sagemaker-training-toolkit/blob/master/src/sagemaker_training/errors.py"
 _AZURE = "https://learn.microsoft.com/azure/machine-learning/how-to-troubleshoot-environments"
 _SYSTEMD = "https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html"

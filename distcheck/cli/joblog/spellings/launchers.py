@@ -20,7 +20,6 @@ _SHELL = "https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html"
 _PYTHON = "https://docs.python.org/3/library/exceptions.html"
 _LIGHTNING = "https://lightning.ai/docs/pytorch/stable/"
 _start = partial(told, about="start-up")
-_UNREACHABLE = "launch-node-unreachable launch-failed"
 _MAIN = "https://github.com/python/cpython/blob/main/Modules/main.c"
 _SEVERAL_NODES = r"nnodes[= ]+['\"]?[2-9]|--hostfile|pdsh|mpirun|srun: error"
 _VERSIONS = "Packages of versions that do not fit each other are installed."

@@ -13,7 +13,6 @@ _PROXY = "https://github.com/grpc/grpc/blob/master/src/core/handshaker/http_conn
 _GRPC = "https://github.com/grpc/grpc/blob/master/src/core/ext/transport/chttp2/transport/chttp2_transport.cc"
 _SERVER = "https://github.com/grpc/grpc/blob/master/src/core/ext/transport/chttp2/server/chttp2_server.cc"
 _COORDINATION = "https://github.com/openxla/xla/tree/main/xla/tsl/distributed_runtime/coordination"
-_TF_CONFIG = "https://github.com/tensorflow/tensorflow/tree/master/tensorflow/core/distributed_runtime"
 _REQUESTS = "https://github.com/urllib3/urllib3/blob/main/src/urllib3/exceptions.py"
 _TENSORPIPE = "https://github.com/pytorch/tensorpipe/tree/main/tensorpipe/transport"
 _AGENT = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/rpc/tensorpipe_agent.cpp"
