@@ -84,12 +84,6 @@ class NcclLog(Facts, frozen=True, omit_defaults=True):
     diagnostics: tuple[str, ...] = ()
     """Results of NCCL's own diagnostics that need a look (NCCL DIAG [INFO], since 2.31), if the job runs them."""
 
-    @property
-    def used_nvls(self) -> bool | None:
-        """Whether an operation of at least 1 MiB ran over NVLS; None if no algorithm is known."""
-        large = [used for key, used in self.algorithms.items() if int(key.split()[-1]) >= 1 << 20]
-        return any("NVLS" in used for used in large) if large else None
-
 
 class RasBehind(Facts, frozen=True):
     """Ranks that launched fewer operations of one kind in a communicator than another rank."""

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MOST_LEVELS = 32
+_NO_LIMIT_BYTES = 1 << 60
+"""cgroup v1 shows no limit as the largest number of pages."""
 
 
 class Cgroup(NamedTuple):
@@ -64,3 +66,9 @@ def number(folder: Path, file: str, name: str = "") -> int | None:
         if key == name and value.isdecimal():
             return int(value)
     return None
+
+
+def memory_limit(folder: Path, version: int) -> int | None:
+    """Return how many bytes of memory a cgroup may use, None without a limit."""
+    limit = number(folder, "memory.max" if version == 2 else "memory.limit_in_bytes")
+    return limit if limit is not None and limit < _NO_LIMIT_BYTES else None

@@ -136,7 +136,7 @@ def examine(found: Gpus) -> Gpus:
             devices.append(gpu)
             continue
         health = gpu_health.read(nvml, handle)
-        lost = next((reason for reason in gpu_health.reasons(health) if error_code(reason) == GPU_IS_LOST), "")
+        lost = gpu_health.lost(health)
         devices.append(msgspec.structs.replace(gpu, health=health, lost=lost))
         if not lost:
             handles[gpu.index] = handle

@@ -27,7 +27,7 @@ from distcheck.facts.gpu import (
 from distcheck.facts.ranges import fold
 from distcheck.probe import nvlinks
 from distcheck.probe.kernel_files import contents
-from distcheck.probe.nvml import Nvml, ask, asked, either, known, refusal, text, valid, whole
+from distcheck.probe.nvml import GPU_IS_LOST, Nvml, ask, asked, either, error_code, known, refusal, text, valid, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -145,13 +145,12 @@ def imex_channel(root: Path = Path("/")) -> Literal["usable", "denied", "absent"
     return "denied" if channels else "absent"
 
 
-def reasons(health: GpuHealth) -> Iterable[str]:
-    """Yield the reasons of missing values."""
-    for part in (health, health.ecc, health.clocks, health.pcie):
-        for name in part.__struct_fields__:
-            value = getattr(part, name)
-            if isinstance(value, Missing):
-                yield value.reason
+def lost(health: GpuHealth) -> str:
+    """Return NVML's error if a value could not be read because the GPU is lost, else ''."""
+    parts = (health, health.ecc, health.clocks, health.pcie)
+    values = (getattr(part, name) for part in parts for name in part.__struct_fields__)
+    reasons = (value.reason for value in values if isinstance(value, Missing))
+    return next((reason for reason in reasons if error_code(reason) == GPU_IS_LOST), "")
 
 
 def _processes(found: Iterable[Any]) -> tuple[GpuProcess, ...]:

@@ -98,8 +98,7 @@ def watch(nvml: Nvml, uuids: Sequence[str], wait: Callable[[float], bool]) -> Gp
     loads = {}
     for uuid, handle in handles.items():
         after = gpu_health.read(nvml, handle)
-        gone = next((reason for reason in gpu_health.reasons(after) if error_code(reason) == GPU_IS_LOST), "")
-        if gone:
+        if gone := gpu_health.lost(after):
             lost[uuid] = gone
         else:
             loads[uuid] = load(before[uuid], after, looks[uuid], time.monotonic() - began)

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing, legible
 from distcheck.facts.host import CgroupLimit, CpuQuota, Limits
 from distcheck.facts.ranges import fold
-from distcheck.probe.cgroups import cgroup_of, number
+from distcheck.probe.cgroups import cgroup_of, memory_limit, number
 from distcheck.probe.kernel_files import contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_NO_LIMIT = 1 << 60
-"""cgroup v1 shows no limit as the largest number of pages."""
 _CAPS_BEYOND_NPROC = (1 << 21) | (1 << 24)
 """CAP_SYS_ADMIN and CAP_SYS_RESOURCE lift RLIMIT_NPROC, and so does uid 0 (linux/kernel/fork.c)."""
 _NAMESPACES = ("ipc", "pid")
@@ -38,18 +36,12 @@ def limits(root: Path = Path("/")) -> Limits:
         cpu=_cpu(root),
         tasks=_tightest("pids", _tasks, root),
         user_tasks=_user_tasks(root),
-        stack_bytes=_soft(resource.RLIMIT_STACK),
-        address_space_bytes=_soft(resource.RLIMIT_AS),
+        stack_bytes=resource.getrlimit(resource.RLIMIT_STACK)[0],
+        address_space_bytes=resource.getrlimit(resource.RLIMIT_AS)[0],
         namespaces=_namespaces(root),
         memory_policy=memory_policy(),
     )
     return legible(found)
-
-
-def _soft(limit: int) -> int:
-    """Return a soft limit of this process, -1 for none."""
-    value = resource.getrlimit(limit)[0]
-    return -1 if value == resource.RLIM_INFINITY else value
 
 
 def _tightest(controller: str, read: Callable[[Path, int], CgroupLimit | None], root: Path) -> CgroupLimit | None:
@@ -62,9 +54,9 @@ def _tightest(controller: str, read: Callable[[Path, int], CgroupLimit | None], 
 
 
 def _memory(folder: Path, version: int) -> CgroupLimit | None:
-    limit = number(folder, "memory.max" if version == 2 else "memory.limit_in_bytes")
+    limit = memory_limit(folder, version)
     used = number(folder, "memory.current" if version == 2 else "memory.usage_in_bytes")
-    if limit is None or limit >= _NO_LIMIT or used is None:
+    if limit is None or used is None:
         return None
     prefix = "" if version == 2 else "total_"
     cache = sum(number(folder, "memory.stat", f"{prefix}{kind}") or 0 for kind in ("inactive_file", "active_file"))

@@ -55,8 +55,7 @@ def collect(
 
 def open_files() -> tuple[int, int]:
     """Return the soft and hard limit of open files of this process; -1 is unlimited."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (-1 if soft == resource.RLIM_INFINITY else soft, -1 if hard == resource.RLIM_INFINITY else hard)
+    return resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def links(root: Path = _ROOT) -> tuple[Link, ...] | Missing:

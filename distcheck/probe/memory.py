@@ -6,10 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distcheck.facts.base import Missing
-from distcheck.probe.cgroups import cgroup_of, number
-
-_NO_LIMIT_BYTES = 1 << 60
-"""cgroup v1 shows no limit as the largest number of pages."""
+from distcheck.probe.cgroups import cgroup_of, memory_limit, number
 
 
 class Files(NamedTuple):
@@ -18,17 +15,19 @@ class Files(NamedTuple):
     kills: tuple[str, str]
     shortages: tuple[str, str]
     """How often the limit was reached. v1 also counts successful reclaims, so it matters only with kills."""
-    limit: str
 
 
-_V1 = Files(("memory.oom_control", "oom_kill"), ("memory.failcnt", ""), "memory.limit_in_bytes")
-_V2 = Files(("memory.events", "oom_kill"), ("memory.events", "oom"), "memory.max")
+_FILES = {
+    1: Files(("memory.oom_control", "oom_kill"), ("memory.failcnt", "")),
+    2: Files(("memory.events", "oom_kill"), ("memory.events", "oom")),
+}
 
 
 class LimitedCgroup(NamedTuple):
     """A cgroup with a limit."""
 
     folder: Path
+    limit_bytes: int
     shortages: int
 
 
@@ -54,15 +53,15 @@ def marks(root: Path = Path("/")) -> Marks | Missing:
     cgroup = cgroup_of("memory", root)
     if isinstance(cgroup, Missing):
         return cgroup
-    files = _V2 if cgroup.version == 2 else _V1
+    files = _FILES[cgroup.version]
     kills = number(cgroup.own, *files.kills)
     if kills is None:
         return Missing(reason=f"{cgroup.own / files.kills[0]} does not count OOM kills")
     groups = []
     for folder in cgroup.levels():
-        shortages = number(folder, *files.shortages)
-        if shortages is not None and _limit(folder, files) is not None:
-            groups.append(LimitedCgroup(folder, shortages))
+        limit, shortages = memory_limit(folder, cgroup.version), number(folder, *files.shortages)
+        if limit is not None and shortages is not None:
+            groups.append(LimitedCgroup(folder, limit, shortages))
     return Marks(kills, tuple(groups))
 
 
@@ -73,16 +72,9 @@ def since(before: Marks | Missing, root: Path = Path("/")) -> Shortage | Missing
         return before
     if isinstance(now, Missing):
         return now
-    files = _V2 if (now.groups and (now.groups[0].folder / _V2.limit).exists()) else _V1
     old = {group.folder: group.shortages for group in before.groups}
     short = next((g for g in now.groups if g.shortages > old.get(g.folder, g.shortages)), None)
     kills = now.kills - before.kills
     if not kills or short is None:
         return Shortage(kills, None, "")
-    return Shortage(kills, _limit(short.folder, files), str(short.folder))
-
-
-def _limit(folder: Path, files: Files) -> int | None:
-    """Return a cgroup's limit, None if it has none."""
-    limit = number(folder, files.limit)
-    return limit if limit is not None and limit < _NO_LIMIT_BYTES else None
+    return Shortage(kills, short.limit_bytes, str(short.folder))

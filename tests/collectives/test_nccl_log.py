@@ -175,19 +175,16 @@ def test_an_operation_that_used_several_algorithms_shows_them_all():
     line = "AllReduce: 4194304 Bytes -> Algo {} proto SIMPLE channel{{Lo..Hi}}={{0..15}}"
     log = said(*(line.format(name) for name in ("RING", "NVLS", "RING")))
     assert log.algorithms == {"all_reduce 4194304": "RING/SIMPLE, NVLS/SIMPLE"}
-    assert log.used_nvls is True
 
 
-def test_nvls_buffers_do_not_prove_its_use():
+def test_nvls_buffers_are_read():
     log = said(
         "NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)",
         "NVLS comm 0x1 headRank 0 nHeads 4 nvlsRanks 4 buffSize 1048576 nvlsPerRankSize 1 nvlsTotalSize 4",
         "24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer",
-        "AllReduce: 67108864 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}",
     )
-    assert (log.nvls_available, log.nvls_created, log.nvls_channels, log.used_nvls) == (True, True, 16, False)
+    assert (log.nvls_available, log.nvls_created, log.nvls_channels) == (True, True, 16)
     assert said("NVLS multicast support is not available on dev 0").nvls_available is False
-    assert said().used_nvls is None
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,6 @@ def _answer(
     flight: Flight, judgement: FlightJudgement, nodes: Mapping[int, str], unread: tuple[str, ...]
 ) -> FlightAnswer:
     causes = tuple(_finding(cause, flight, nodes) for cause in judgement.causes[:_MOST_CAUSES])
-    labels = {(g.backend, g.name, g.description): g.label for g in flight.groups}
     about: About | None = causes[0].about if causes else "network" if judgement.stuck else None
     notes = [
         f"{g.label}: sends and receives in batches; its collectives were not compared" for g in judgement.uncompared
@@ -129,7 +128,7 @@ def _answer(
         causes=causes,
         about=about,
         text=causes[0].text if causes else no_cause(flight, judgement),
-        ranks=_alike(flight.current, nodes, labels),
+        ranks=_alike(flight.current, nodes, flight.labels),
         dumps=len(flight.ranks),
         missing_ranks=flight.missing,
         missing_nodes=on_nodes(flight.missing, nodes),
@@ -141,7 +140,6 @@ def _answer(
 
 
 def _finding(cause: FlightCause, flight: Flight, nodes: Mapping[int, str]) -> FlightFinding:
-    labels = {(g.backend, g.name, g.description): g.label for g in flight.groups}
     shown_calls = dict(cause.calls)
     if cause.kind in {"behind", "deadlock"}:
         shown_calls |= {rank: flight.current[rank] for rank in cause.ranks if rank in flight.current}
@@ -154,7 +152,7 @@ def _finding(cause: FlightCause, flight: Flight, nodes: Mapping[int, str]) -> Fl
         collective=cause.seq,
         ranks=cause.ranks,
         nodes=on_nodes(cause.ranks, nodes),
-        calls=_alike(shown_calls, nodes, labels),
+        calls=_alike(shown_calls, nodes, flight.labels),
         fix=fix(cause, nodes),
     )
 

@@ -63,11 +63,15 @@ class Flight(NamedTuple):
     groups: tuple[FlightGroup, ...]
     ranks: tuple[int, ...]
     """The ranks with a dump."""
-    files: Mapping[int, str]
     current: Mapping[int, FlightCall]
     """The call that each rank waits in, or else its last."""
     missing: tuple[int, ...]
     """Ranks of the job without a dump."""
+
+    @property
+    def labels(self) -> dict[tuple[str, str, str], str]:
+        """The label of each group, by backend, name and description."""
+        return {(group.backend, group.name, group.description): group.label for group in self.groups}
 
 
 def lined_up(dumps: Iterable[FlightDump], world: frozenset[int] = frozenset()) -> Flight:
@@ -107,7 +111,7 @@ def lined_up(dumps: Iterable[FlightDump], world: frozenset[int] = frozenset()) -
                 group.last[rank] = max(group.last.get(rank, 0), enqueued[rank][default])
             elif rank not in group.last and rank in whole and name[:3] not in unclear:
                 group.last[rank] = 0
-    return Flight(tuple(groups.values()), tuple(files), files, current, tuple(sorted(known - files.keys())))
+    return Flight(tuple(groups.values()), tuple(files), current, tuple(sorted(known - files.keys())))
 
 
 def _by_group(dump: FlightDump) -> dict[tuple[str, str, str, str], list[FlightCall]]:
