@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -20,6 +22,8 @@ from distcheck.rollcall import client, identity
 from distcheck.rollcall.client import Attendance
 from distcheck.rollcall.protocol import Found, Hello, Report
 from distcheck.rollcall.server import Server
+
+T = TypeVar("T")
 
 JOB, MASTER = "a job", "127.0.0.1:29500"
 
@@ -121,22 +125,32 @@ def hello():
     return hello_of
 
 
+def run_live(main: Coroutine[object, object, T], seconds: float = 30) -> T:
+    """Run a coroutine and return its result; whatever asyncio's loop would complain of fails the test."""
+    complaints: list[dict[str, object]] = []
+
+    async def watched() -> T:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+        return await asyncio.wait_for(main, seconds)
+
+    result = asyncio.run(watched())
+    assert complaints == []
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function."""
+    if not inspect.iscoroutinefunction(pyfuncitem.function):
+        return None
+    run_live(pyfuncitem.function(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
+
+
 @pytest.fixture
 def live() -> Callable[..., object]:
-    """Run a coroutine; whatever asyncio's loop would complain of fails the test."""
-
-    def run(main, seconds: float = 30):
-        complaints: list[dict[str, object]] = []
-
-        async def watched():
-            asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
-            return await asyncio.wait_for(main, seconds)
-
-        result = asyncio.run(watched())
-        assert complaints == []
-        return result
-
-    return run
+    """Run a coroutine inside of a test: see `run_live`."""
+    return run_live
 
 
 @pytest.fixture

@@ -61,17 +61,14 @@ def _door(port: int, **fields) -> Door:
     return Door("127.0.0.1", port, **{"side": False, **fields})
 
 
-def test_an_open_endpoint_is_joined_at_once(leading, live, hello):
-    async def main():
-        async with leading() as leader:
-            came, seconds = await _attend(hello, _door(leader.port), seconds=9)
-            assert [(a.outcome, a.door, a.tries) for a in came.attempts] == [("met", "master", 1)]
-            assert came.connection.welcome.uid == "leader"
-            assert came.connection.local_address == came.connection.leader_address == "127.0.0.1"
-            assert seconds < 2
-            came.connection.writer.close()
-
-    live(main())
+async def test_an_open_endpoint_is_joined_at_once(leading, hello):
+    async with leading() as leader:
+        came, seconds = await _attend(hello, _door(leader.port), seconds=9)
+        assert [(a.outcome, a.door, a.tries) for a in came.attempts] == [("met", "master", 1)]
+        assert came.connection.welcome.uid == "leader"
+        assert came.connection.local_address == came.connection.leader_address == "127.0.0.1"
+        assert seconds < 2
+        came.connection.writer.close()
 
 
 @pytest.mark.parametrize(
@@ -86,79 +83,64 @@ def test_an_open_endpoint_is_joined_at_once(leading, live, hello):
     ],
     ids=["ssh", "http", "stale", "silent", "closed", "huge"],
 )
-def test_other_servers_are_reported_as_what_they_are(live, hello, answer, close, outcome, detail):
-    async def main():
-        async with _program(answer, close=close) as port:
-            came, seconds = await _attend(hello, _door(port))
-            assert came.connection is None
-            assert [a.outcome for a in came.attempts] == [outcome]
-            assert detail in came.attempts[0].detail
-            assert seconds < 2
-
-    live(main())
+async def test_other_servers_are_reported_as_what_they_are(hello, answer, close, outcome, detail):
+    async with _program(answer, close=close) as port:
+        came, seconds = await _attend(hello, _door(port))
+        assert came.connection is None
+        assert [a.outcome for a in came.attempts] == [outcome]
+        assert detail in came.attempts[0].detail
+        assert seconds < 2
 
 
 @pytest.mark.parametrize("side", [False, True])
-def test_a_store_of_torch_is_known_by_its_answer_to_a_ping(live, hello, side):
+async def test_a_store_of_torch_is_known_by_its_answer_to_a_ping(hello, side):
     """A TCPStore waits for the rest of what it takes for a request, and so does not answer a Hello."""
 
-    async def main():
-        heard: list[bytes] = []
+    heard: list[bytes] = []
 
-        async def store(reader, writer):
-            with contextlib.suppress(OSError, EOFError):
-                said = await reader.readexactly(10)
-                heard.append(said[:6])
-                if said[0] == 0:
-                    writer.write(said[-4:])
-                await reader.read()
-            writer.close()
+    async def store(reader, writer):
+        with contextlib.suppress(OSError, EOFError):
+            said = await reader.readexactly(10)
+            heard.append(said[:6])
+            if said[0] == 0:
+                writer.write(said[-4:])
+            await reader.read()
+        writer.close()
 
-        server = await asyncio.start_server(store, "127.0.0.1", 0)
-        came, _ = await _attend(hello, _door(server.sockets[0].getsockname()[1], side=side))
-        assert [a.outcome for a in came.attempts] == ["silent"]
-        assert (came.attempts[0].detail == A_STORE) == (not side)
-        assert (b"\x00\xce\xf7\x85\x3c\x0d" in heard) == (not side)
-        server.close()
-
-    live(main())
+    server = await asyncio.start_server(store, "127.0.0.1", 0)
+    came, _ = await _attend(hello, _door(server.sockets[0].getsockname()[1], side=side))
+    assert [a.outcome for a in came.attempts] == ["silent"]
+    assert (came.attempts[0].detail == A_STORE) == (not side)
+    assert (b"\x00\xce\xf7\x85\x3c\x0d" in heard) == (not side)
+    server.close()
 
 
-def test_a_closed_port_is_refused_and_retried(live, hello, closed_port):
-    async def main():
-        came, _ = await _attend(hello, _door(closed_port))
-        assert [a.outcome for a in came.attempts] == ["refused"]
-        assert came.attempts[0].tries > 1
-
-    live(main())
+async def test_a_closed_port_is_refused_and_retried(hello, closed_port):
+    came, _ = await _attend(hello, _door(closed_port))
+    assert [a.outcome for a in came.attempts] == ["refused"]
+    assert came.attempts[0].tries > 1
 
 
-def test_an_endpoint_that_drops_packets_is_a_timeout(live, hello):
-    async def main():
-        with _full_port() as port:
-            came, seconds = await _attend(hello, _door(port))
-            assert [a.outcome for a in came.attempts] == ["timeout"]
-            assert seconds < 2
-
-    live(main())
+async def test_an_endpoint_that_drops_packets_is_a_timeout(hello):
+    with _full_port() as port:
+        came, seconds = await _attend(hello, _door(port))
+        assert [a.outcome for a in came.attempts] == ["timeout"]
+        assert seconds < 2
 
 
-def test_an_agent_gets_a_connection_and_no_data(live, hello):
-    async def main():
-        heard: list[bytes] = []
+async def test_an_agent_gets_a_connection_and_no_data(hello):
+    heard: list[bytes] = []
 
-        async def agent(reader, writer):
-            heard.append(await reader.read())
-            writer.close()
+    async def agent(reader, writer):
+        heard.append(await reader.read())
+        writer.close()
 
-        server = await asyncio.start_server(agent, "127.0.0.1", 0)
-        came, _ = await _attend(hello, _door(server.sockets[0].getsockname()[1], only_connect=True))
-        assert [a.outcome for a in came.attempts] == ["agent"]
-        await asyncio.sleep(0.05)
-        assert set(heard) == {b""}
-        server.close()
-
-    live(main())
+    server = await asyncio.start_server(agent, "127.0.0.1", 0)
+    came, _ = await _attend(hello, _door(server.sockets[0].getsockname()[1], only_connect=True))
+    assert [a.outcome for a in came.attempts] == ["agent"]
+    await asyncio.sleep(0.05)
+    assert set(heard) == {b""}
+    server.close()
 
 
 def test_a_side_port_is_used_soon_if_the_master_port_drops_packets(leading, live, hello):
@@ -178,123 +160,100 @@ def test_a_side_port_is_used_soon_if_the_master_port_drops_packets(leading, live
                 came.connection.writer.close()
 
 
-def test_a_master_port_without_time_to_answer_is_not_called_closed(leading, live, hello, monkeypatch):
+async def test_a_master_port_without_time_to_answer_is_not_called_closed(leading, hello, monkeypatch):
     """The kernel sends a second SYN after a second: one that is lost is no firewall."""
     monkeypatch.setattr(client, "_MASTER_PATIENCE_SECONDS", 0.2)
 
-    async def main():
-        with _full_port() as port:
-            async with leading() as leader:
-                came, _ = await _attend(
-                    hello, _door(port), _door(leader.port, side=True), seconds=30, connect_seconds=25
-                )
-                assert came.connection is not None
-                assert [a.door for a in came.attempts] == ["side"]
-                came.connection.writer.close()
-
-    live(main())
-
-
-@pytest.mark.long
-def test_a_refused_master_port_is_reported_though_a_side_port_answers(leading, live, hello, closed_port):
-    async def main():
+    with _full_port() as port:
         async with leading() as leader:
-            ways = _door(closed_port), _door(leader.port, side=True)
-            came, _ = await _attend(hello, *ways, seconds=30, connect_seconds=25)
-            assert [(a.door, a.outcome) for a in came.attempts] == [("master", "refused"), ("side", "met")]
-            assert came.connection.leader_address == "127.0.0.1"
-            came.connection.writer.close()
-
-    live(main())
-
-
-def test_the_master_port_is_tried_briefly_after_a_side_port_answered(leading, live, hello):
-    async def main():
-        async def greet(_reader, writer):
-            writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
-            writer.close()
-
-        async with leading() as leader:
-            with socket.socket() as late:
-                late.bind(("127.0.0.1", 0))
-                ways = _door(late.getsockname()[1]), _door(leader.port, side=True)
-                attending = asyncio.ensure_future(_attend(hello, *ways, seconds=30, connect_seconds=25))
-                await asyncio.sleep(0.3)
-                server = await asyncio.start_server(greet, sock=late)
-                came, _ = await attending
-                server.close()
-            assert [(a.door, a.outcome) for a in came.attempts] == [("master", "foreign"), ("side", "met")]
-            came.connection.writer.close()
-
-    live(main())
-
-
-def test_closed_side_ports_are_not_reported(live, hello, closed_port):
-    async def main():
-        came, _ = await _attend(hello, _door(closed_port), _door(closed_port, side=True))
-        assert [a.door for a in came.attempts] == ["master"]
-
-    live(main())
-
-
-@pytest.mark.long
-def test_a_follower_finds_the_leader_by_an_endpoint_added_meanwhile(leading, live, hello, closed_port):
-    async def main():
-        async with leading() as leader:
-            leads = []
-            ways = (_door(closed_port),)
-            attending = asyncio.ensure_future(
-                client.attend(ways, hello("follower", 1), seconds=20, connect_seconds=1, leads=leads)
-            )
-            await asyncio.sleep(0.5)
-            assert not attending.done()
-            leads.append(_door(leader.port, side=True, found="job"))
-            came = await asyncio.wait_for(attending, 10)
+            came, _ = await _attend(hello, _door(port), _door(leader.port, side=True), seconds=30, connect_seconds=25)
             assert came.connection is not None
-            assert [(a.door, a.outcome) for a in came.attempts] == [("master", "refused"), ("side", "met")]
+            assert [a.door for a in came.attempts] == ["side"]
             came.connection.writer.close()
-
-    live(main())
 
 
 @pytest.mark.long
-def test_a_follower_follows_a_redirect_and_reports_it(leading, live, hello, closed_port):
-    async def main():
-        async with leading() as leader, leading() as post:
-            # Both listen on one port, as side doors do, at different addresses.
-            post.server.leader_at = "127.0.0.1"
-            here = socket.create_server(("127.0.0.1", 0))
-            port = int(here.getsockname()[1])
-            await leader.server.open(here)
-            await post.server.open(socket.create_server(("127.0.0.2", port)))
-            ways = (_door(closed_port), Door("127.0.0.2", port, side=True))
-            came, seconds = await _attend(hello, *ways, seconds=20)
-            assert came.connection is not None
-            assert seconds < 5
-            assert {(a.address, a.outcome, a.detail) for a in came.attempts if a.door == "side"} == {
-                ("127.0.0.2", "elsewhere", "127.0.0.1"),
-                ("127.0.0.1", "met", ""),
-            }
-            came.connection.writer.close()
+async def test_a_refused_master_port_is_reported_though_a_side_port_answers(leading, hello, closed_port):
+    async with leading() as leader:
+        ways = _door(closed_port), _door(leader.port, side=True)
+        came, _ = await _attend(hello, *ways, seconds=30, connect_seconds=25)
+        assert [(a.door, a.outcome) for a in came.attempts] == [("master", "refused"), ("side", "met")]
+        assert came.connection.leader_address == "127.0.0.1"
+        came.connection.writer.close()
 
-    live(main())
+
+async def test_the_master_port_is_tried_briefly_after_a_side_port_answered(leading, hello):
+    async def greet(_reader, writer):
+        writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+        writer.close()
+
+    async with leading() as leader:
+        with socket.socket() as late:
+            late.bind(("127.0.0.1", 0))
+            ways = _door(late.getsockname()[1]), _door(leader.port, side=True)
+            attending = asyncio.ensure_future(_attend(hello, *ways, seconds=30, connect_seconds=25))
+            await asyncio.sleep(0.3)
+            server = await asyncio.start_server(greet, sock=late)
+            came, _ = await attending
+            server.close()
+        assert [(a.door, a.outcome) for a in came.attempts] == [("master", "foreign"), ("side", "met")]
+        came.connection.writer.close()
+
+
+async def test_closed_side_ports_are_not_reported(hello, closed_port):
+    came, _ = await _attend(hello, _door(closed_port), _door(closed_port, side=True))
+    assert [a.door for a in came.attempts] == ["master"]
+
+
+@pytest.mark.long
+async def test_a_follower_finds_the_leader_by_an_endpoint_added_meanwhile(leading, hello, closed_port):
+    async with leading() as leader:
+        leads = []
+        ways = (_door(closed_port),)
+        attending = asyncio.ensure_future(
+            client.attend(ways, hello("follower", 1), seconds=20, connect_seconds=1, leads=leads)
+        )
+        await asyncio.sleep(0.5)
+        assert not attending.done()
+        leads.append(_door(leader.port, side=True, found="job"))
+        came = await asyncio.wait_for(attending, 10)
+        assert came.connection is not None
+        assert [(a.door, a.outcome) for a in came.attempts] == [("master", "refused"), ("side", "met")]
+        came.connection.writer.close()
+
+
+@pytest.mark.long
+async def test_a_follower_follows_a_redirect_and_reports_it(leading, hello, closed_port):
+    async with leading() as leader, leading() as post:
+        # Both listen on one port, as side doors do, at different addresses.
+        post.server.leader_at = "127.0.0.1"
+        here = socket.create_server(("127.0.0.1", 0))
+        port = int(here.getsockname()[1])
+        await leader.server.open(here)
+        await post.server.open(socket.create_server(("127.0.0.2", port)))
+        ways = (_door(closed_port), Door("127.0.0.2", port, side=True))
+        came, seconds = await _attend(hello, *ways, seconds=20)
+        assert came.connection is not None
+        assert seconds < 5
+        assert {(a.address, a.outcome, a.detail) for a in came.attempts if a.door == "side"} == {
+            ("127.0.0.2", "elsewhere", "127.0.0.1"),
+            ("127.0.0.1", "met", ""),
+        }
+        came.connection.writer.close()
 
 
 @pytest.mark.parametrize("named", ["a name that a resolver would be asked for", "", "127.0.0.1:80", "[::1]"])
-def test_a_redirect_without_a_valid_address_is_ignored(leading, live, hello, named):
-    async def main():
-        async with leading() as post:
-            post.server.leader_at = named or "x"
-            leads = []
-            ways = (_door(post.port, side=True),)
-            came = await client.attend(ways, hello("follower", 1), seconds=0.5, connect_seconds=0.4, leads=leads)
-            assert (came.connection, leads) == (None, [])
-
-    live(main())
+async def test_a_redirect_without_a_valid_address_is_ignored(leading, hello, named):
+    async with leading() as post:
+        post.server.leader_at = named or "x"
+        leads = []
+        ways = (_door(post.port, side=True),)
+        came = await client.attend(ways, hello("follower", 1), seconds=0.5, connect_seconds=0.4, leads=leads)
+        assert (came.connection, leads) == (None, [])
 
 
 @pytest.mark.long
-def test_possible_endpoints_are_tried_once_a_second_and_reported_only_if_they_answer(live, hello):
+async def test_possible_endpoints_are_tried_once_a_second_and_reported_only_if_they_answer(hello):
     knocks = []
 
     async def serve(_reader, writer):
@@ -302,15 +261,12 @@ def test_possible_endpoints_are_tried_once_a_second_and_reported_only_if_they_an
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
         writer.close()
 
-    async def main():
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        leads = [_door(int(server.sockets[0].getsockname()[1]), side=True, found="job")]
-        came = await client.attend((), hello("follower", 1), seconds=2.6, connect_seconds=0.4, leads=leads)
-        server.close()
-        assert came == (None, ())
-        assert len(knocks) in {2, 3}
-
-    live(main())
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    leads = [_door(int(server.sockets[0].getsockname()[1]), side=True, found="job")]
+    came = await client.attend((), hello("follower", 1), seconds=2.6, connect_seconds=0.4, leads=leads)
+    server.close()
+    assert came == (None, ())
+    assert len(knocks) in {2, 3}
 
 
 def test_all_endpoints_are_listed_with_the_master_port_first():

@@ -61,14 +61,11 @@ def test_a_large_report_is_compressed_for_a_leader_that_accepts_it(
     assert inflates or crossed > whole
 
 
-def test_a_report_that_is_not_compressed_is_accepted_as_from_an_earlier_version(leading, live, hello, report):
-    async def main():
-        async with leading(2) as leader:
-            _, writer = await leader.connect()
-            writer.write(encode(hello("follower", 1)) + encode(large(report, "follower", 1)))
-            assert await leader.server.wait_for_all(10)
-
-    live(main())
+async def test_a_report_that_is_not_compressed_is_accepted_as_from_an_earlier_version(leading, hello, report):
+    async with leading(2) as leader:
+        _, writer = await leader.connect()
+        writer.write(encode(hello("follower", 1)) + encode(large(report, "follower", 1)))
+        assert await leader.server.wait_for_all(10)
 
 
 def test_small_messages_are_sent_as_they_are():
@@ -94,17 +91,14 @@ def test_what_cannot_be_decompressed_within_a_frame_is_refused(data):
         framing.inflate(data)
 
 
-def test_compressed_messages_count_with_their_whole_size_and_are_not_nested(leading, live, hello):
-    async def main():
-        async with leading(3) as leader:
-            for uid, inner in (("bomb", bytes(200_000)), ("nested", msgspec.msgpack.encode(Deflated(b"")))):
-                leader.server._bytes_left = 100_000
-                body = msgspec.msgpack.encode(Deflated(zlib.compress(inner)))
-                reader, writer = await leader.connect()
-                writer.write(encode(hello(uid, 1)) + HEADER.pack(MAGIC, len(body)) + body)
-                await framing.read(reader, protocol.answer_decoder)
-                assert await asyncio.wait_for(reader.read(), 5) == b"", "the leader has closed"
-                await soon(lambda: leader.server._bytes_left == 100_000)
-            assert leader.server.followers == {}
-
-    live(main())
+async def test_compressed_messages_count_with_their_whole_size_and_are_not_nested(leading, hello):
+    async with leading(3) as leader:
+        for uid, inner in (("bomb", bytes(200_000)), ("nested", msgspec.msgpack.encode(Deflated(b"")))):
+            leader.server._bytes_left = 100_000
+            body = msgspec.msgpack.encode(Deflated(zlib.compress(inner)))
+            reader, writer = await leader.connect()
+            writer.write(encode(hello(uid, 1)) + HEADER.pack(MAGIC, len(body)) + body)
+            await framing.read(reader, protocol.answer_decoder)
+            assert await asyncio.wait_for(reader.read(), 5) == b"", "the leader has closed"
+            await soon(lambda: leader.server._bytes_left == 100_000)
+        assert leader.server.followers == {}

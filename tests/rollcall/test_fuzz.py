@@ -199,50 +199,41 @@ def test_damaged_frames_do_not_keep_followers_out_without_a_token(leading, live,
     fuzz()
 
 
-def test_a_report_with_absurd_facts_ends_only_its_own_connection(leading, live, hello, report):
+async def test_a_report_with_absurd_facts_ends_only_its_own_connection(leading, hello, report):
     """Numbers that break arithmetic: they never reach the rules."""
     absurd = msgspec.msgpack.decode(msgspec.msgpack.encode(report("absurd", 1)))
     absurd["node"]["cpus"] = -(2**63)
     body = msgspec.msgpack.encode(absurd)
 
-    async def main():
-        async with leading(3) as leader:
-            reader, writer = await leader.connect()
-            writer.write(encode(hello("absurd", 1)) + HEADER.pack(MAGIC, len(body)) + body)
-            await framing.read(reader, protocol.answer_decoder)
-            assert await asyncio.wait_for(reader.read(), 5) == b"", "the leader has closed"
-            await asyncio.gather(*(leader.come(f"follower {n}", n) for n in (1, 2)))
-            assert await leader.server.wait_for_all(10)
-            assert sorted(leader.server.followers) == ["follower 1", "follower 2"]
-
-    live(main())
+    async with leading(3) as leader:
+        reader, writer = await leader.connect()
+        writer.write(encode(hello("absurd", 1)) + HEADER.pack(MAGIC, len(body)) + body)
+        await framing.read(reader, protocol.answer_decoder)
+        assert await asyncio.wait_for(reader.read(), 5) == b"", "the leader has closed"
+        await asyncio.gather(*(leader.come(f"follower {n}", n) for n in (1, 2)))
+        assert await leader.server.wait_for_all(10)
+        assert sorted(leader.server.followers) == ["follower 1", "follower 2"]
 
 
-def test_the_bytes_of_all_followers_together_are_limited(leading, live, monkeypatch, hello, report):
-    async def main():
-        async with leading(2) as leader:
-            leader.server._bytes_left = 100_000
-            greedy = [await leader.connect() for _ in range(3)]
-            for n, (_, writer) in enumerate(greedy):
-                writer.write(encode(hello(f"greedy {n}", 1)) + HEADER.pack(MAGIC, 60_000) + bytes(1000))
-            await soon(lambda: leader.server._bytes_left == 40_000)  # one of them is waited for
-            assert [writer.transport.is_closing() or reader.at_eof() for reader, writer in greedy].count(True) <= 2
-            for _, writer in greedy:
-                writer.transport.abort()
-            await soon(lambda: leader.server._bytes_left == 100_000)
-            await leader.come("follower", 1)
-            assert await leader.server.wait_for_all(5)
-            assert leader.server._bytes_left < 100_000
-
-    live(main())
+async def test_the_bytes_of_all_followers_together_are_limited(leading, monkeypatch, hello, report):
+    async with leading(2) as leader:
+        leader.server._bytes_left = 100_000
+        greedy = [await leader.connect() for _ in range(3)]
+        for n, (_, writer) in enumerate(greedy):
+            writer.write(encode(hello(f"greedy {n}", 1)) + HEADER.pack(MAGIC, 60_000) + bytes(1000))
+        await soon(lambda: leader.server._bytes_left == 40_000)  # one of them is waited for
+        assert [writer.transport.is_closing() or reader.at_eof() for reader, writer in greedy].count(True) <= 2
+        for _, writer in greedy:
+            writer.transport.abort()
+        await soon(lambda: leader.server._bytes_left == 100_000)
+        await leader.come("follower", 1)
+        assert await leader.server.wait_for_all(5)
+        assert leader.server._bytes_left < 100_000
 
 
 @pytest.mark.long
-def test_more_processes_than_the_world_has_ranks_are_turned_away(leading, live):
-    async def main():
-        async with leading(2) as leader:
-            for n in range(80):
-                await leader.come(f"follower {n}", 1, seconds=0.2)
-            assert len(leader.server.followers) < 70
-
-    live(main())
+async def test_more_processes_than_the_world_has_ranks_are_turned_away(leading):
+    async with leading(2) as leader:
+        for n in range(80):
+            await leader.come(f"follower {n}", 1, seconds=0.2)
+        assert len(leader.server.followers) < 70

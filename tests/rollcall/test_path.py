@@ -53,56 +53,44 @@ async def _accepting(behave):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_all_arrives_at_a_listener_that_reads(live, address):
-    async def main():
-        async with _door(address) as door:
-            sent = await transfer(door, WORD, 9.0)
-        assert (sent.bytes, sent.stalled) == (TRANSFER_BYTES, False)
-        assert 0 < sent.round_trip_seconds < sent.seconds
-        assert sent.segments >= TRANSFER_BYTES // 65536
-        assert sent.repeated < sent.segments / 10
-
-    live(main())
+async def test_all_arrives_at_a_listener_that_reads(address):
+    async with _door(address) as door:
+        sent = await transfer(door, WORD, 9.0)
+    assert (sent.bytes, sent.stalled) == (TRANSFER_BYTES, False)
+    assert 0 < sent.round_trip_seconds < sent.seconds
+    assert sent.segments >= TRANSFER_BYTES // 65536
+    assert sent.repeated < sent.segments / 10
 
 
-def test_packet_by_packet_goes_as_much_as_is_asked_for_rounded_up_to_a_packet(live):
-    async def main():
-        async with _door() as door:
-            sent = await transfer(door, WORD, 9.0, 200_000)
-        assert 200_000 <= sent.bytes < 200_000 + (1 << 16)
-        assert not sent.stalled
-
-    live(main())
+async def test_packet_by_packet_goes_as_much_as_is_asked_for_rounded_up_to_a_packet():
+    async with _door() as door:
+        sent = await transfer(door, WORD, 9.0, 200_000)
+    assert 200_000 <= sent.bytes < 200_000 + (1 << 16)
+    assert not sent.stalled
 
 
-def test_what_was_sent_again_before_the_transfer_is_not_held_against_it(live, monkeypatch):
+async def test_what_was_sent_again_before_the_transfer_is_not_held_against_it(monkeypatch):
     monkeypatch.setattr(path, "tcp_info", lambda sock: tcp_info(sock)._replace(repeated=500))
 
-    async def main():
-        async with _door() as door:
-            sent = await transfer(door, WORD, 9.0)
-        assert sent.repeated == 0
-
-    live(main())
+    async with _door() as door:
+        sent = await transfer(door, WORD, 9.0)
+    assert sent.repeated == 0
 
 
 @pytest.mark.long
-def test_a_peer_that_never_reads_stalls_the_transfer(live):
+async def test_a_peer_that_never_reads_stalls_the_transfer():
     async def greet(connection):
         await asyncio.get_running_loop().sock_sendall(connection, WORD.answer)
         await asyncio.sleep(60)
 
-    async def main():
-        async with _accepting(greet) as door:
-            sent = await transfer(door, WORD, 9.0)
-        assert sent.stalled
-        assert 0 < sent.bytes < 64 * 1024
-        assert sent.seconds >= 1.5
-
-    live(main())
+    async with _accepting(greet) as door:
+        sent = await transfer(door, WORD, 9.0)
+    assert sent.stalled
+    assert 0 < sent.bytes < 64 * 1024
+    assert sent.seconds >= 1.5
 
 
-def test_a_peer_that_reads_slowly_is_slow_but_does_not_stall(live, monkeypatch):
+async def test_a_peer_that_reads_slowly_is_slow_but_does_not_stall(monkeypatch):
     monkeypatch.setattr(path, "_LONGEST_SECONDS", 0.4)
 
     async def sip(connection):
@@ -113,29 +101,23 @@ def test_a_peer_that_reads_slowly_is_slow_but_does_not_stall(live, monkeypatch):
                 break
             await asyncio.sleep(0.005)
 
-    async def main():
-        async with _accepting(sip) as door:
-            sent = await transfer(door, WORD, 9.0)
-        assert not sent.stalled
-        assert 0 < sent.bytes < TRANSFER_BYTES
-
-    live(main())
+    async with _accepting(sip) as door:
+        sent = await transfer(door, WORD, 9.0)
+    assert not sent.stalled
+    assert 0 < sent.bytes < TRANSFER_BYTES
 
 
-def test_a_peer_that_closes_early_got_a_part_and_causes_no_wait(live):
+async def test_a_peer_that_closes_early_got_a_part_and_causes_no_wait():
     async def leave(connection):
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(connection, WORD.answer)
         await loop.sock_recv(connection, 1024)
         connection.close()
 
-    async def main():
-        async with _accepting(leave) as door:
-            sent = await transfer(door, WORD, 9.0)
-        assert not sent.stalled
-        assert sent.bytes < TRANSFER_BYTES
-
-    live(main())
+    async with _accepting(leave) as door:
+        sent = await transfer(door, WORD, 9.0)
+    assert not sent.stalled
+    assert sent.bytes < TRANSFER_BYTES
 
 
 @pytest.mark.parametrize("said", [b"", b"nonce c\n", b"220 mail.example ESMTP\r\n", WORD.answer[:-1]])
@@ -160,16 +142,13 @@ def test_a_process_that_is_not_the_peer_gets_no_data(live, said):
     assert heard == [b""]
 
 
-def test_without_a_listener_or_an_answer_there_is_no_transfer(live, closed_port):
+async def test_without_a_listener_or_an_answer_there_is_no_transfer(closed_port):
     async def hush(_connection):
         await asyncio.sleep(60)
 
-    async def main():
-        assert await transfer(PeerDoor("b", "127.0.0.1", closed_port), WORD, 9.0) is None
-        async with _accepting(hush) as door:
-            assert await transfer(door, WORD, 0.2) is None
-
-    live(main())
+    assert await transfer(PeerDoor("b", "127.0.0.1", closed_port), WORD, 9.0) is None
+    async with _accepting(hush) as door:
+        assert await transfer(door, WORD, 0.2) is None
 
 
 def test_the_kernels_counters_of_a_connection():
@@ -224,12 +203,9 @@ def test_the_round_trip_is_unknown_until_the_kernel_has_measured_one():
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("mtu", [1280, 1500, 9000, 65536])
-def test_datagrams_of_a_small_and_of_the_full_size_come_back(live, address, mtu):
-    async def main():
-        async with _door(address) as door:
-            assert await datagrams(door, WORD, mtu) == {256: True, min(mtu, 65535): True}
-
-    live(main())
+async def test_datagrams_of_a_small_and_of_the_full_size_come_back(address, mtu):
+    async with _door(address) as door:
+        assert await datagrams(door, WORD, mtu) == {256: True, min(mtu, 65535): True}
 
 
 def test_without_a_port_for_datagrams_nothing_is_known(live):
@@ -237,16 +213,13 @@ def test_without_a_port_for_datagrams_nothing_is_known(live):
 
 
 @pytest.mark.long
-def test_unanswered_datagrams_are_lost(live, closed_port):
-    async def main():
-        assert await datagrams(PeerDoor("b", "127.0.0.1", 5, ("nccl",), closed_port), WORD, 1500) == {
-            256: False,
-            1500: False,
-        }
-        async with _door() as door:
-            assert await datagrams(door, peer_handshake("other", "b"), 1500) == {256: False, 1500: False}
-
-    live(main())
+async def test_unanswered_datagrams_are_lost(closed_port):
+    assert await datagrams(PeerDoor("b", "127.0.0.1", 5, ("nccl",), closed_port), WORD, 1500) == {
+        256: False,
+        1500: False,
+    }
+    async with _door() as door:
+        assert await datagrams(door, peer_handshake("other", "b"), 1500) == {256: False, 1500: False}
 
 
 class _Narrow(asyncio.DatagramProtocol):
@@ -281,7 +254,7 @@ def test_a_path_that_eats_large_packets_lets_the_small_ones_through(live):
     assert heard.count(1472) > 2
 
 
-def test_a_size_that_the_kernel_knows_to_be_too_large_is_not_tried(live, monkeypatch):
+async def test_a_size_that_the_kernel_knows_to_be_too_large_is_not_tried(monkeypatch):
     """A router reports the path's MTU: no packet is dropped silently."""
 
     class Knowing(socket.socket):
@@ -290,10 +263,7 @@ def test_a_size_that_the_kernel_knows_to_be_too_large_is_not_tried(live, monkeyp
                 raise OSError(errno.EMSGSIZE, "Message too long")
             return super().send(data, *flags)
 
-    async def main():
-        async with _door() as door:
-            monkeypatch.setattr(path.socket, "socket", Knowing)
-            assert await datagrams(door, WORD, 1500) == {256: True}
-            monkeypatch.undo()
-
-    live(main())
+    async with _door() as door:
+        monkeypatch.setattr(path.socket, "socket", Knowing)
+        assert await datagrams(door, WORD, 1500) == {256: True}
+        monkeypatch.undo()

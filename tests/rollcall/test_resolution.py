@@ -11,26 +11,20 @@ from distcheck.facts.network import Resolution
 from distcheck.rollcall import resolution
 
 
-def test_a_name_is_resolved_or_missing_with_the_reason(live):
-    async def main():
-        assert isinstance(await resolution.resolve("127.0.0.1", 5), Resolution)
-        found = await resolution.resolve("x" * 70 + ".invalid", 5)  # no label is so long: nobody is asked
-        assert isinstance(found, Missing)
-        assert found.reason
-
-    live(main())
+async def test_a_name_is_resolved_or_missing_with_the_reason():
+    assert isinstance(await resolution.resolve("127.0.0.1", 5), Resolution)
+    found = await resolution.resolve("x" * 70 + ".invalid", 5)  # no label is so long: nobody is asked
+    assert isinstance(found, Missing)
+    assert found.reason
 
 
-def test_a_name_is_resolved_although_no_further_thread_may_start(live, monkeypatch):
+async def test_a_name_is_resolved_although_no_further_thread_may_start(monkeypatch):
     def refused(_thread):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
 
-    async def main():
-        assert isinstance(await resolution.resolve("127.0.0.1", 5), Resolution)
-
-    live(main())
+    assert isinstance(await resolution.resolve("127.0.0.1", 5), Resolution)
 
 
 def test_a_resolver_that_hangs_is_given_up(live, monkeypatch):

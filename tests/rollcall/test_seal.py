@@ -107,82 +107,70 @@ def test_a_token_chosen_by_a_person_is_stretched(monkeypatch, token):
 # -- who comes in --------------------------------------------------------------------------------------------
 
 
-def test_followers_and_a_leader_with_the_token_meet(leading, live):
-    async def main():
-        async with leading(3, SECRET) as leader:
-            one, two = [await leader.come(f"follower {n}", n, secret=SECRET) for n in (1, 2)]
-            assert await leader.server.wait_for_all(5)
-            one.connection.say(Trouble("a"))
-            leader.server.say_to_all(LastCall())
-            for came in (one, two):
-                assert await came.connection.hear() == LastCall()
-                came.connection.say(Here())
-            assert len(await leader.server.hear_all(Here, 5)) == 2
-            leader.server.say_to_all(Bye(0))
-            assert [await came.connection.hear() for came in (one, two)] == [Bye(0)] * 2
-
-    live(main())
+async def test_followers_and_a_leader_with_the_token_meet(leading):
+    async with leading(3, SECRET) as leader:
+        one, two = [await leader.come(f"follower {n}", n, secret=SECRET) for n in (1, 2)]
+        assert await leader.server.wait_for_all(5)
+        one.connection.say(Trouble("a"))
+        leader.server.say_to_all(LastCall())
+        for came in (one, two):
+            assert await came.connection.hear() == LastCall()
+            came.connection.say(Here())
+        assert len(await leader.server.hear_all(Here, 5)) == 2
+        leader.server.say_to_all(Bye(0))
+        assert [await came.connection.hear() for came in (one, two)] == [Bye(0)] * 2
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(SECRET, None), (SECRET, OTHER), (None, SECRET)])
-def test_a_process_without_the_token_is_refused_and_changes_nothing(leading, live, ours, theirs):
-    async def main():
-        async with leading(2, ours) as leader:
-            leader.server.on_trouble = pytest.fail
-            came = await leader.come("stranger", 1, seconds=0.4, secret=theirs)
-            assert came.connection is None
-            assert {a.outcome for a in came.attempts} <= {"stranger", "closed"}
-            assert leader.server.followers == {}
-            assert leader.server.missing(9) == (1,)
-
-    live(main())
+async def test_a_process_without_the_token_is_refused_and_changes_nothing(leading, ours, theirs):
+    async with leading(2, ours) as leader:
+        leader.server.on_trouble = pytest.fail
+        came = await leader.come("stranger", 1, seconds=0.4, secret=theirs)
+        assert came.connection is None
+        assert {a.outcome for a in came.attempts} <= {"stranger", "closed"}
+        assert leader.server.followers == {}
+        assert leader.server.missing(9) == (1,)
 
 
-def test_a_replayed_conversation_is_refused(leading, live, hello, report):
-    async def main():
-        async with leading(3, SECRET) as leader, relay(leader.port) as (port, said):
-            await leader.come("one", 1, secret=SECRET, port=port)
-            await soon(lambda: "one" in leader.server.followers)
-            follower = leader.server.followers["one"]
-            leader.writers[-1].transport.abort()
-            await soon(lambda: follower.gone)
-            del leader.server.followers["one"]  # as if it had never been there
-            reader, writer = await leader.connect()
-            writer.write(b"".join(said["follower"]))
-            await asyncio.wait_for(reader.read(), 5)
-            assert leader.server.followers == {}
-
-    live(main())
+async def test_a_replayed_conversation_is_refused(leading, hello, report):
+    async with leading(3, SECRET) as leader, relay(leader.port) as (port, said):
+        await leader.come("one", 1, secret=SECRET, port=port)
+        await soon(lambda: "one" in leader.server.followers)
+        follower = leader.server.followers["one"]
+        leader.writers[-1].transport.abort()
+        await soon(lambda: follower.gone)
+        del leader.server.followers["one"]  # as if it had never been there
+        reader, writer = await leader.connect()
+        writer.write(b"".join(said["follower"]))
+        await asyncio.wait_for(reader.read(), 5)
+        assert leader.server.followers == {}
 
 
 @pytest.mark.parametrize(
     "answer", [lambda nonce: Welcome(nonce, "run", "leader"), lambda nonce: NotYet(nonce, "127.0.0.1:1")]
 )
 @pytest.mark.parametrize("challenges", [False, True])
-def test_a_leader_without_the_token_is_not_joined(leading, live, answer, challenges):
+async def test_a_leader_without_the_token_is_not_joined(leading, answer, challenges):
     """It answers as a leader would that saw the Hello, with or without asking for a proof that it cannot check."""
 
-    async def main():
-        async def pretend(reader, writer):
-            with contextlib.suppress(EOFError, OSError, ProtocolError):
-                said = await framing.read(reader, protocol.hello_decoder)
-                keys = None
-                if challenges:
-                    writer.write(encode(protocol.Challenge(said.nonce, "f" * 32)))
-                    await framing.read_body(reader, 4096)
-                    _, keys = seal.seals(OTHER, b"", b"")
-                writer.write(encode(answer(said.nonce), keys))
-                await reader.read()
-            writer.close()
+    async def pretend(reader, writer):
+        with contextlib.suppress(EOFError, OSError, ProtocolError):
+            said = await framing.read(reader, protocol.hello_decoder)
+            keys = None
+            if challenges:
+                writer.write(encode(protocol.Challenge(said.nonce, "f" * 32)))
+                await framing.read_body(reader, 4096)
+                _, keys = seal.seals(OTHER, b"", b"")
+            writer.write(encode(answer(said.nonce), keys))
+            await reader.read()
+        writer.close()
 
-        server = await asyncio.start_server(pretend, "127.0.0.1", 0)
-        async with leading(2, SECRET) as leader:
-            came = await leader.come("follower", 1, seconds=0.4, secret=SECRET, port=server.sockets[0].getsockname()[1])
-        assert came.connection is None
-        assert {a.outcome for a in came.attempts} <= {"stranger", "foreign", "timeout"}
-        server.close()
-
-    live(main())
+    server = await asyncio.start_server(pretend, "127.0.0.1", 0)
+    async with leading(2, SECRET) as leader:
+        came = await leader.come("follower", 1, seconds=0.4, secret=SECRET, port=server.sockets[0].getsockname()[1])
+    assert came.connection is None
+    assert {a.outcome for a in came.attempts} <= {"stranger", "foreign", "timeout"}
+    server.close()
 
 
 # -- who is in between ---------------------------------------------------------------------------------------

@@ -81,137 +81,110 @@ def test_followers_join_whatever_a_stranger_does(leading, live, capfd, stranger)
     assert capfd.readouterr() == ("", "")
 
 
-def test_many_silent_connections_do_not_keep_followers_out(leading, live):
-    async def main():
-        async with leading(2) as leader:
-            leader.server.most_connections = 16
-            crowd = [await leader.connect() for _ in range(200)]
-            await leader.come("follower", 1)
-            assert await leader.server.wait_for_all(3)
-            assert await asyncio.wait_for(crowd[0][0].read(), 2) == b""  # the oldest had to go
-
-    live(main())
+async def test_many_silent_connections_do_not_keep_followers_out(leading):
+    async with leading(2) as leader:
+        leader.server.most_connections = 16
+        crowd = [await leader.connect() for _ in range(200)]
+        await leader.come("follower", 1)
+        assert await leader.server.wait_for_all(3)
+        assert await asyncio.wait_for(crowd[0][0].read(), 2) == b""  # the oldest had to go
 
 
-def test_a_follower_with_another_master_waits_until_missing_ranks_may_be_filled(leading, live):
-    async def main():
-        async with leading(2) as leader:
-            other = {"master": "127.0.0.1:1", "world_size": 2}
-            came = await leader.come("follower", 1, seconds=0.3, **other)
-            assert came.connection is None
-            assert [a.outcome for a in came.attempts] == ["waiting"]
-            leader.server.admit_strangers = True
-            assert (await leader.come("fits not", 5, seconds=0.3, **other)).connection is None
-            assert (await leader.come("no gap", 0, seconds=0.3, **other)).connection is None
-            assert (await leader.come("fits", 1, **other)).connection is not None
-            assert await leader.server.wait_for_all(3)
-
-    live(main())
+async def test_a_follower_with_another_master_waits_until_missing_ranks_may_be_filled(leading):
+    async with leading(2) as leader:
+        other = {"master": "127.0.0.1:1", "world_size": 2}
+        came = await leader.come("follower", 1, seconds=0.3, **other)
+        assert came.connection is None
+        assert [a.outcome for a in came.attempts] == ["waiting"]
+        leader.server.admit_strangers = True
+        assert (await leader.come("fits not", 5, seconds=0.3, **other)).connection is None
+        assert (await leader.come("no gap", 0, seconds=0.3, **other)).connection is None
+        assert (await leader.come("fits", 1, **other)).connection is not None
+        assert await leader.server.wait_for_all(3)
 
 
 @pytest.mark.parametrize("name", ["localhost", "node1-data", "10.78.0.1", "::1", "fd00::1"])
-def test_a_follower_whose_master_name_led_here_is_admitted_at_once(leading, live, name):
-    async def main():
-        async with leading(2) as leader:
-            came = await leader.come("follower", 1, seconds=0.3, master=f"{name}:29500", world_size=2)
-            assert came.connection is not None
-            assert await leader.server.wait_for_all(3)
-
-    live(main())
+async def test_a_follower_whose_master_name_led_here_is_admitted_at_once(leading, name):
+    async with leading(2) as leader:
+        came = await leader.come("follower", 1, seconds=0.3, master=f"{name}:29500", world_size=2)
+        assert came.connection is not None
+        assert await leader.server.wait_for_all(3)
 
 
 @pytest.mark.parametrize("found", ["job", "node"])
-def test_a_follower_that_came_by_another_way_must_have_the_same_master(leading, live, found):
-    async def main():
-        async with leading(3) as leader:
-            assert (await leader.come("same", 1, found=found)).connection is not None
-            other = {"master": "another:29500", "found": found, "world_size": 3}
-            came = await leader.come("another", 2, seconds=0.3, **other)
-            assert [a.outcome for a in came.attempts] == ["waiting"]
-            leader.server.admit_strangers = True
-            came = await leader.come("another", 2, seconds=0.3, **other)
-            assert (came.connection is not None) == (found == "job"), "another job may have its roll call on this node"
-
-    live(main())
+async def test_a_follower_that_came_by_another_way_must_have_the_same_master(leading, found):
+    async with leading(3) as leader:
+        assert (await leader.come("same", 1, found=found)).connection is not None
+        other = {"master": "another:29500", "found": found, "world_size": 3}
+        came = await leader.come("another", 2, seconds=0.3, **other)
+        assert [a.outcome for a in came.attempts] == ["waiting"]
+        leader.server.admit_strangers = True
+        came = await leader.come("another", 2, seconds=0.3, **other)
+        assert (came.connection is not None) == (found == "job"), "another job may have its roll call on this node"
 
 
 @pytest.mark.parametrize("secret", [None, b"secret"])
-def test_a_redirect_admits_no_follower_and_sends_those_of_its_master_to_the_leader(leading, live, secret):
-    async def main():
-        async with leading(4, secret) as leader:
-            leader.server.leader_at = "127.0.0.2"
-            came = await leader.come("follower", 1, seconds=0.3, secret=secret, found="job")
-            assert came.connection is None
-            assert [(a.outcome, a.detail) for a in came.attempts] == [("elsewhere", "127.0.0.2")]
-            for found in ("master", "job"):
-                came = await leader.come("another", 1, seconds=0.3, secret=secret, found=found, master="another:29500")
-                assert [a.outcome for a in came.attempts] == ["waiting"]
-            assert leader.server.followers == {}
-
-    live(main())
+async def test_a_redirect_admits_no_follower_and_sends_those_of_its_master_to_the_leader(leading, secret):
+    async with leading(4, secret) as leader:
+        leader.server.leader_at = "127.0.0.2"
+        came = await leader.come("follower", 1, seconds=0.3, secret=secret, found="job")
+        assert came.connection is None
+        assert [(a.outcome, a.detail) for a in came.attempts] == [("elsewhere", "127.0.0.2")]
+        for found in ("master", "job"):
+            came = await leader.come("another", 1, seconds=0.3, secret=secret, found=found, master="another:29500")
+            assert [a.outcome for a in came.attempts] == ["waiting"]
+        assert leader.server.followers == {}
 
 
-def test_lost_processes_of_a_node_join_only_their_own_node(leading, live):
-    async def main():
-        async with leading(8) as leader:
-            leader.server.of_node = True
-            assert (await leader.come("mate", 1, found="node")).connection is not None
-            for found in ("master", "job"):
-                assert (await leader.come(found, 2, seconds=0.3, found=found)).connection is None
-            assert await leader.server.wait_for_all(3, ranks=2)
-            assert not await leader.server.wait_for_all(0.1, ranks=3)
-
-    live(main())
+async def test_lost_processes_of_a_node_join_only_their_own_node(leading):
+    async with leading(8) as leader:
+        leader.server.of_node = True
+        assert (await leader.come("mate", 1, found="node")).connection is not None
+        for found in ("master", "job"):
+            assert (await leader.come(found, 2, seconds=0.3, found=found)).connection is None
+        assert await leader.server.wait_for_all(3, ranks=2)
+        assert not await leader.server.wait_for_all(0.1, ranks=3)
 
 
 @pytest.mark.long
-def test_waiting_for_the_leader_is_not_a_followers_delay(leading, live):
-    async def main():
-        async with leading(3) as leader:
-            await leader.come("at once", 1)
-            knocking = asyncio.ensure_future(leader.come("led astray", 2, master="127.0.0.1:1", world_size=3))
-            await asyncio.sleep(1.2)
-            leader.server.admit_strangers = True
-            await knocking
-            assert await leader.server.wait_for_all(3)
-            first, second = (leader.server.followers[uid].arrived_at for uid in ("at once", "led astray"))
-            assert abs(second - first) < 0.6
-
-    live(main())
+async def test_waiting_for_the_leader_is_not_a_followers_delay(leading):
+    async with leading(3) as leader:
+        await leader.come("at once", 1)
+        knocking = asyncio.ensure_future(leader.come("led astray", 2, master="127.0.0.1:1", world_size=3))
+        await asyncio.sleep(1.2)
+        leader.server.admit_strangers = True
+        await knocking
+        assert await leader.server.wait_for_all(3)
+        first, second = (leader.server.followers[uid].arrived_at for uid in ("at once", "led astray"))
+        assert abs(second - first) < 0.6
 
 
-def test_a_rank_that_is_there_twice_comes_in_twice_but_a_process_only_once(leading, live):
-    async def main():
-        async with leading(2) as leader:
-            await leader.come("one", 1)
-            await leader.come("two", 1)
-            await soon(lambda: len(leader.server.followers) == 2)
-            assert (await leader.come("one", 1, seconds=0.3)).connection is None
-
-    live(main())
+async def test_a_rank_that_is_there_twice_comes_in_twice_but_a_process_only_once(leading):
+    async with leading(2) as leader:
+        await leader.come("one", 1)
+        await leader.come("two", 1)
+        await soon(lambda: len(leader.server.followers) == 2)
+        assert (await leader.come("one", 1, seconds=0.3)).connection is None
 
 
-def test_a_replayed_conversation_changes_nothing(leading, live, hello, report):
-    async def main():
-        async with leading(3) as leader:
-            said = encode(hello("one", 1)) + encode(report("one", 1))
-            first = await leader.connect()
-            first[1].write(said)
-            await soon(lambda: "one" in leader.server.followers)
-            follower = leader.server.followers["one"]
-            again = await leader.connect()
-            again[1].write(said)
-            await asyncio.wait_for(again[0].read(), 3)
-            assert leader.server.followers == {"one": follower}
-            assert not follower.gone
-
-    live(main())
+async def test_a_replayed_conversation_changes_nothing(leading, hello, report):
+    async with leading(3) as leader:
+        said = encode(hello("one", 1)) + encode(report("one", 1))
+        first = await leader.connect()
+        first[1].write(said)
+        await soon(lambda: "one" in leader.server.followers)
+        follower = leader.server.followers["one"]
+        again = await leader.connect()
+        again[1].write(said)
+        await asyncio.wait_for(again[0].read(), 3)
+        assert leader.server.followers == {"one": follower}
+        assert not follower.gone
 
 
 @pytest.mark.parametrize(
     "fault", ["another uid", "another rank", "another node", "another's door", "the leader's uid", "no report"]
 )
-def test_a_report_that_does_not_hold_together_is_not_taken(leading, live, hello, report, fault):
+async def test_a_report_that_does_not_hold_together_is_not_taken(leading, hello, report, fault):
     said = report("one", 1)
     uid = "one"
     match fault:
@@ -228,218 +201,173 @@ def test_a_report_that_does_not_hold_together_is_not_taken(leading, live, hello,
         case _:
             said = PeerReport(())
 
-    async def main():
-        async with leading(3) as leader:
-            reader, writer = await leader.connect()
-            writer.write(encode(hello(uid, 1)) + encode(said))
-            await asyncio.wait_for(reader.read(), 3)
-            assert leader.server.followers == {}
-            assert leader.server.missing(9) == (1, 2)
-
-    live(main())
+    async with leading(3) as leader:
+        reader, writer = await leader.connect()
+        writer.write(encode(hello(uid, 1)) + encode(said))
+        await asyncio.wait_for(reader.read(), 3)
+        assert leader.server.followers == {}
+        assert leader.server.missing(9) == (1, 2)
 
 
-def test_ranks_beyond_the_world_do_not_make_the_roll_complete(leading, live):
-    async def main():
-        async with leading(3) as leader:
-            await leader.come("odd", -1, 7, 8, 9, 2**31)
-            await soon(lambda: leader.server.followers)
-            assert not leader.server.complete
-            assert leader.server.missing(1) == (1,)
-
-    live(main())
+async def test_ranks_beyond_the_world_do_not_make_the_roll_complete(leading):
+    async with leading(3) as leader:
+        await leader.come("odd", -1, 7, 8, 9, 2**31)
+        await soon(lambda: leader.server.followers)
+        assert not leader.server.complete
+        assert leader.server.missing(1) == (1,)
 
 
-def test_the_missing_of_a_world_without_end_are_named_at_once(leading, live):
-    async def main():
-        async with leading(10**15) as leader:
-            assert leader.server.missing(3) == (1, 2, 3)
-            assert not await leader.server.wait_for_all(0.1)
-
-    live(main())
+async def test_the_missing_of_a_world_without_end_are_named_at_once(leading):
+    async with leading(10**15) as leader:
+        assert leader.server.missing(3) == (1, 2, 3)
+        assert not await leader.server.wait_for_all(0.1)
 
 
-def test_a_closed_roll_call_is_not_waited_for(leading, live):
-    async def main():
-        async with leading(world_size=3) as leader:
-            waiting = asyncio.ensure_future(leader.server.wait_for_all(60))
-            await asyncio.sleep(0.05)
-            assert not waiting.done()
-            leader.server.close_roll()
-            assert await asyncio.wait_for(waiting, 10) is False
-            assert await asyncio.wait_for(leader.server.wait_for_all(60), 10) is False
-
-    live(main())
+async def test_a_closed_roll_call_is_not_waited_for(leading):
+    async with leading(world_size=3) as leader:
+        waiting = asyncio.ensure_future(leader.server.wait_for_all(60))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        leader.server.close_roll()
+        assert await asyncio.wait_for(waiting, 10) is False
+        assert await asyncio.wait_for(leader.server.wait_for_all(60), 10) is False
 
 
-def test_a_process_that_was_admitted_in_the_last_moment_is_waited_for(leading, live, hello, report):
-    async def main():
-        async with leading(2) as leader:
-            reader, writer = await leader.connect()
-            writer.write(encode(hello("late", 1)))
-            assert await framing.read(reader, protocol.answer_decoder)
-            waiting = asyncio.ensure_future(leader.server.wait_for_all(0.1))
-            await asyncio.sleep(0.5)
-            writer.write(encode(report("late", 1)))
-            assert await asyncio.wait_for(waiting, 10) is True
-            assert list(leader.server.followers) == ["late"]
-
-    live(main())
+async def test_a_process_that_was_admitted_in_the_last_moment_is_waited_for(leading, hello, report):
+    async with leading(2) as leader:
+        reader, writer = await leader.connect()
+        writer.write(encode(hello("late", 1)))
+        assert await framing.read(reader, protocol.answer_decoder)
+        waiting = asyncio.ensure_future(leader.server.wait_for_all(0.1))
+        await asyncio.sleep(0.5)
+        writer.write(encode(report("late", 1)))
+        assert await asyncio.wait_for(waiting, 10) is True
+        assert list(leader.server.followers) == ["late"]
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_a_process_that_was_admitted_and_does_not_report_holds_nobody_up(leading, live, hello, monkeypatch, leaves):
+async def test_a_process_that_was_admitted_and_does_not_report_holds_nobody_up(leading, hello, monkeypatch, leaves):
     monkeypatch.setattr(server, "_REPORT_PATIENCE_SECONDS", 60.0 if leaves else 0.2)
 
-    async def main():
-        async with leading(2) as leader:
-            reader, writer = await leader.connect()
-            writer.write(encode(hello("late", 1)))
-            assert await framing.read(reader, protocol.answer_decoder)
-            waiting = asyncio.ensure_future(leader.server.wait_for_all(0.1))
-            await asyncio.sleep(0.15)
-            assert not waiting.done()
-            if leaves:
-                writer.close()
-            assert await asyncio.wait_for(waiting, 10) is False
-
-    live(main())
+    async with leading(2) as leader:
+        reader, writer = await leader.connect()
+        writer.write(encode(hello("late", 1)))
+        assert await framing.read(reader, protocol.answer_decoder)
+        waiting = asyncio.ensure_future(leader.server.wait_for_all(0.1))
+        await asyncio.sleep(0.15)
+        assert not waiting.done()
+        if leaves:
+            writer.close()
+        assert await asyncio.wait_for(waiting, 10) is False
 
 
-def test_the_roll_call_closes_before_the_first_follower_must_leave(leading, live):
-    async def main():
-        async with leading(3) as leader:
-            await leader.come("hasty", 1, seconds_left=3.0)
-            start = asyncio.get_running_loop().time()
-            assert not await leader.server.wait_for_all(20, reserve=2.5)
-            assert asyncio.get_running_loop().time() - start < 2
-
-    live(main())
+async def test_the_roll_call_closes_before_the_first_follower_must_leave(leading):
+    async with leading(3) as leader:
+        await leader.come("hasty", 1, seconds_left=3.0)
+        start = asyncio.get_running_loop().time()
+        assert not await leader.server.wait_for_all(20, reserve=2.5)
+        assert asyncio.get_running_loop().time() - start < 2
 
 
-def test_a_follower_that_leaves_is_gone_and_is_reported(leading, live):
-    async def main():
-        async with leading(2) as leader:
-            trouble = []
-            leader.server.on_trouble = trouble.append
-            came = await leader.come("follower", 1)
-            assert await leader.server.wait_for_all(3)
-            came.connection.say(Trouble("rank 1 died"))
-            came.connection.writer.close()
-            await leader.server.see_off(3, ["follower"])
-            assert leader.server.followers["follower"].gone
-            assert trouble == ["rank 1 died", "lost the connection to node1"]
-            assert await leader.server.hear_all(Here, 3) == {}
-
-    live(main())
+async def test_a_follower_that_leaves_is_gone_and_is_reported(leading):
+    async with leading(2) as leader:
+        trouble = []
+        leader.server.on_trouble = trouble.append
+        came = await leader.come("follower", 1)
+        assert await leader.server.wait_for_all(3)
+        came.connection.say(Trouble("rank 1 died"))
+        came.connection.writer.close()
+        await leader.server.see_off(3, ["follower"])
+        assert leader.server.followers["follower"].gone
+        assert trouble == ["rank 1 died", "lost the connection to node1"]
+        assert await leader.server.hear_all(Here, 3) == {}
 
 
-def test_silent_followers_are_left_out_at_the_timeout(leading, live):
-    async def main():
-        async with leading(3) as leader:
-            talks, silent = await leader.come("talks", 1), await leader.come("silent", 2)
-            assert await leader.server.wait_for_all(3)
-            leader.server.say_to_all(LastCall())
-            assert await framing.read(silent.connection.reader, protocol.leader_decoder) == LastCall()
-            talks.connection.say(PeerReport(()))
-            talks.connection.say(Here())
-            assert set(await leader.server.hear_all(Here, 0.5)) == {"talks"}
-            leader.server.say_to_all(Bye(20), ["silent"])
-            assert await framing.read(silent.connection.reader, protocol.leader_decoder) == Bye(20)
-
-    live(main())
+async def test_silent_followers_are_left_out_at_the_timeout(leading):
+    async with leading(3) as leader:
+        talks, silent = await leader.come("talks", 1), await leader.come("silent", 2)
+        assert await leader.server.wait_for_all(3)
+        leader.server.say_to_all(LastCall())
+        assert await framing.read(silent.connection.reader, protocol.leader_decoder) == LastCall()
+        talks.connection.say(PeerReport(()))
+        talks.connection.say(Here())
+        assert set(await leader.server.hear_all(Here, 0.5)) == {"talks"}
+        leader.server.say_to_all(Bye(20), ["silent"])
+        assert await framing.read(silent.connection.reader, protocol.leader_decoder) == Bye(20)
 
 
-def test_a_follower_that_floods_messages_is_dropped(leading, live):
-    async def main():
-        async with leading(2) as leader:
-            came = await leader.come("chatterbox", 1)
-            assert await leader.server.wait_for_all(3)
-            for _ in range(1000):
-                came.connection.say(Here())
-            await soon(lambda: leader.server.followers["chatterbox"].gone)
-
-    live(main())
+async def test_a_follower_that_floods_messages_is_dropped(leading):
+    async with leading(2) as leader:
+        came = await leader.come("chatterbox", 1)
+        assert await leader.server.wait_for_all(3)
+        for _ in range(1000):
+            came.connection.say(Here())
+        await soon(lambda: leader.server.followers["chatterbox"].gone)
 
 
-def test_a_handshake_that_is_unfinished_at_the_close_is_refused(leading, live, hello, report):
-    async def main():
-        async with leading(3) as leader:
-            reader, writer = await leader.connect()
-            writer.write(encode(hello("late", 1)))
-            assert await framing.read(reader, protocol.answer_decoder)
-            await leader.server.close_doors()
-            writer.write(encode(report("late", 1)))
-            with pytest.raises((EOFError, OSError)):
-                await asyncio.wait_for(framing.read(reader, protocol.answer_decoder), 3)
-            assert leader.server.followers == {}
-            with pytest.raises(OSError, match=r"refused|Connect call failed"):
-                await leader.connect()
-
-    live(main())
+async def test_a_handshake_that_is_unfinished_at_the_close_is_refused(leading, hello, report):
+    async with leading(3) as leader:
+        reader, writer = await leader.connect()
+        writer.write(encode(hello("late", 1)))
+        assert await framing.read(reader, protocol.answer_decoder)
+        await leader.server.close_doors()
+        writer.write(encode(report("late", 1)))
+        with pytest.raises((EOFError, OSError)):
+            await asyncio.wait_for(framing.read(reader, protocol.answer_decoder), 3)
+        assert leader.server.followers == {}
+        with pytest.raises(OSError, match=r"refused|Connect call failed"):
+            await leader.connect()
 
 
 @pytest.mark.parametrize(("wrong", "least", "most"), [(0.0, 0.0, 0.0), (60.0, 50.0, 60.0), (-60.0, -60.0, -50.0)])
-def test_a_followers_clock_is_compared_with_the_times_around_its_report(
-    live, leading, hello, report, wrong, least, most
+async def test_a_followers_clock_is_compared_with_the_times_around_its_report(
+    leading, hello, report, wrong, least, most
 ):
-    async def main():
-        async with leading(2) as leader:
-            came = await client.attend(
-                client.doors(["127.0.0.1"], leader.port, "a job", side=False),
-                hello("follower", 1),
-                seconds=5,
-                connect_seconds=2,
-            )
-            leader.writers.append(came.connection.writer)
-            came.connection.say(msgspec.structs.replace(report("follower", 1), clock_seconds=time.time() + wrong))
-            await leader.server.wait_for_all(5)
-            process = leader.server.followers["follower"].report.process
-            ahead, offset, error = (
-                process.clock_ahead_seconds, process.clock_offset_seconds, process.clock_error_seconds,
-            )  # fmt: skip
-            assert ahead is not None
-            assert least <= ahead <= most
-            assert 0 <= error < 10
-            assert offset - error - 0.002 <= wrong <= offset + error + 0.002, "rounded to milliseconds"
-
-    live(main())
+    async with leading(2) as leader:
+        came = await client.attend(
+            client.doors(["127.0.0.1"], leader.port, "a job", side=False),
+            hello("follower", 1),
+            seconds=5,
+            connect_seconds=2,
+        )
+        leader.writers.append(came.connection.writer)
+        came.connection.say(msgspec.structs.replace(report("follower", 1), clock_seconds=time.time() + wrong))
+        await leader.server.wait_for_all(5)
+        process = leader.server.followers["follower"].report.process
+        ahead, offset, error = (
+            process.clock_ahead_seconds, process.clock_offset_seconds, process.clock_error_seconds,
+        )  # fmt: skip
+        assert ahead is not None
+        assert least <= ahead <= most
+        assert 0 <= error < 10
+        assert offset - error - 0.002 <= wrong <= offset + error + 0.002, "rounded to milliseconds"
 
 
-def test_a_follower_that_sends_no_time_has_no_clock_offset(live, leading):
-    async def main():
-        async with leading(2) as leader:
-            await leader.come("follower", 1)
-            await leader.server.wait_for_all(5)
-            assert leader.server.followers["follower"].report.process.clock_ahead_seconds is None
-
-    live(main())
+async def test_a_follower_that_sends_no_time_has_no_clock_offset(leading):
+    async with leading(2) as leader:
+        await leader.come("follower", 1)
+        await leader.server.wait_for_all(5)
+        assert leader.server.followers["follower"].report.process.clock_ahead_seconds is None
 
 
-def test_an_interrupt_in_the_moment_in_which_the_roll_call_changes_is_not_lost(leading, live):
-    async def main():
-        async with leading(3) as leader:
-            waiting = asyncio.ensure_future(leader.server.wait_for_all(30))
-            await asyncio.sleep(0.01)
-            leader.server.close_roll()
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-
-    live(main())
+async def test_an_interrupt_in_the_moment_in_which_the_roll_call_changes_is_not_lost(leading):
+    async with leading(3) as leader:
+        waiting = asyncio.ensure_future(leader.server.wait_for_all(30))
+        await asyncio.sleep(0.01)
+        leader.server.close_roll()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
 
 
-def test_nodes_with_equal_pci_trees_share_one_whatever_comes_between_them(leading, live):
+async def test_nodes_with_equal_pci_trees_share_one_whatever_comes_between_them(leading):
     def tree(name):
         return Pci(gpus={}, nics=(Nic(name, PciPlace(("pci0000:00",), 0), "ib"),))
 
-    async def main():
-        async with leading(5) as leader:
-            for rank, pci in enumerate((tree("mlx5_0"), LEFT_OUT, tree("mlx5_0"), tree("mlx5_1")), start=1):
-                await leader.come(f"p{rank}", rank, pci=pci)
-                await soon(lambda number=rank: len(leader.server.followers) == number)
-            first, between, second, other = (f.report.node.pci for f in leader.server.followers.values())
-            assert second is first
-            assert (first, between, other) == (tree("mlx5_0"), LEFT_OUT, tree("mlx5_1"))
-
-    live(main())
+    async with leading(5) as leader:
+        for rank, pci in enumerate((tree("mlx5_0"), LEFT_OUT, tree("mlx5_0"), tree("mlx5_1")), start=1):
+            await leader.come(f"p{rank}", rank, pci=pci)
+            await soon(lambda number=rank: len(leader.server.followers) == number)
+        first, between, second, other = (f.report.node.pci for f in leader.server.followers.values())
+        assert second is first
+        assert (first, between, other) == (tree("mlx5_0"), LEFT_OUT, tree("mlx5_1"))

@@ -35,47 +35,35 @@ async def ended(reader) -> float:
 
 
 @pytest.mark.usefixtures("patience")
-def test_a_connection_without_a_hello_ends(leading, live):
-    async def main():
-        async with leading() as leader:
-            reader, _ = await leader.connect()
-            assert HELLO / 2 < await ended(reader) < REPORT
-            assert not leader.server._visits
-
-    live(main())
+async def test_a_connection_without_a_hello_ends(leading):
+    async with leading() as leader:
+        reader, _ = await leader.connect()
+        assert HELLO / 2 < await ended(reader) < REPORT
+        assert not leader.server._visits
 
 
 @pytest.mark.usefixtures("patience")
-def test_a_follower_that_was_welcomed_has_the_time_for_its_report(leading, live, hello):
-    async def main():
-        async with leading() as leader:
-            reader, _, answer = await answer_to(hello("follower", 1), leader)
-            assert isinstance(answer, Welcome)
-            assert await ended(reader) > HELLO + (REPORT - HELLO) / 2
-            assert not leader.server.followers
-
-    live(main())
+async def test_a_follower_that_was_welcomed_has_the_time_for_its_report(leading, hello):
+    async with leading() as leader:
+        reader, _, answer = await answer_to(hello("follower", 1), leader)
+        assert isinstance(answer, Welcome)
+        assert await ended(reader) > HELLO + (REPORT - HELLO) / 2
+        assert not leader.server.followers
 
 
 @pytest.mark.usefixtures("patience")
-def test_a_follower_that_has_reported_stays_as_long_as_it_likes(leading, live, hello, report):
-    async def main():
-        async with leading() as leader:
-            _, writer, _ = await answer_to(hello("follower", 1), leader)
-            writer.write(encode(report("follower", 1)))
-            await asyncio.sleep(REPORT + HELLO)
-            assert not leader.server.followers["follower"].gone
-            writer.write(encode(Here()))
-            assert isinstance(await leader.server.followers["follower"].hear(), Here)
-
-    live(main())
+async def test_a_follower_that_has_reported_stays_as_long_as_it_likes(leading, hello, report):
+    async with leading() as leader:
+        _, writer, _ = await answer_to(hello("follower", 1), leader)
+        writer.write(encode(report("follower", 1)))
+        await asyncio.sleep(REPORT + HELLO)
+        assert not leader.server.followers["follower"].gone
+        writer.write(encode(Here()))
+        assert isinstance(await leader.server.followers["follower"].hear(), Here)
 
 
-def test_a_follower_that_is_turned_away_is_closed_at_once(leading, live, hello):
-    async def main():
-        async with leading() as leader:
-            reader, _, answer = await answer_to(hello("follower", 1, master="another:1"), leader)
-            assert isinstance(answer, NotYet)
-            assert await ended(reader) < visit._HELLO_SECONDS
-
-    live(main())
+async def test_a_follower_that_is_turned_away_is_closed_at_once(leading, hello):
+    async with leading() as leader:
+        reader, _, answer = await answer_to(hello("follower", 1, master="another:1"), leader)
+        assert isinstance(answer, NotYet)
+        assert await ended(reader) < visit._HELLO_SECONDS
