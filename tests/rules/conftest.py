@@ -255,7 +255,7 @@ def keep_ranks(job: Job, *positions: int) -> Job:
 
 
 CONTRACT = ("environment", "leaks", "ranks", "local_ranks", "master", "master_port")
-"""The families that judge the variables of a job."""
+"""The families that judge the variables of a job; a module of tests may have others, in OURS."""
 
 
 @pytest.fixture
@@ -359,18 +359,36 @@ def judge() -> Callable[..., Diagnosis]:
 
 
 @pytest.fixture
-def only(judge):
-    """Return the one finding of a job and its exit code."""
+def ours(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The families that a module of tests is about."""
+    return getattr(request.module, "OURS", CONTRACT)
 
-    def one(job):
-        diagnosis = judge(job, *CONTRACT)
-        assert [f.rule for f in diagnosis.findings] == [diagnosis.findings[0].rule]
-        return diagnosis.findings[0], diagnosis.verdict.exit_code
+
+@pytest.fixture
+def only(judge, ours):
+    """Return the one finding of a job, by these families and `more`, and its exit code."""
+
+    def one(job, *more):
+        diagnosis = judge(job, *ours, *more)
+        (finding,) = diagnosis.findings
+        return finding, diagnosis.verdict.exit_code
 
     return one
 
 
 @pytest.fixture
-def silent(judge):
-    """Whether nothing at all is said of a job."""
-    return lambda job: judge(job, *CONTRACT)[:2] == ((), ())
+def found(judge, ours):
+    """Return the findings of a job by rule, of which none has two, and its exit code."""
+
+    def by_rule(job):
+        diagnosis = judge(job, *ours)
+        assert len({f.rule for f in diagnosis.findings}) == len(diagnosis.findings)
+        return {f.rule: f for f in diagnosis.findings}, diagnosis.verdict.exit_code
+
+    return by_rule
+
+
+@pytest.fixture
+def silent(judge, ours):
+    """Whether a job has no finding, by these families and `more`, and nothing that was not checked."""
+    return lambda job, *more: judge(job, *ours, *more)[:2] == ((), ())

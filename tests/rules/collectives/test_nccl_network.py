@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from rules.machines import told
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Fabric, GpuHealth, Gpus, NvLinks, PeerAccess
@@ -98,13 +99,7 @@ def logs(change):
 @pytest.fixture
 def says(judge):
     """Return the findings of these families: rule, severity, ranks, nodes."""
-
-    def says(job):
-        said = judge(job, *FAMILIES)
-        assert not said.not_checked
-        return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
-
-    return says
+    return told(judge, *FAMILIES)
 
 
 ALL16, NODE1, NODE2 = tuple(range(16)), tuple(range(8)), tuple(range(8, 16))

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from distcheck.facts.network import Bind
 
-
-@pytest.fixture
-def found(judge):
-    """Return the findings by rule; there is never more than one of a rule here."""
-
-    def by_rule(job):
-        diagnosis = judge(job, "environment", "leaks", "ranks", "master", "master_port")
-        assert len({f.rule for f in diagnosis.findings}) == len(diagnosis.findings)
-        return {f.rule: f for f in diagnosis.findings}, diagnosis.verdict.exit_code
-
-    return by_rule
+OURS = ("environment", "leaks", "ranks", "master", "master_port")
 
 
 def test_an_agent_store_without_an_agent_is_an_error_when_the_port_was_free(job_of, change, found):

@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from rules.conftest import CONTRACT
 
 from distcheck.facts.gpu import Gpus
 from distcheck.selection.visible_devices import device_of, visible
 
-OURS = ("environment", "leaks", "ranks", "local_ranks", "master", "master_port")
-
-
-@pytest.fixture
-def only(judge):
-    """Return the one finding of a job and its exit code."""
-
-    def one(job, *more):
-        diagnosis = judge(job, *OURS, *more)
-        assert [f.rule for f in diagnosis.findings] == [diagnosis.findings[0].rule]
-        return diagnosis.findings[0], diagnosis.verdict.exit_code
-
-    return one
-
-
-@pytest.fixture
-def silent(judge):
-    """Return whether a job has no finding and nothing not checked."""
-    return lambda job, *more: judge(job, *OURS, *more)[:2] == ((), ())
+OURS = CONTRACT
 
 
 @pytest.fixture

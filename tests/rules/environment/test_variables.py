@@ -14,18 +14,6 @@ NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 @pytest.fixture
-def found(judge):
-    """Return the findings by rule; there is never more than one of a rule here."""
-
-    def by_rule(job):
-        diagnosis = judge(job, *OURS)
-        assert len({f.rule for f in diagnosis.findings}) == len(diagnosis.findings)
-        return {f.rule: f for f in diagnosis.findings}, diagnosis.verdict.exit_code
-
-    return by_rule
-
-
-@pytest.fixture
 def bare(job_of, change):
     """Return a bare shell: one process without any variables."""
     job = change.keep(job_of(), 0)

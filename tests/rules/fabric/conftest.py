@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import hcas
 import msgspec
 import pytest
+from rules.machines import told as told_of
 
 from distcheck.facts.infiniband import Infiniband
 from distcheck.probe import infiniband
@@ -64,13 +65,7 @@ def fabric(job_of, change, read) -> Callable[..., Job]:
 @pytest.fixture
 def told(judge) -> Callable[[Job], list[tuple[Any, ...]]]:
     """Return what the rules of the fabric find: rule, severity, ranks, nodes."""
-
-    def told(job: Job) -> list[tuple[Any, ...]]:
-        said = judge(job, *FAMILIES)
-        assert not said.not_checked, said.not_checked
-        return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
-
-    return told
+    return told_of(judge, *FAMILIES)
 
 
 @pytest.fixture

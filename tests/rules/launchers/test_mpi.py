@@ -10,21 +10,6 @@ MPI = ["openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod"]
 
 
 @pytest.fixture
-def only(judge):
-    def one(job):
-        diagnosis = judge(job, *OURS)
-        (finding,) = diagnosis.findings
-        return finding, diagnosis.verdict.exit_code
-
-    return one
-
-
-@pytest.fixture
-def silent(judge):
-    return lambda job: judge(job, *OURS).findings == ()
-
-
-@pytest.fixture
 def deepspeed(job_of, change):
     """Return a job as DeepSpeed's own launcher starts it."""
 

@@ -13,23 +13,6 @@ ALL = ("environment", "meeting", "gpu")
 
 
 @pytest.fixture
-def only(judge):
-    """Return the one finding of a job and its exit code."""
-
-    def one(job, *families):
-        diagnosis = judge(job, *(families or OURS))
-        (finding,) = diagnosis.findings
-        return finding, diagnosis.verdict.exit_code
-
-    return one
-
-
-@pytest.fixture
-def silent(judge):
-    return lambda job: judge(job, *OURS).findings == ()
-
-
-@pytest.fixture
 def tasks(job_of, change):
     """Return a job of srun's with what Slurm 22.05 says of its step; `variables` go to every rank."""
 
