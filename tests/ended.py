@@ -31,6 +31,17 @@ class Ended(NamedTuple):
         return [f["rule"] for f in self.report["findings"] if f["severity"] != "info"]
 
     @property
+    def error(self) -> dict[str, Any]:
+        """The only error that it found."""
+        (found,) = [f for f in self.report["findings"] if f["severity"] == "error"]
+        return found
+
+    def finding(self, rule: str) -> dict[str, Any]:
+        """Return the only finding of a rule."""
+        (found,) = [f for f in self.report["findings"] if f["rule"] == rule]
+        return found
+
+    @property
     def unchecked(self) -> list[str]:
         """What was not checked, but for the kernel's log: on many a machine only root may read it."""
         return [n["rule"] for n in self.report["not_checked"] if n["rule"] != "gpu-xid-recent"]

@@ -53,7 +53,7 @@ def test_a_run_that_is_much_slower_than_before_is_not_passed(distcheck, saved):
     quicker(saved, 1000)
     ended = distcheck(*RUN, "--baseline", "before.json")
     assert ended.code == 20
-    (finding,) = [f for f in ended.report["findings"] if f["severity"] == "error"]
+    finding = ended.error
     assert finding["rule"] == "perf-below-baseline"
     assert "in before.json it took" in finding["message"]
 

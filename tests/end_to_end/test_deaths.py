@@ -24,19 +24,13 @@ KILL_ITSELF = """
 """
 
 
-def error_of(ended):
-    """Return the one error of a run."""
-    (found,) = [f for f in ended.report["findings"] if f["severity"] == "error"]
-    return found
-
-
 @pytest.mark.parametrize(
     "name", sampled(["SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGKILL", "SIGFPE"], "SIGSEGV", "SIGBUS", "SIGKILL")
 )
 def test_only_a_rank_killed_by_a_signal_is_named_with_it(distcheck, tmp_path, name):
     env = spoiled(tmp_path, (2,), KILL_ITSELF, name=name)
     ended = distcheck("bandwidth", "--nproc", "3", "--timeout", "30", "--format", "json", *SMALL, env=env)
-    found = error_of(ended)
+    found = ended.error
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [2]), ended
     assert (
         f"rank 2 ({found['nodes'][0]}) died during 'check all_reduce': its process was killed by {name}"
@@ -62,7 +56,7 @@ def test_a_killed_rank_is_named_where_the_starting_process_ignores_or_blocks_the
     env = spoiled(tmp_path, (2,), KILL_ITSELF, name="SIGKILL")
     limits = ["--timeout", "30", "--format", "json"]
     ended = distcheck("bandwidth", "--nproc", "3", *limits, *SMALL, env=env, preexec_fn=given)
-    found = error_of(ended)
+    found = ended.error
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [2]), ended
     assert "was killed by SIGKILL" in found["message"]
 
@@ -70,7 +64,7 @@ def test_a_killed_rank_is_named_where_the_starting_process_ignores_or_blocks_the
 def test_a_rank_whose_process_ends_with_a_shells_code_is_explained_as_the_signal(distcheck, tmp_path):
     env = spoiled(tmp_path, (1,), "    os._exit(139)\n")
     ended = distcheck("bandwidth", "--nproc", "2", "--timeout", "30", "--format", "json", *SMALL, env=env)
-    found = error_of(ended)
+    found = ended.error
     assert (ended.code, found["ranks"]) == (20, [1])
     assert "exited with code 139" in found["message"]
     assert "native library crashed" in found["fix"]["text"]
@@ -121,7 +115,7 @@ def test_a_rank_that_the_memory_limit_kills_is_named_with_the_limit(start, tmp_p
     ended = start(
         "bandwidth", "--nproc", "2", "--timeout", "60", "--format", "json", *SMALL, env=env, program=program
     ).wait()
-    found = error_of(ended)
+    found = ended.error
     assert (ended.code, found["rule"], found["ranks"]) == (30, "collective-rank-died", [1]), ended
     assert found["message"].endswith("the kernel OOM-killed it at its cgroup's memory limit of 700 MiB")
     assert "# add to docker run: --memory=1400m" in found["fix"]["commands"]
@@ -137,7 +131,7 @@ def test_a_rank_killed_by_hand_is_not_reported_as_oom_killed(start, small_memory
     time.sleep(1)
     os.kill(ranks[1].pid, signal.SIGKILL)
     ended = run.wait()
-    found = error_of(ended)
+    found = ended.error
     assert (ended.code, found["ranks"]) == (20, [1])
     assert found["message"].endswith("the kernel did not OOM-kill any process in its cgroup")
     assert "sender is not known" in found["fix"]["text"]
@@ -164,7 +158,7 @@ def test_a_rank_that_a_small_dev_shm_kills_is_named_with_its_size(start, tmp_pat
     ended = start(
         "bandwidth", "--nproc", "2", "--timeout", "30", "--format", "json", *SMALL, env=env, program=small_shm(8)
     ).wait()
-    found = error_of(ended)
+    found = ended.error
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [1]), ended
     assert "was killed by SIGBUS; its /dev/shm has" in found["message"]
     assert "free of 8 MiB" in found["message"]
@@ -175,7 +169,7 @@ def test_a_rank_that_a_small_dev_shm_kills_is_named_with_its_size(start, tmp_pat
 def test_a_small_dev_shm_is_a_warning_before_anything_dies_of_it(start, small_shm):
     ended = start("bandwidth", "--nproc", "2", "--format", "json", *SMALL, program=small_shm(8)).wait()
     assert (ended.code, ended.rules) == (0, ["host-shm-too-small"]), ended
-    (found,) = [f for f in ended.report["findings"] if f["rule"] == "host-shm-too-small"]
+    found = ended.finding("host-shm-too-small")
     assert "/dev/shm has 8 MiB free of 8 MiB" in found["message"]
 
 
@@ -192,7 +186,7 @@ def test_an_import_of_torch_that_kills_its_process_is_a_finding_with_the_signal(
     (torch / "__init__.py").write_text(f"import os; os.kill(os.getpid(), {number})\n")
     path = os.pathsep.join([str(torch.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     ended = distcheck("gate", "--nproc", "2", "--timeout", "20", "--format", "json", env={"PYTHONPATH": path})
-    found = error_of(ended)
+    found = ended.error
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [0, 1]), ended
     assert f"died during 'the import of torch': each process was killed by {name}" in found["message"]
     assert ended.seconds < 20 + STARTING_SECONDS

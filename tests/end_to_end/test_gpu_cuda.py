@@ -28,7 +28,7 @@ def indices(ended):
 def test_the_report_lists_gpus_in_cudas_order(gpu):
     ended = gpu(4, MIXED)
     assert indices(ended) == [1, 2, 0, 3]
-    (finding,) = [f for f in ended.report["findings"] if f["rule"] == "gpu-order-mismatch"]
+    finding = ended.finding("gpu-order-mismatch")
     assert (ended.code, finding["severity"], finding["ranks"]) == (0, "warning", [0, 1, 2])
     assert "cuda:0 is GPU 1 (0000:43:00.0), not GPU 0 (0000:1b:00.0)" in finding["message"]
     assert finding["fix"]["commands"] == ["export CUDA_DEVICE_ORDER=PCI_BUS_ID"]

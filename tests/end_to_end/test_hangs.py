@@ -24,12 +24,6 @@ SEGMENT = """
 LONG = ["--sizes", "16M:16M", "--op", "all_reduce", "--iters", "4000"]
 
 
-def error_of(ended):
-    """Return the one error of a run."""
-    (found,) = [f for f in ended.report["findings"] if f["severity"] == "error"]
-    return found
-
-
 @pytest.mark.parametrize(
     ("body", "sign", "told"),
     # A run beside the second one sees a stuck process on its node, and says so.
@@ -44,7 +38,7 @@ def error_of(ended):
 def test_a_rank_that_hangs_is_named_with_where_it_hangs(distcheck, tmp_path, body, sign, told):
     env = spoiled(tmp_path, (2,), body)
     ended = distcheck("bandwidth", "--nproc", "3", "--timeout", "24", "--format", "json", *SMALL, env=env)
-    found = error_of(ended)
+    found = ended.error
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-stalled", [2]), ended
     assert sign in found["message"]
     assert told in found["evidence"]["rank 2"]
@@ -59,7 +53,7 @@ def test_a_rank_that_prints_for_ever_neither_fills_the_disk_nor_outlives_the_tim
     words = ("bandwidth", "--nproc", "2", "--timeout", "20", "--format", "json", *SMALL)
     ended = start(*words, env=env, program=bounded).wait()
     # It says that it is alive, as does the one that waits for it; nobody is blamed, and each place is said.
-    found = error_of(ended)
+    found = ended.error
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-stalled", []), ended
     assert any(key.startswith("at fault (") and who == "rank 1" for key, who in found["evidence"].items())
     assert ended.seconds < 20 + BEYOND_SECONDS
@@ -81,7 +75,7 @@ def test_an_import_of_torch_past_the_deadline_shows_its_stack(distcheck, tmp_pat
     (slow / "__init__.py").write_text("import time\ndef load():\n    time.sleep(600)\nload()\n")
     path = os.pathsep.join([str(slow.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     ended = distcheck("gate", "--nproc", "2", "--timeout", "8", "--format", "json", env={"PYTHONPATH": path})
-    found = error_of(ended)
+    found = ended.error
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-failed", [0, 1]), ended
     assert "torch was not imported within" in found["message"]
     assert "the import is in load (torch/__init__.py:3)" in found["message"]
@@ -115,7 +109,7 @@ def test_a_follower_whose_rules_load_slowly_still_reports_the_lost_leader_in_tim
     leader.interrupt(signal.SIGSTOP)
     ended = follower.wait()
     leader.process.kill()
-    found = error_of(ended)
+    found = ended.error
     assert (ended.code, found["rule"], found["ranks"]) == (20, "probe-process-lost", [0]), ended
     assert ended.report["seconds"] < 30 + BEYOND_BY_ITS_CLOCK_SECONDS
 
@@ -131,7 +125,7 @@ def test_a_frozen_follower_is_named_and_all_others_end_alike(by_hand):
     runs[2].process.kill()
     assert [e.code for e in ended] == [20, 20], ended
     assert all(e.seconds < 40 + BEYOND_SECONDS for e in ended)
-    found = error_of(ended[0])
+    found = ended[0].error
     assert found["ranks"] == [2], found
     assert ended[0].report["ranks"][2]["stage"] == "collectives"
 
@@ -147,7 +141,7 @@ def test_a_leader_lost_in_the_collectives_is_reported_by_all_others_alike(by_han
     runs[0].process.kill()
     runs[0].process.communicate()
     for rank, end in enumerate(ended, start=1):
-        found = error_of(end)
+        found = end.error
         assert (end.code, found["rule"], found["ranks"]) == (20, "probe-process-lost", [0]), end
         assert f"rank 0's process was lost in stage 'collectives', reported by rank {rank}" in found["message"]
         assert end.report["seconds"] < 40 + BEYOND_BY_ITS_CLOCK_SECONDS

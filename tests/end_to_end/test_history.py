@@ -130,7 +130,7 @@ def test_the_leader_writes_one_line_for_each_node_of_a_job(by_hand, tmp_path):
     assert (follower.out, follower.err) == ("", "")
     assert not re.search("warning|error", leader.err), leader.err
     assert leader.code == follower.code
-    (found,) = [f for f in leader.report["findings"] if f["rule"] == "host-failed-before"]
+    found = leader.finding("host-failed-before")
     assert found["nodes"] == ["node2"]
     lines = {path.name: path.read_text().splitlines() for path in (tmp_path / "history").iterdir()}
     assert {name: len(text) for name, text in lines.items()} == {"node1.jsonl": 1, "node2.jsonl": 4}

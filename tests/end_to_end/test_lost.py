@@ -109,7 +109,7 @@ def test_a_follower_lost_before_the_verdict_is_never_a_pass(by_hand, mark, port,
     ended = first.wait()
     assert ended.code == 20, ended
     assert "probe-process-lost" in ended.rules
-    (found,) = [f for f in ended.report["findings"] if f["rule"] == "probe-process-lost"]
+    found = ended.finding("probe-process-lost")
     assert found["ranks"] == [1]
     assert ended.report["ranks"][1]["stage"] == stage
     assert ended.report["bandwidth"] == []
@@ -189,7 +189,7 @@ def test_a_killed_stand_in_is_named_by_rank_0(by_hand):
     first.ranks(1, 60)
     second.interrupt(signal.SIGKILL)
     ended = first.wait()
-    (found,) = [f for f in ended.report["findings"] if f["severity"] == "error"]
+    found = ended.error
     # Its process is lost before the collectives begin, or its rank dies in them.
     assert (ended.code, found["ranks"]) == (20, [1]), found
     assert found["rule"] in {"probe-process-lost", "collective-rank-died"}, found

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.without_gpus
 def test_ras_names_the_rank_that_is_behind_in_a_stalled_collective(distcheck, tmp_path):
     env = as_nccl(tmp_path, 'time.sleep(600 if os.environ["RANK"] == "2" else 0)')
     ended = distcheck("bandwidth", "--nproc", "3", "--timeout", "40", "--format", "json", *SMALL, env=env)
-    (found,) = [f for f in ended.report["findings"] if f["rule"] == "collective-stalled"]
+    found = ended.finding("collective-stalled")
     assert (ended.code, found["ranks"]) == (20, []), "RAS blames no rank"
     assert found["message"].endswith("; NCCL's RAS: rank 2 launched 41 of 42 AllReduce operations")
     (said,) = [text for key, text in found["evidence"].items() if "behind in AllReduce" in key]
