@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from typing import NamedTuple
 import msgspec
 import pynvml
 import pytest
+from coroutines import run_live
 from hypothesis import HealthCheck, settings
 
 from distcheck.facts.gpu import Gpus
@@ -106,6 +108,16 @@ def pytest_collection_finish():
 
 def _folder(path: Path) -> str:
     return path.relative_to(_HERE).parts[0]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that is a coroutine function."""
+    test = pyfuncitem.function
+    if not inspect.iscoroutinefunction(test):
+        return None
+    run_live(test(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}), 120)
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
+from coroutines import run_live
 
 from distcheck.facts.base import Missing
 from distcheck.facts.node import NodeFacts, TorchBuild
@@ -22,8 +21,6 @@ from distcheck.rollcall import client, identity
 from distcheck.rollcall.client import Attendance
 from distcheck.rollcall.protocol import Found, Hello, Report
 from distcheck.rollcall.server import Server
-
-T = TypeVar("T")
 
 JOB, MASTER = "a job", "127.0.0.1:29500"
 
@@ -123,28 +120,6 @@ def report():
 def hello():
     """Build a Hello: see `hello_of`."""
     return hello_of
-
-
-def run_live(main: Coroutine[object, object, T], seconds: float = 30) -> T:
-    """Run a coroutine and return its result; whatever asyncio's loop would complain of fails the test."""
-    complaints: list[dict[str, object]] = []
-
-    async def watched() -> T:
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
-        return await asyncio.wait_for(main, seconds)
-
-    result = asyncio.run(watched())
-    assert complaints == []
-    return result
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine function."""
-    if not inspect.iscoroutinefunction(pyfuncitem.function):
-        return None
-    run_live(pyfuncitem.function(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
-    return True
 
 
 @pytest.fixture

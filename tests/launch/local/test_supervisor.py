@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import psutil
 import pytest
@@ -69,46 +71,37 @@ class Running:
         return [run.outcome for run in self.ranks.report().runs.values()]
 
 
-@pytest.fixture
-def ranks():
-    """Run a test's coroutine with started ranks; afterwards not one of their processes is left."""
-
-    def run(count: int, body, *, torch: bool = True) -> None:
-        async def main() -> None:
-            running = Running(LocalRanks(local_placements(count, "127.0.0.1", 29500), torch=torch, inherit=False))
-            await running.ranks.start()
-            program = running.ranks.group
-            seen = {program} if program else set()
-            try:
-                await asyncio.wait_for(body(running), 120)
-                seen |= {r.pid for r in running.ranks.ranks if r.pid}
-            finally:
-                start = time.monotonic()
-                await running.ranks.close()
-                took = time.monotonic() - start
-            assert took < 8
-            left = [pid for pid in seen if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
-            assert left == []
-
-        asyncio.run(main())
-
-    return run
+@asynccontextmanager
+async def ranks(count: int, *, torch: bool = True) -> AsyncIterator[Running]:
+    """Start ranks for the body; afterwards not one of their processes is left."""
+    running = Running(LocalRanks(local_placements(count, "127.0.0.1", 29500), torch=torch, inherit=False))
+    await running.ranks.start()
+    program = running.ranks.group
+    seen = {program} if program else set()
+    try:
+        yield running
+        seen |= {r.pid for r in running.ranks.ranks if r.pid}
+    finally:
+        start = time.monotonic()
+        await running.ranks.close()
+        took = time.monotonic() - start
+    assert took < 8
+    left = [pid for pid in seen if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+    assert left == []
 
 
 @pytest.mark.process
-def test_every_rank_reports_its_variables(ranks):
-    async def body(running):
+async def test_every_rank_reports_its_variables():
+    async with ranks(3, torch=False) as running:
         born = await running.ranks.wait_born(20)
         assert [b.environment["RANK"] for b in born] == ["0", "1", "2"]
         assert {b.environment["WORLD_SIZE"] for b in born} == {"3"}
         assert len({b.pid for b in born}) == 3
 
-    ranks(3, body, torch=False)
-
 
 @pytest.mark.process
-def test_healthy_ranks_measure_and_are_done(ranks):
-    async def body(running):
+async def test_healthy_ranks_measure_and_are_done():
+    async with ranks(2) as running:
         await running.measure(PLAN)
         report = running.ranks.report()
         assert running.outcomes == ["done", "done"]
@@ -118,13 +111,11 @@ def test_healthy_ranks_measure_and_are_done(ranks):
         assert running.trouble == []
         assert running.ranks.first_figure is not None
 
-    ranks(2, body)
-
 
 @pytest.mark.process
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_killed_rank_is_reported_at_once(ranks, which):
-    async def body(running):
+async def test_a_killed_rank_is_reported_at_once(which):
+    async with ranks(2) as running:
         measuring = asyncio.ensure_future(running.measure(LONG))
         pids = await running.until_busy()
         os.kill(pids[which], signal.SIGKILL)
@@ -134,12 +125,10 @@ def test_a_killed_rank_is_reported_at_once(ranks, which):
         assert running.ranks.report().runs[which].detail == "was killed by SIGKILL"
         assert len(running.trouble) == 1
 
-    ranks(2, body)
-
 
 @pytest.mark.process
-def test_a_stopped_rank_is_reported_after_some_seconds(ranks):
-    async def body(running):
+async def test_a_stopped_rank_is_reported_after_some_seconds():
+    async with ranks(2) as running:
         measuring = asyncio.ensure_future(running.measure(LONG, seconds=30))
         pids = await running.until_busy()
         os.kill(pids[1], signal.SIGSTOP)
@@ -152,12 +141,10 @@ def test_a_stopped_rank_is_reported_after_some_seconds(ranks):
         await asyncio.wait_for(measuring, 10)
         assert running.outcomes == ["stalled", "stopped"]
 
-    ranks(2, body)
-
 
 @pytest.mark.process
-def test_the_death_of_the_program_that_forks_ends_all_ranks_at_once(ranks):
-    async def body(running):
+async def test_the_death_of_the_program_that_forks_ends_all_ranks_at_once():
+    async with ranks(2) as running:
         measuring = asyncio.ensure_future(running.measure(LONG, seconds=40))
         await running.until_busy()
         os.kill(running.program, signal.SIGKILL)
@@ -166,12 +153,10 @@ def test_the_death_of_the_program_that_forks_ends_all_ranks_at_once(ranks):
         assert [r.outcome for r in runs] == ["died", "died"]
         assert all("was killed by SIGKILL" in r.detail for r in runs)
 
-    ranks(2, body)
-
 
 @pytest.mark.process
-def test_a_program_that_is_killed_before_the_ranks_are_born_is_not_waited_for(ranks):
-    async def body(running):
+async def test_a_program_that_is_killed_before_the_ranks_are_born_is_not_waited_for():
+    async with ranks(2, torch=False) as running:
         os.kill(running.program, signal.SIGKILL)
         start = time.monotonic()
         assert await running.ranks.wait_born(20) == [None, None]
@@ -179,68 +164,58 @@ def test_a_program_that_is_killed_before_the_ranks_are_born_is_not_waited_for(ra
         assert "was killed by SIGKILL" in error
         assert time.monotonic() - start < 10
 
-    ranks(2, body, torch=False)
-
 
 @pytest.mark.process
-def test_a_failing_import_of_torch_is_reported_with_its_error(ranks, tmp_path, monkeypatch):
+async def test_a_failing_import_of_torch_is_reported_with_its_error(tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.13: no such file')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    async def body(running):
+    async with ranks(2) as running:
         error = await running.ranks.wait_imported(20, running.aborted)
         assert "libcudart.so.13" in error
         report = running.ranks.report(error=error)
         assert [(r.outcome, r.import_seconds) for r in report.runs.values()] == [("not started", None)] * 2
 
-    ranks(2, body)
-
 
 @pytest.mark.process
-def test_a_crashing_import_of_torch_is_reported_with_its_signal(ranks, tmp_path, monkeypatch):
+async def test_a_crashing_import_of_torch_is_reported_with_its_signal(tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    async def body(running):
+    async with ranks(1) as running:
         assert "SIGSEGV" in await running.ranks.wait_imported(20, running.aborted)
-
-    ranks(1, body)
 
 
 @pytest.mark.process
-def test_waiting_for_the_import_ends_with_the_run(ranks, tmp_path, monkeypatch):
+async def test_waiting_for_the_import_ends_with_the_run(tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("import time; time.sleep(60)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    async def body(running):
+    async with ranks(1) as running:
         error = await running.ranks.wait_imported(0.3, running.aborted)
         assert re.search(r"not imported within (0\.\d|\d)", error)
         assert "within 0 s" not in error
         asyncio.get_running_loop().call_later(0.3, running.aborted.set)
         assert "was ended" in await running.ranks.wait_imported(20, running.aborted)
 
-    ranks(1, body)
-
 
 @pytest.mark.process
-def test_a_fork_server_that_cannot_be_started_is_reported(ranks, monkeypatch):
+async def test_a_fork_server_that_cannot_be_started_is_reported(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
 
-    async def body(running):
+    async with ranks(1, torch=False) as running:
         assert await running.ranks.wait_born(5) == [None]
         error = await running.ranks.wait_imported(5, running.aborted)
         assert error == "no process could be started: No such file or directory"
-
-    ranks(1, body, torch=False)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("torch", [False, True])
 @pytest.mark.parametrize("at", [("subprocess", "Popen"), ("os", "fork")])
-def test_a_limit_of_processes_is_named_and_not_torch(ranks, tmp_path, monkeypatch, torch, at):
+async def test_a_limit_of_processes_is_named_and_not_torch(tmp_path, monkeypatch, torch, at):
     """The ranks themselves cannot be started, or the process that forks them cannot fork."""
 
     def refused(*_, **__):
@@ -254,23 +229,19 @@ def test_a_limit_of_processes_is_named_and_not_torch(ranks, tmp_path, monkeypatc
     else:
         monkeypatch.setattr(subprocess, "Popen", refused)
 
-    async def body(running):
+    async with ranks(2, torch=torch) as running:
         error = await running.ranks.wait_imported(20, running.aborted)
         assert error == processes()
         report = running.ranks.report(error=error)
         assert {(r.outcome, r.detail) for r in report.runs.values()} == {("not started", processes())}
 
-    ranks(2, body, torch=torch)
-
 
 @pytest.mark.process
-def test_a_group_that_the_kernel_does_not_let_go_is_not_waited_for(ranks, monkeypatch):
+async def test_a_group_that_the_kernel_does_not_let_go_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(ending, "group_lives", lambda _group: True)
 
-    async def body(running):
+    async with ranks(1, torch=False) as running:
         await running.ranks.wait_born(20)
-
-    ranks(1, body, torch=False)
 
 
 def test_tasks_name_rank_store_and_gpu():
@@ -285,8 +256,8 @@ def test_tasks_name_rank_store_and_gpu():
 
 
 @pytest.mark.process
-def test_a_round_after_another_has_fresh_processes_and_measures_again(ranks):
-    async def body(running):
+async def test_a_round_after_another_has_fresh_processes_and_measures_again():
+    async with ranks(2) as running:
         pids = []
         for _ in range(3):
             await running.measure(PLAN)
@@ -296,13 +267,11 @@ def test_a_round_after_another_has_fresh_processes_and_measures_again(ranks):
             await running.ranks.again()
         assert len(set(pids)) == 6
 
-    ranks(2, body)
-
 
 @pytest.mark.process
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_round_goes_on_after_one_whose_rank_died_or_hangs(ranks, signum):
-    async def body(running):
+async def test_a_round_goes_on_after_one_whose_rank_died_or_hangs(signum):
+    async with ranks(2) as running:
         measuring = asyncio.ensure_future(running.measure(LONG, seconds=8))
         old = await running.until_busy()
         os.kill(old[1], signum)
@@ -314,12 +283,10 @@ def test_a_round_goes_on_after_one_whose_rank_died_or_hangs(ranks, signum):
         assert running.outcomes == ["done", "done"]
         assert all(not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie" for pid in old)
 
-    ranks(2, body)
-
 
 @pytest.mark.process
-def test_a_round_that_cannot_be_started_is_reported_for_every_rank(ranks):
-    async def body(running):
+async def test_a_round_that_cannot_be_started_is_reported_for_every_rank():
+    async with ranks(2) as running:
         await running.measure(PLAN)
         os.kill(running.program, signal.SIGKILL)
         psutil.wait_procs([psutil.Process(running.program)], timeout=10)
@@ -327,5 +294,3 @@ def test_a_round_that_cannot_be_started_is_reported_for_every_rank(ranks):
         await running.measure(PLAN)
         assert set(running.outcomes) <= {"died", "not started"}
         assert all("could not start another round" in rank.trouble() for rank in running.ranks.ranks)
-
-    ranks(2, body)
