@@ -44,33 +44,27 @@ def test_of_a_large_step_few_nodes_are_asked_and_all_lie_within_some_steps_of_ea
     assert asked[97][1:4] == [98, 99, 101]
 
 
-def test_a_process_that_reaches_rank_0_within_a_second_tries_no_other_host(monkeypatch):
+async def test_a_process_that_reaches_rank_0_within_a_second_tries_no_other_host(monkeypatch):
     async def resolve(*_):
         raise AssertionError("somebody was asked")
 
     monkeypatch.setattr(resolution, "resolve", resolve)
 
-    async def main():
-        leads = []
-        seeking = asyncio.ensure_future(lost.seek(leads, step("node[1-4]", 2), "a job", ()))
-        await asyncio.sleep(0.5)
-        seeking.cancel()
-        assert leads == []
-
-    asyncio.run(main())
+    leads = []
+    seeking = asyncio.ensure_future(lost.seek(leads, step("node[1-4]", 2), "a job", ()))
+    await asyncio.sleep(0.5)
+    seeking.cancel()
+    assert leads == []
 
 
-def test_known_addresses_are_not_asked_again(monkeypatch):
+async def test_known_addresses_are_not_asked_again(monkeypatch):
     monkeypatch.setattr(lost, "_LOST_AFTER_SECONDS", 0.0)
 
-    async def main():
-        leads = []
-        environ = {"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.9", "SLURM_STEP_NODELIST": "127.0.0.8"}
-        await lost.seek(leads, environ, "a job", ("127.0.0.8",))
-        ports = identity.side_ports("a job")
-        assert [(d.address, d.port, d.found) for d in leads] == [
-            (address, port, found) for address, found in (("127.0.0.1", "node"), ("127.0.0.9", "job")) for port in ports
-        ]
-        assert all(d.side for d in leads)
-
-    asyncio.run(main())
+    leads = []
+    environ = {"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.9", "SLURM_STEP_NODELIST": "127.0.0.8"}
+    await lost.seek(leads, environ, "a job", ("127.0.0.8",))
+    ports = identity.side_ports("a job")
+    assert [(d.address, d.port, d.found) for d in leads] == [
+        (address, port, found) for address, found in (("127.0.0.1", "node"), ("127.0.0.9", "job")) for port in ports
+    ]
+    assert all(d.side for d in leads)

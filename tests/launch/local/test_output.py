@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from waiting import soon
@@ -16,38 +18,29 @@ from distcheck.launch.local.forkserver import TELL_STACK
 from distcheck.launch.local.output import Tail
 
 
-@pytest.fixture
-def heard():
-    """Run a program that writes, and a test's coroutine beside it."""
-
-    def run(program, body):
-        async def main():
-            words = Tail()
-            ours, theirs = os.pipe()
-            words.listen(ours)
-            process = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
-                [sys.executable, "-c", program], stdout=theirs, stderr=theirs
-            )
-            os.close(theirs)
-            try:
-                return await body(words, process)
-            finally:
-                process.kill()
-                process.wait()
-                words.close()
-
-        return asyncio.run(main())
-
-    return run
+@asynccontextmanager
+async def heard(program: str) -> AsyncIterator[tuple[Tail, subprocess.Popen[bytes]]]:
+    """Run a program that writes, and keep the tail of what it writes."""
+    words = Tail()
+    ours, theirs = os.pipe()
+    words.listen(ours)
+    process = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
+        [sys.executable, "-c", program], stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    try:
+        yield words, process
+    finally:
+        process.kill()
+        process.wait()
+        words.close()
 
 
 @pytest.mark.process
-def test_the_last_lines_are_there_when_the_program_has_ended(heard):
-    async def body(words, process):
+async def test_the_last_lines_are_there_when_the_program_has_ended():
+    async with heard("for n in range(100): print('line', n)") as (words, process):
         await soon(lambda: process.poll() is not None)
-        return words.last()
-
-    assert heard("for n in range(100): print('line', n)", body).splitlines() == [f"line {n}" for n in range(88, 100)]
+        assert words.last().splitlines() == [f"line {n}" for n in range(88, 100)]
 
 
 CRASH = """
@@ -59,24 +52,20 @@ os.abort()
 
 
 @pytest.mark.process
-def test_a_crash_is_shown_from_its_beginning_with_the_lines_before(heard):
-    async def body(words, process):
+async def test_a_crash_is_shown_from_its_beginning_with_the_lines_before():
+    async with heard(CRASH) as (words, process):
         await soon(lambda: process.poll() is not None)
-        return words.last()
-
-    lines = heard(CRASH, body).splitlines()
+        lines = words.last().splitlines()
     assert lines[:5] == ["line 96", "line 97", "line 98", "line 99", "Fatal Python error: Aborted"]
     assert lines[-1].endswith("in <module>")
 
 
 @pytest.mark.process
-def test_a_program_that_prints_for_ever_is_heard_and_little_is_kept(heard):
-    async def body(words, process):
+async def test_a_program_that_prints_for_ever_is_heard_and_little_is_kept():
+    async with heard("while True: print('x' * 99)") as (words, _):
         await asyncio.sleep(1)
         assert len(words._kept) <= 64 << 10
-        return words.last()
-
-    last = heard("while True: print('x' * 99)", body)
+        last = words.last()
     assert len(last) <= 2000
     assert set(last) == {"x", "\n"}
 
@@ -95,12 +84,10 @@ outer()
 
 
 @pytest.mark.process
-def test_a_program_that_holds_the_interpreter_still_shows_its_stack(heard):
-    async def body(words, process):
+async def test_a_program_that_holds_the_interpreter_still_shows_its_stack():
+    async with heard(CALLS.replace("{signal}", str(int(TELL_STACK)))) as (words, process):
         await soon(lambda: "ready" in words.last())
-        return await words.asked(lambda: os.kill(process.pid, TELL_STACK))
-
-    calls = heard(CALLS.replace("{signal}", str(int(TELL_STACK))), body)
+        calls = await words.asked(lambda: os.kill(process.pid, TELL_STACK))
     assert [call.partition(" (")[0] for call in calls] == ["holds", "outer", "<module>"]
 
 
@@ -115,20 +102,17 @@ floods()
 
 
 @pytest.mark.process
-def test_an_answer_is_found_in_a_flood(heard):
-    async def body(words, process):
+async def test_an_answer_is_found_in_a_flood():
+    async with heard(FLOOD.replace("{signal}", str(int(TELL_STACK)))) as (words, process):
         await soon(lambda: len(words._kept) == 64 << 10)
         calls = await words.asked(lambda: os.kill(process.pid, TELL_STACK))
         assert len(words._kept) <= 64 << 10
-        return calls
-
-    calls = heard(FLOOD.replace("{signal}", str(int(TELL_STACK))), body)
     assert [call.partition(" (")[0] for call in calls] == ["floods", "<module>"]
 
 
 @pytest.mark.process
-def test_one_that_does_not_answer_is_not_waited_for(heard):
-    async def body(words, process):
+async def test_one_that_does_not_answer_is_not_waited_for():
+    async with heard("import time; time.sleep(60)") as (words, process):
         os.kill(process.pid, signal.SIGSTOP)
         start = time.monotonic()
         assert await words.asked(lambda: os.kill(process.pid, TELL_STACK)) == ()
@@ -136,5 +120,3 @@ def test_one_that_does_not_answer_is_not_waited_for(heard):
         process.kill()
         process.wait()
         assert await words.asked(lambda: os.kill(process.pid, 0)) == ()
-
-    heard("import time; time.sleep(60)", body)
