@@ -370,10 +370,16 @@ def only(judge, ours):
 
     def one(job, *more):
         diagnosis = judge(job, *ours, *more)
-        (finding,) = diagnosis.findings
-        return finding, diagnosis.verdict.exit_code
+        assert len(diagnosis.findings) == 1, [f.message for f in diagnosis.findings]
+        return diagnosis.findings[0], diagnosis.verdict.exit_code
 
     return one
+
+
+@pytest.fixture
+def rules(judge, ours):
+    """Return the names of the rules that find something in a job, by these families and `more`."""
+    return lambda job, *more: [f.rule for f in judge(job, *ours, *more).findings]
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from distcheck.facts.network import A_STORE, Attempt, Bind, PortConnection, Port
 from distcheck.facts.rank import Role
 
 LOOKS = ("environment", "meeting")
+OURS = ("network",)
 OTHER = PortOwner(pid=4711, command="python old_train.py", user="eve", started="2026-01-01T00:00:00+00:00")
 
 
@@ -17,23 +18,6 @@ OTHER = PortOwner(pid=4711, command="python old_train.py", user="eve", started="
 def of(job_of):
     """Build a healthy job."""
     return lambda nodes=2, per_node=1, **more: job_of(nodes, per_node, looks=LOOKS, **more)
-
-
-@pytest.fixture
-def only(judge):
-    """Return the one finding of a job and its exit code."""
-
-    def only(job, *more):
-        said = judge(job, "network", *more)
-        assert len(said.findings) == 1, [f.message for f in said.findings]
-        return said.findings[0], said.verdict.exit_code
-
-    return only
-
-
-@pytest.fixture
-def rules(judge):
-    return lambda job, *more: [f.rule for f in judge(job, "network", *more).findings]
 
 
 def bind(

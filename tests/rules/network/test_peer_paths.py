@@ -17,6 +17,7 @@ from distcheck.rollcall.protocol import PeerDoor
 from distcheck.rules.network.ephemeral_ports import opened
 
 LOOKS = ("environment", "meeting", "peers")
+OURS = ()  # the findings of all families
 GOOD = Transfer(bytes=2 << 20, seconds=0.02, stalled=False, segments=1450)
 BLACK_HOLE = Transfer(bytes=0, seconds=1.6, stalled=True, segments=14, repeated=4)
 FROM_1_TO_2 = [(0, 1)]
@@ -116,18 +117,6 @@ def always(_source, _target):
 
 def both(a, b):
     return [(a, b), (b, a)]
-
-
-@pytest.fixture
-def only(judge):
-    """Return the only finding of a job and its exit code; any other finding fails the test."""
-
-    def only(job):
-        said = judge(job)
-        assert len(said.findings) == 1, [f.message for f in said.findings]
-        return said.findings[0], said.verdict.exit_code
-
-    return only
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Interface, Resolution, ReverseLookup
 
 LOOKS = ("environment", "meeting", "peers")
+OURS = ("resolver",)
 
 
 @pytest.fixture
@@ -19,22 +20,6 @@ def of(job_of, change):
         return change.process(job, None, reverse=(ReverseLookup("10.0.0.1", "node1", 0.001),))
 
     return of
-
-
-@pytest.fixture
-def only(judge):
-    def only(job):
-        said = judge(job, "resolver")
-        assert len(said.findings) == 1, [f.message for f in said.findings]
-        assert said.not_checked == ()
-        return said.findings[0], said.verdict.exit_code
-
-    return only
-
-
-@pytest.fixture
-def rules(judge):
-    return lambda job: [f.rule for f in judge(job, "resolver").findings]
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 8), (2, 2), (4, 8), (65, 2)])

@@ -8,6 +8,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.network import NetworkFacts
 
 LOOKS = ("environment", "meeting", "peers")
+OURS = ("scale",)
 
 
 def network(**fields):
@@ -27,22 +28,6 @@ def of(job_of, change):
         return change.node(job, None, network=network())
 
     return of
-
-
-@pytest.fixture
-def only(judge):
-    def only(job):
-        said = judge(job, "scale")
-        assert len(said.findings) == 1, [f.message for f in said.findings]
-        assert said.not_checked == ()
-        return said.findings[0], said.verdict.exit_code
-
-    return only
-
-
-@pytest.fixture
-def rules(judge):
-    return lambda job: [f.rule for f in judge(job, "scale").findings]
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 8), (2, 2), (4, 8), (65, 1), (65, 8)])
