@@ -51,7 +51,10 @@ def load(path: Path) -> Job:
     if len(raw) > _LARGEST_BYTES:
         raise UsageError(f"{path} is larger than 1 GiB and not a distcheck job file")
     try:
-        schema = msgspec.json.decode(raw, type=_Header).schema
+        header = msgspec.json.decode(raw, type=_Header)
+        schema = header.schema
+        if header.verdict:
+            raise UsageError(f"{path} is a report (--format json), not a saved job; give a file written by --save")
         if schema != SCHEMA:
             raise UsageError(
                 f"{path} is a job of schema {schema}; this distcheck reads schema {SCHEMA}: install a matching version"
@@ -68,6 +71,8 @@ def load(path: Path) -> Job:
 
 class _Header(msgspec.Struct):
     schema: int
+    verdict: str = ""
+    """A report has one."""
 
 
 def consistent(job: Job, path: Path) -> Job:

@@ -193,6 +193,7 @@ def _job_text():
         ("{}", "not a distcheck job file"),
         ("[1, 2]", "not a distcheck job file"),
         ('{"schema": 1}', "not a distcheck job file"),
+        ('{"schema": 1, "verdict": "pass"}', "is a report .--format json., not a saved job; give a file written by"),
         ('{"schema": 2}', "schema 2; this distcheck reads schema 1"),
         (_job_text().replace('"schema":1', '"schema":7'), "schema 7; this distcheck reads schema 1"),
         ("[" * 100_000, "not a distcheck job file"),
@@ -200,8 +201,8 @@ def _job_text():
         ("\udcff".join("ab"), "not a distcheck job file"),
         ("PK\x03\x04", "not a distcheck job file"),
     ],
-    ids=["empty", "cut", "no fields", "a list", "nothing but a schema", "a newer schema", "a newer job", "nested lists",
-         "nested objects", "no UTF-8", "an archive"],
+    ids=["empty", "cut", "no fields", "a list", "nothing but a schema", "a report", "a newer schema", "a newer job",
+         "nested lists", "nested objects", "no UTF-8", "an archive"],
 )  # fmt: skip
 def test_a_file_that_is_not_a_job_of_this_version_is_refused_in_one_line(tmp_path, text, words):
     path = tmp_path / "job.json"
