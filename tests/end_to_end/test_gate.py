@@ -156,8 +156,9 @@ def test_export_sets_the_placement_of_the_command(distcheck):
 
 
 @pytest.mark.parametrize("command", [(), ("--", "true")], ids=["without COMMAND", "with COMMAND"])
-def test_export_silences_the_unset_warning_only_with_a_command(distcheck, tmp_path, command):
-    task = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}
+def test_export_silences_the_unset_warning_only_with_a_command(distcheck, port, tmp_path, command):
+    task = {"SLURM_JOB_ID": f"{port % 10_000}"}  # MASTER_PORT follows from it, and is no other test's
+    task |= {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}
     words = ("gate", "--export", *TABLE, "--format", "json", "--output", "report", *command)
     assert distcheck(*words, env=task | {"SLURM_STEP_NODELIST": "localhost"}).code == 0
     report = json.loads((tmp_path / "report").read_text())
