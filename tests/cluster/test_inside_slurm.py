@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from cluster import batch
 from cluster.inside import (
     GATE,
     JOB,
@@ -234,13 +235,11 @@ def test_another_job_on_the_port_is_named_and_not_to_be_killed(cluster):
 
 
 def test_a_script_that_takes_the_batch_shell_for_a_task_is_the_one_error(cluster):
-    script = "#!/bin/bash\nexport RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=0 MASTER_ADDR=$(hostname)\n"
+    script = "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=0 MASTER_ADDR=$(hostname)\n"
     script += "MASTER_PORT=29500 exec distcheck env --join-timeout 4 --format json\n"
-    cluster.write("node1", "/shared/job.sh", script)
-    submit = ("sbatch", "--wait", "--nodes=2", "--ntasks-per-node=2", "--output=/shared/out", "/shared/job.sh")
-    submitted = cluster.run("node1", *submit, cwd="/shared", timeout=PATIENCE)
-    (report,) = reports(submitted._replace(out=cluster.read("node1", "/shared/out")))
-    assert (submitted.code, report["verdict"], findings(report)) == (30, "job", ["slurm-no-srun"])
+    ended = batch.run(cluster, script, timeout=PATIENCE)
+    (report,) = reports(ended)
+    assert (ended.code, report["verdict"], findings(report)) == (30, "job", ["slurm-no-srun"])
     assert finding(report, "slurm-no-srun")["ranks"] == [0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from cluster import batch
 from cluster.inside import (
     GATE,
     PLAIN_JOB,
@@ -57,12 +58,8 @@ def test_a_healthy_allocation_is_healthy_in_every_layout(cluster, shape, more, l
 
 def test_a_batch_script_gates_and_its_job_runs_after_the_pass(cluster):
     # srun takes MASTER_ADDR and MASTER_PORT along from here to the job; distcheck meets where the job will.
-    script = "#!/bin/bash\nexport MASTER_ADDR=node1 MASTER_PORT=29500 OMP_NUM_THREADS=1\n"
-    cluster.write("node1", "/shared/job.sh", script + 'exec "$@"\n')
-    submit = ("sbatch", "--wait", "--nodes=2", "--ntasks-per-node=2", "--output=/shared/out", "/shared/job.sh")
-    gate = ("distcheck", *GATE, "--", "srun", *NUMBERED)
-    ended = cluster.run("node1", *submit, *gate, cwd="/shared", timeout=200)
-    ended = ended._replace(out=cluster.read("node1", "/shared/out"))
+    script = 'export MASTER_ADDR=node1 MASTER_PORT=29500 OMP_NUM_THREADS=1\nexec "$@"\n'
+    ended = batch.run(cluster, script, "distcheck", *GATE, "--", "srun", *NUMBERED, timeout=200)
     report = assert_healthy([ended], blocks(2, 2), "slurm")
     assert findings(report, "info") == []
 

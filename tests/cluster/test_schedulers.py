@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from cluster import batch
 from cluster.recipes import RECIPES, Recipes
 
 TRAIN = """\
@@ -59,8 +60,7 @@ class Job:
         return "\n".join([self.out, *(line for line in log if f"JobId={self.number}" in line)])
 
     def shown(self, name):
-        text = self._cluster.run("head", "scontrol", "show", "job", "--oneliner", self.number).out
-        return re.search(rf"(?:^| ){name}=(\S*)", text)[1]
+        return batch.shown(self._cluster, self.number, name)
 
     def wait(self, seconds=150.0):
         """Wait for its end; what was requeued starts in 5 s instead of after Slurm's two minutes.
@@ -69,7 +69,7 @@ class Job:
         """
         end = time.monotonic() + seconds
         hurried = "0"
-        while (state := self.shown("JobState")) not in {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}:
+        while (state := self.shown("JobState")) not in batch.OVER:
             assert time.monotonic() < end, f"{state}: {self.out}"
             restarts = self.shown("Restarts")
             if state == "PENDING" and restarts != hurried and self.shown("ExcNodeList") != "(null)":
