@@ -18,6 +18,10 @@ _HERE = Path(__file__).parent
 _INSTALL = "sudo bash tests/cluster/install"
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "without_slurm: needs a cluster, and no Slurm on it")
+
+
 @pytest.hookimpl(tryfirst=True)  # tests/conftest.py skips what is slow
 def pytest_collection_modifyitems(items):
     known = tested.unchanged("cluster")
@@ -67,13 +71,22 @@ def _cluster(_able) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def cluster(_cluster) -> Iterator[Cluster]:
-    """Four nodes with Slurm, as they were at their start, and an empty shared folder."""
+def _with_slurm(_cluster) -> Iterator[Cluster]:
     yield _cluster
     left = _cluster.end_processes()
     _cluster.heal()
     _cluster.tidy()
     assert not left, f"left behind: {left}"
+
+
+@pytest.fixture
+def cluster(request) -> Cluster:
+    """Four nodes with Slurm, as they were at their start, and an empty shared folder.
+
+    Without Slurm in a module marked so. A node that a test has spoiled is started again; Slurm takes seconds for that.
+    """
+    without = request.node.get_closest_marker("without_slurm")
+    return request.getfixturevalue("bare" if without else "_with_slurm")
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,8 @@ import pytest
 from cluster.inside import finding, findings, limit, reports
 from spoiling import SITE, WRONG, site
 
+pytestmark = pytest.mark.without_slurm
+
 
 def gate(cluster, nproc, mesh, *words):
     look = ("distcheck", "gate", "--hosts", "node[1-4]", "--nproc", nproc, "--mesh", mesh, "--op", "all_reduce")

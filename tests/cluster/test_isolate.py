@@ -11,6 +11,8 @@ from cluster.reaching import on
 from sampled import sampled
 from spoiling import DIE, FREEZE, RAISE, SITE, WRONG, site
 
+pytestmark = pytest.mark.without_slurm
+
 TIMEOUT = 200
 
 

@@ -11,6 +11,8 @@ from cluster.inside import JOB, NODES, blocks, finding, findings, placed, report
 from cluster.reaching import blamed, by_hand, net, on, rename
 from sampled import sampled
 
+pytestmark = pytest.mark.without_slurm
+
 PLACES = blocks(2, 2, 2, 2)
 NETWORKS = {
     "10.x": ("10.77.0", "10.78.0"),
@@ -158,12 +160,14 @@ def test_localhost_with_two_nodes(cluster):
 
 @pytest.fixture
 def dual(bare):
-    """The same nodes with IPv6 addresses besides, to which their names lead as well."""
+    """The same nodes with IPv6 addresses besides, to which their names lead as well; they are gone after the test."""
     both = "".join(f"fd00:77::1{other[-1]} {other}\n" for other in NODES)
     for node in NODES:
         assert bare.netns(node, "ip", "address", "add", f"fd00:77::1{node[-1]}/64", "dev", "eth0", "nodad").code == 0
         bare.write(node, "/etc/hosts", bare.read(node, "/etc/hosts") + both)
-    return bare
+    yield bare
+    for node in NODES:  # a node is sooner healed without it; a test may have deleted one
+        bare.netns(node, "ip", "address", "delete", f"fd00:77::1{node[-1]}/64", "dev", "eth0")
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ from cluster.etc import PATH
 from cluster.inside import assert_broken_probe, blocks, finding, findings, placed, reports
 from spoiling import BROKEN, SITE
 
+pytestmark = pytest.mark.without_slurm
+
 PYTHON = f"{sys.prefix}/bin/python"
 _ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 

@@ -14,6 +14,8 @@ from waiting import until
 
 import distcheck
 
+pytestmark = pytest.mark.without_slurm
+
 PYTHON = f"{sys.prefix}/bin/python"
 PACKAGE = str(Path(distcheck.__file__).parent)
 SMALL = ("--sizes", "1M:1M", "--op", "all_reduce")

@@ -13,6 +13,8 @@ from sampled import sampled
 
 import distcheck
 
+pytestmark = pytest.mark.without_slurm
+
 PACKAGE = str(Path(distcheck.__file__).parent)
 HEAD = "10.77.0.1"
 SETUP = ("--setup", "echo ${SSH_CONNECTION%% *} >> /tmp/from")

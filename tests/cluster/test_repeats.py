@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from cluster.inside import findings, limit, reports
 
+pytestmark = pytest.mark.without_slurm
+
 
 @pytest.mark.parametrize(
     "broken",

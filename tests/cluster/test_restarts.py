@@ -9,6 +9,8 @@ import time
 import pytest
 from agents import QUICK_TORCHRUN
 
+pytestmark = pytest.mark.without_slurm
+
 AGENT = (
     f"{' '.join(QUICK_TORCHRUN)} --nnodes 1:2 --nproc-per-node 1 --max-restarts 3 --monitor-interval 0.1 "
     "--rdzv-backend c10d --rdzv-endpoint node1:29555 --rdzv-id job-7 "

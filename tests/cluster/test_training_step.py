@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sysconfig
 
+import pytest
 from cluster.inside import findings, reports
+
+pytestmark = pytest.mark.without_slurm
 
 SITE = """
 import builtins, os, sys

@@ -14,6 +14,8 @@ from ended import BEYOND_SECONDS
 from sampled import sampled
 from spoiling import SHARED_MEMORY, site
 
+pytestmark = pytest.mark.without_slurm
+
 SITE = f"{sysconfig.get_paths()['purelib']}/sitecustomize.py"
 LONG = ("--sizes", "16M:16M", "--op", "all_reduce", "--iters", "4000")
 SMALL = ("--sizes", "1M:1M", "--op", "all_reduce")
