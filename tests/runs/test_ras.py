@@ -140,6 +140,7 @@ def test_it_is_asked_before_the_end_only_without_progress():
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_a_hang_is_reported_when_ras_has_answered(monkeypatch, backend):
     monkeypatch.setattr(stall, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(stall, "STALL_SECONDS", 0.5)
     plan = Plan(backend=backend, operations=(), sizes_bytes=(), deadline_seconds=9.0)
     troubles = []
 
