@@ -73,10 +73,11 @@ async def test_a_program_that_prints_for_ever_is_heard_and_little_is_kept():
 CALLS = """
 import ctypes, faulthandler, os, sys, time
 faulthandler.register({signal}, all_threads=False)
+usleep = ctypes.PyDLL(None).usleep  # to look for it takes calls of its own
 def holds():
     print("ready", flush=True)
     while True:
-        ctypes.PyDLL(None).usleep(50_000)
+        usleep(50_000)
 def outer():
     holds()
 outer()
