@@ -48,7 +48,15 @@ def test_a_module_that_python_itself_misses_is_the_cause_before_what_other_ranks
 
 
 def test_a_module_that_a_program_does_without_is_told_where_the_log_has_nothing_else():
-    assert found(f"{WITHOUT_NUMPY}\n").telling.says == "A Python module is missing in the job's environment."
+    notice = "xFormers not available: No module named 'xformers'"
+    assert found(f"{notice}\n").telling.says == "A Python module is missing in the job's environment."
+
+
+def test_torch_without_numpy_is_told_only_where_the_script_needs_it():
+    assert found(f"{WITHOUT_NUMPY}\nrank 0 of 4 starts\nstep 1 loss 0.5\n").telling is None
+    answer = found(f"{WITHOUT_NUMPY}\nstep 1\n[rank1]: RuntimeError: Numpy is not available\n{ENDINGS[3]}\n")
+    assert (answer.telling.line, answer.about) == (3, "start-up")
+    assert answer.telling.says.startswith("numpy is missing")
 
 
 RETRIES = [

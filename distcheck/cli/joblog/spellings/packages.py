@@ -36,7 +36,12 @@ SPELLINGS = (
             says="A Python module is missing in the job's environment.",
             unless=r"'?etcd",
         )
-        for pattern, weight in ((NO_MODULE, LIKELY), (r"No module named ", HINT))
+        for pattern, weight in ((NO_MODULE, LIKELY), (r"(?<!initialize NumPy: )No module named ", HINT))
+    ),
+    _start(
+        r"RuntimeError: Numpy is not available",
+        source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/utils/tensor_numpy.cpp",
+        says="numpy is missing in the job's environment, or torch was built for another version of it.",
     ),
     _start(
         rf"{_NO_NOTICE}ImportError: ",
