@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from distcheck.cli.joblog import reading, remedies
-from distcheck.cli.joblog.answer import _AFTER_A_HANG, _NEXT, _WITH_DUMPS, explained
+from distcheck.cli.joblog.answer import _AFTER_A_HANG, _IN_GLOO, _NEXT, _STACKS, _WITH_DUMPS, explained
 from distcheck.cli.joblog.reading import CHUNK_BYTES
 from distcheck.cli.main import app
 from distcheck.facts.errors import UsageError
@@ -296,7 +296,7 @@ def every_command():
         for own, nodes in (({}, ()), (values, ("node1",)), (values, ("node1", "node2"))):
             yield from remedies.fix(rule.name, own).commands
             yield remedies.proof(rule.name, own, nodes)
-    for commands in (*_NEXT.values(), _AFTER_A_HANG, _WITH_DUMPS):
+    for commands in (*_NEXT.values(), _AFTER_A_HANG, _WITH_DUMPS, (_IN_GLOO,), _STACKS):
         yield from commands
 
 

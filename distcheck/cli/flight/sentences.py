@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from distcheck.cli.flight.groups import Flight
 from distcheck.cli.flight.judging import FlightCause, FlightJudgement, difference
+from distcheck.cli.joblog.fixes import STACK
 from distcheck.facts.ranges import fold
 from distcheck.rules.finding import Fix
 from distcheck.rules.wording import listed, numbered
-
-_STACK = "for p in $(grep -lsz '^RANK={rank}$' /proc/[0-9]*/environ | cut -d/ -f3); do py-spy dump --pid $p; done{on}"
-"""Prints the Python stack of a rank that still runs, found by its variable RANK."""
 
 
 def sentence(cause: FlightCause, flight: Flight, nodes: Mapping[int, str]) -> str:
@@ -51,7 +49,7 @@ def fix(cause: FlightCause, nodes: Mapping[int, str]) -> Fix:
     """Return what to do about a cause, with commands for the node of the first rank that it names."""
     rank = cause.ranks[0] if cause.ranks else 0
     on = f"  # on {nodes[rank]}" if rank in nodes else f"  # on the node of rank {rank}"
-    stack = _STACK.format(rank=rank, on=on)
+    stack = STACK.format(rank=rank, on=on)
     if cause.kind == "mismatch":
         return Fix(
             "All ranks of a group must call the same collectives in the same order, with the same sizes. Look for a"

@@ -10,7 +10,8 @@ import msgspec
 
 from distcheck.cli.joblog import remedies
 from distcheck.cli.joblog.barrier import barrier
-from distcheck.cli.joblog.fixes import PARTITIONS
+from distcheck.cli.joblog.fixes import PARTITIONS, STACK
+from distcheck.cli.joblog.gloo import unheard
 from distcheck.cli.joblog.hang import Hang, hang, mismatch
 from distcheck.cli.joblog.judging import LikelyCause, judged
 from distcheck.cli.joblog.matching import Matcher, Sighting
@@ -20,8 +21,10 @@ from distcheck.cli.joblog.reading import logs, pieces
 from distcheck.cli.joblog.redaction import shown
 from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, About, Spelling
 from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
+from distcheck.cli.joblog.spellings.application import MISMATCH
 from distcheck.cli.joblog.spellings.endings import ROOT_CAUSE
-from distcheck.cli.joblog.watchdog import Waits, WatchdogLines
+from distcheck.cli.joblog.waits import Waits
+from distcheck.cli.joblog.watchdog import WatchdogLines
 from distcheck.rules import find_rule
 from distcheck.rules.finding import Fix
 
@@ -58,6 +61,14 @@ _WITH_DUMPS = (
     "distcheck explain --flight DUMPS  # DUMPS: what the ranks wrote, by default ~/.cache/torch/*_trace_rank_*",
 )
 """What to run when a collective timed out and the log shows that there are dumps."""
+
+
+_IN_GLOO = (
+    "TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND  # COMMAND: what starts the job; the ranks then compare every collective"
+)
+"""What to run after a failure in a collective of Gloo, whose Flight Recorder writes no file by itself."""
+_STACKS = ("grep -rn -B 30 'Detected mismatch between' LOGS  # LOGS: the job's logs; where in the script each rank is",)
+"""What to run when the ranks have compared their collectives."""
 
 
 class NamedCause(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +154,7 @@ def answer(seen: Sequence[Sighting], watch: Waits | None = None) -> Answer:
 
     The watchdog's lines count only if a collective that timed out is all that the log shows.
     """
-    judgement = judged(seen)
+    judgement = judged(seen, watch.lost if watch else ())
     first = judgement.telling
     if first is None:
         return Answer(causes=(), about=None, telling=None, next=_NEXT[""])
@@ -154,13 +165,14 @@ def answer(seen: Sequence[Sighting], watch: Waits | None = None) -> Answer:
     later = {(s.file, s.line): s for s in reversed(judgement.consequences) if s.spelling.weight > HINT}
     later.pop((first.file, first.line), None)
     proofs = dict.fromkeys(cause.prove for cause in causes[:1])
+    found = None if causes else _hang(seen, watch, first.spelling)
     return Answer(
         causes=causes,
         about=judgement.about,
         telling=_telling(first, root),
-        hang=None if causes else _hang(seen, watch, first.spelling),
+        hang=found,
         later=tuple(_telling(s, None) for s in [*reversed(later.values())][:2]),
-        next=tuple(proofs) or _next(first.spelling, dumped=watch is not None and watch.dumped),
+        next=tuple(proofs) or _next(first, found, dumped=watch is not None and watch.dumped),
     )
 
 
@@ -168,14 +180,24 @@ def _hang(seen: Sequence[Sighting], watch: Waits | None, spelling: Spelling) -> 
     """Return what lines prove about the collective of an error; the watchdog's all of it only if it timed out."""
     if spelling.weight <= CONSEQUENCE and (late := barrier(seen)):
         return late
-    if watch is None or "collective" not in spelling.says:
+    if watch is None:
         return None
-    return hang(watch) if spelling.weight == CONSEQUENCE else mismatch(watch)
-
-
-def _next(spelling: Spelling, *, dumped: bool) -> tuple[str, ...]:
-    """Return what to run if no rule names the cause of an error."""
+    found = None
     if "collective" in spelling.says:
+        found = hang(watch) if spelling.weight == CONSEQUENCE else mismatch(watch)
+    return found or (unheard(watch) if spelling.weight == CONSEQUENCE else None)
+
+
+def _next(seen: Sighting, found: Hang | None, *, dumped: bool) -> tuple[str, ...]:
+    """Return what to run if no rule names the cause of an error."""
+    spelling = seen.spelling
+    collective = "collective" in spelling.says and not spelling.says.startswith("The script")
+    if spelling is MISMATCH:
+        return _STACKS
+    if "gloo" in f"{spelling.source} {seen.text}".lower():
+        stuck = found.ranks[:1] if found and collective else ()
+        return (*(STACK.format(rank=rank, on="  # on its node, while it hangs") for rank in stuck), _IN_GLOO)
+    if collective:
         return _WITH_DUMPS if dumped else _AFTER_A_HANG
     return (PARTITIONS,) if spelling.says.startswith("Slurm refused") else _NEXT[spelling.about]
 

@@ -6,6 +6,8 @@ _VISIBLE = 'nvidia-smi -L; echo "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-uns
 _INTERFACE = r"$(ip -o route get 1.1.1.1 | sed 's/.* dev \([^ ]*\).*/\1/')  # or another of `ip -br address`"
 """The interface of the default route."""
 PARTITIONS = "sinfo -o '%P %a %l %D %c %m %G'  # partitions: state, time limit, nodes, CPUs, MB of memory, GPUs"
+STACK = "for p in $(grep -lsz '^RANK={rank}$' /proc/[0-9]*/environ | cut -d/ -f3); do py-spy dump --pid $p; done{on}"
+"""Prints the Python stack of a rank that still runs, found by its variable RANK."""
 FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "env-rank-unset": (
         "Start the script with a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from distcheck.cli.joblog.places import When
-from distcheck.cli.joblog.watchdog import Call, LoggedGroup, Waits
+from distcheck.cli.joblog.waits import Call, LoggedGroup, Waits
 from distcheck.facts.ranges import fold
 from distcheck.rules.wording import grouped, listed
 
@@ -124,11 +124,11 @@ def _mismatch(waiting: dict[int, Call]) -> Hang | None:
             return _differing(by_operation, same, what)
         (operation,) = by_operation
         by_size = grouped(same, _comparable_size)
-        if len(by_size) > 1 and operation not in _UNEVEN and not any(None in size for size in by_size):
-            each = [f"{_ranks(own)} with {_size(own)}" for _, own in _fewest_first(by_size)]
-            return _differing(
-                by_size, same, f"call {operation} with different sizes: {listed(each, _MOST_SHOWN)}, as {where}"
-            )
+        by_data = grouped(same, lambda seen: (*_comparable_size(seen), seen.dtype))
+        if len(by_data) > 1 and operation not in _UNEVEN and not any(None in size for size in by_size):
+            each = [f"{_ranks(own)} with {_size(own)}" for _, own in _fewest_first(by_data)]
+            what = f"different {'sizes' if len(by_size) > 1 else 'types'}: {listed(each, _MOST_SHOWN)}, as {where}"
+            return _differing(by_data, same, f"call {operation} with {what}")
     return None
 
 
@@ -243,7 +243,7 @@ def _size(seen: Sequence[Call]) -> str:
     into, out = seen[0].elements_in, seen[0].elements_out
     if into is None:
         return "unknown size"
-    elements = f"{into} element{'' if into == 1 else 's'}"
+    elements = f"{into} {seen[0].dtype} element{'' if into == 1 else 's'}".replace("  ", " ")
     return elements if out in {None, into} else f"{elements} in and {out} out"
 
 

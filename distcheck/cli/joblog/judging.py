@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from distcheck.cli.joblog.matching import Sighting
@@ -45,14 +45,15 @@ class Judgement(NamedTuple):
         return self.telling.spelling.about if self.telling else None
 
 
-def judged(sightings: Sequence[Sighting]) -> Judgement:
+def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgement:
     """Return the judgement: spellings that tell more go first, and among those the earliest in time; noise tells none.
 
     A mistake in the script comes before what other ranks then report: that a rank did not come, or symptoms.
 
     Programs warn of every attempt to connect that they repeat: if something else failed later, the ranks had met.
 
-    Consequences do not tell who failed first: torchrun's agent does, unless it saw a collective that timed out.
+    Consequences do not tell who failed first: torchrun's agent does, unless it saw a collective that timed out, or a
+    rank that only `lost` the connection to another one.
 
     A program goes on after a line of level WARNING: it does not lead if another line has a cause that a rule names.
 
@@ -63,7 +64,7 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
     if retried := [seen for seen in sightings if _is_retried(seen)]:
         met = [seen for seen in sightings if not _is_retried(seen)]
         if any(_is_elsewhere(seen) and all(_precedes(one, seen) for one in retried) for seen in met):
-            judgement = judged(met)
+            judgement = judged(met, lost)
             return judgement._replace(consequences=(*judgement.consequences, *retried))
     ended = any(s.spelling.weight >= SYMPTOM and s.spelling.rules and not s.warning for s in sightings)
     goes_on = [seen for seen in sightings if ended and seen.warning]
@@ -75,7 +76,8 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
     if first.spelling.weight <= SYMPTOM or (first.spelling.rules and first.spelling.rules[0] in _WAITED):
         first = next((seen for seen in rest if seen.spelling is MISTAKE and _precedes(seen, first)), first)
     if heaviest == CONSEQUENCE and not any("collective" in seen.spelling.says for seen in leading):
-        first = next((seen for seen in rest if seen.spelling is ROOT_CAUSE), first)
+        roots = (seen for seen in rest if seen.spelling is ROOT_CAUSE and int(seen.values.get("rank", -1)) not in lost)
+        first = next(roots, first)
     consequences = tuple(seen for seen in (*leading, *rest) if seen.spelling is not first.spelling)
     if heaviest == NOISE:
         return Judgement((), None)

@@ -1,6 +1,6 @@
-"""Collects what the watchdog of torch's NCCL groups writes about each rank while a log is read.
+"""Collects what torch writes about each rank of a collective while a log is read.
 
-Lines of torch 1.7 to 2.13; the versions named are those of logs with such a line:
+Lines of the watchdog of NCCL's groups in torch 1.7 to 2.13; the versions named are those of logs with such a line:
 
 | torch | line |
 |---|---|
@@ -14,7 +14,8 @@ work: 9, last completed NCCL work: 8.; then Timeout at NCCL work: 9, last enqueu
 | 2.11 | [Rank 1] Collective WorkNCCL(SeqNum=, ...) raised the following async exception: NCCL error: ... |
 
 Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (operator<< of WorkNCCL, checkTimeout, createLogPrefix,
-watchdogHandler, getNCCLWatchdogTimeoutErrorMsg) and https://github.com/pytorch/pytorch/issues/118369,
+watchdogHandler, getNCCLWatchdogTimeoutErrorMsg), ProcessGroupWrapper.cpp (CollectiveFingerPrint, which
+TORCH_DISTRIBUTED_DEBUG=DETAIL compares, of every backend), gloo/transport/tcp (unbound_buffer.cc, pair.cc) and https://github.com/pytorch/pytorch/issues/118369,
 https://github.com/mlfoundations/open_clip/issues/1024, https://github.com/NVIDIA/nccl/issues/1409.
 
 The line of a time-out or an exception has no group: a later line of the same rank and number has it. A PG GUID is one
@@ -25,10 +26,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeVar
+from math import prod
+from typing import TypeVar
 
-from distcheck.cli.joblog.places import NOWHERE, Place, When, plain, when
+from distcheck.cli.joblog.places import NOWHERE, Place, When, place, plain, when
 from distcheck.cli.joblog.reading import Piece
+from distcheck.cli.joblog.waits import Call, LoggedGroup, Status, Waits
 
 T = TypeVar("T")
 
@@ -37,10 +40,15 @@ _NEEDLES = (
     b" raised the following async exception",
     b"enqueued NCCL work: ",
     b"enqueued work: ",
+    b"is running collective: CollectiveFingerPrint(",
+    b"ms for recv operation",
+    b"ms for send operation",
+    b"closed by peer",
+    b"reset by peer",
 )
 _RECORDED, _DUMPS = b"Stack trace of the failed collective:", b"preparing to dump debug info"
 """Only both together show a dump: a rank whose Flight Recorder is off prints the second line, too, but no stack."""
-_BEFORE_BYTES, _AFTER_BYTES = 600, 400
+_BEFORE_BYTES, _AFTER_BYTES = 600, 800
 """How much of a huge line is read around a needle."""
 _MOST_PER_RANK = 16
 """Different lines of a rank that are kept, so that memory stays bounded."""
@@ -59,63 +67,20 @@ _GROUP = re.compile(
     r"\[PG (?:ID \d+ PG GUID (?P<guid>[\w.:-]{1,80})|(?P<number>\d+))\s*(?:\((?P<name>[\w.: -]{0,60})\))?"
     r" Rank (?P<rank>\d{1,5})\]"
 )
+_FINGERPRINT = re.compile(r"Rank (\d{1,5}) is running collective: CollectiveFingerPrint\(([^()]*)")
+_GLOO = re.compile(r"Timed out waiting .{1,12}ms for|(?P<lost>pair\.cc:\d+\] .*(?:closed|reset) by peer)")
 _GLOBAL_RANK = re.compile(r"\[rank(\d{1,5})\]")
 _GROUP_RANK = re.compile(r"\[Rank (\d{1,5})\]")
-_WRITERS = re.compile(rb"\[rank(\d{1,5})\]")
+_WRITERS = tuple(
+    (name, re.compile(pattern))
+    for name, pattern in (
+        (b"[rank", rb"\[rank(\d{1,5})\]"),
+        (b"(local_rank: ", rb"\brank\s*: (\d{1,5}) \(local_rank: "),  # the report of torchrun's agent
+    )
+)
 _WORLDS = tuple((name, re.compile(name + rb"\W{1,3}(\d{1,5})\b")) for name in (b"world_size", b"WORLD_SIZE"))
 _COMM = re.compile(rb" nranks (\d{1,5})\b")
-
-
-class LoggedGroup(NamedTuple):
-    """A process group as the lines name it."""
-
-    key: str = ""
-    name: str = ""
-    everywhere: bool = False
-    """Whether the same key is the same group on all ranks."""
-
-
-class Call(NamedTuple):
-    """A collective in which a rank waited for longer than the timeout, or until NCCL failed."""
-
-    rank: int
-    group_rank: int | None
-    group: LoggedGroup
-    number: int | None
-    """torch's SeqNum; None in the oldest versions."""
-    operation: str
-    elements_in: int | None
-    elements_out: int | None
-    timeout_s: float | None
-    time: When | None
-
-
-class Status(NamedTuple):
-    """How far a rank was in a group when it or another rank timed out."""
-
-    rank: int
-    group_rank: int | None
-    group: LoggedGroup
-    at: int | None
-    """The number of its own collective that timed out; None if another rank's did."""
-    enqueued: int
-    completed: int
-    time: When | None
-
-
-class Waits(NamedTuple):
-    """What the watchdogs of all ranks wrote."""
-
-    time_outs: tuple[Call, ...]
-    statuses: tuple[Status, ...]
-    wrote: frozenset[int]
-    """Ranks that have any line in the logs."""
-    world: int | None
-    """Number of ranks, if the logs tell one."""
-    failed: tuple[Call, ...] = ()
-    """In which the ranks waited when NCCL failed."""
-    dumped: bool = False
-    """Whether the ranks wrote dumps of the Flight Recorder."""
+_PEERS = re.compile(rb"Expected number of connected peer ranks is : (\d{1,5})\b")
 
 
 class WatchdogLines:
@@ -126,6 +91,8 @@ class WatchdogLines:
         self._failed: dict[int, dict[tuple[object, ...], Call]] = {}
         self._statuses: dict[int, dict[tuple[object, ...], Status]] = {}
         self._wrote: set[int] = set()
+        self._late: set[int] = set()
+        self._lost: set[int] = set()
         self._worlds: set[int] = set()
         self._largest_comm = 0
         self._recorded = self._dumps = False
@@ -164,18 +131,23 @@ class WatchdogLines:
             world,
             failed=tuple(failed.values()),
             dumped=dumped,
+            late=frozenset(self._late),
+            lost=frozenset(self._lost),
         )
 
     def _read(self, data: bytes, of_file: Place) -> None:
         if of_file.rank is not None:
             self._wrote.add(of_file.rank)
-        if b"[rank" in data:
-            self._wrote.update(map(int, set(_WRITERS.findall(data))))
+        for name, pattern in _WRITERS:
+            if name in data:
+                self._wrote.update(map(int, set(pattern.findall(data))))
         for name, pattern in _WORLDS:
             if name in data:
                 self._worlds.update(map(int, pattern.findall(data)))
         if b" nranks " in data:
             self._largest_comm = max(self._largest_comm, *map(int, _COMM.findall(data)), 0)
+        if b"connected peer ranks" in data:
+            self._largest_comm = max(self._largest_comm, *(int(n) + 1 for n in _PEERS.findall(data)), 0)
         self._recorded = self._recorded or _RECORDED in data
         self._dumps = self._dumps or _DUMPS in data
         for needle in _NEEDLES:
@@ -191,6 +163,18 @@ class WatchdogLines:
         group, group_rank = _group(line)
         rank = _last(_GLOBAL_RANK, line)
         rank = of_file.rank if rank is None else rank
+        if found := _GLOO.search(line):
+            rank = place(line).rank if rank is None else rank
+            if rank is not None and rank <= _LARGEST_RANK:
+                self._wrote.add(rank)
+                (self._lost if found["lost"] else self._late).add(rank)
+            return
+        if compared := _FINGERPRINT.findall(line):
+            for number, fields in compared if rank in {None, int(compared[0][0])} else compared[:1]:
+                call = _compared(rank, int(number), fields, when(line))
+                _keep(self._failed.setdefault(call.rank, {}), (call.group, call.number, call.operation), call)
+                rank = None  # the line's second half is about another rank
+            return
         rank = group_rank if rank is None else rank  # older versions of torch write no other
         if rank is None:
             return
@@ -216,6 +200,25 @@ class WatchdogLines:
             enqueued, completed = int(found["enqueued"]), int(found["completed"])
             status = Status(rank, group_rank, group, at, enqueued, completed, when(line))
             _keep(self._statuses.setdefault(rank, {}), (group, at, enqueued), status)
+
+
+def _compared(rank: int | None, group_rank: int, text: str, time: When | None) -> Call:
+    """Return the collective that a rank called when torch found that another rank called another one."""
+    fields = dict(_FIELD.findall(text))
+    shape = re.fullmatch(r"\[([\d, ]*)\]", fields.get("TensorShape", ""))
+    elements = prod(map(int, shape[1].replace(" ", "").split(","))) if shape and shape[1] else None
+    return Call(
+        rank=group_rank if rank is None else rank,
+        group_rank=group_rank,
+        group=LoggedGroup(),
+        number=_number(fields.get("SequenceNumber")),
+        operation=fields["OpType"] if re.fullmatch(r"\w{1,40}", fields.get("OpType", "")) else "",
+        elements_in=elements,
+        elements_out=elements,
+        timeout_s=None,
+        time=time,
+        dtype=fields["TensorDtypes"] if re.fullmatch(r"\w{1,20}", fields.get("TensorDtypes", "")) else "",
+    )
 
 
 def _of_group(seen: Call, status: Status | None) -> Call:

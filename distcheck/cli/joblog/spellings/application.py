@@ -38,6 +38,14 @@ BARRIERS = tuple(
 )
 """Rank 0 names the ranks of its group that came late: all of them in one line, or one in each."""
 
+MISMATCH = _app(
+    r"Detected mismatch between collectives on ranks",
+    source=_WRAPPER,
+    says="The ranks called different collectives, or the same with other shapes.",
+    unless=r"sw-script",
+)
+"""The ranks have compared their collectives (TORCH_DISTRIBUTED_DEBUG=DETAIL)."""
+
 SPELLINGS = (
     _app(
         r"Expected to have finished reduction in the prior iteration",
@@ -54,12 +62,7 @@ SPELLINGS = (
         source=_DISTRIBUTED,
         says="The script calls init_process_group() twice.",
     ),
-    _app(
-        r"Detected mismatch between collectives on ranks",
-        source=_WRAPPER,
-        says="The ranks called different collectives, or the same with other shapes.",
-        unless=r"sw-script",
-    ),
+    MISMATCH,
     _app(
         r"DDP expects same model across all ranks",
         source=_DDP,
