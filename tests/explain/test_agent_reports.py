@@ -40,6 +40,32 @@ def test_of_several_ranks_that_were_killed_the_agents_first_one_is_named(second)
     assert (answer.telling.rank, answer.telling.node, answer.about) == (3, "node2", "process killed")
 
 
+RESTARTED = (
+    "[E1127 10:00:09.44 ProcessGroupGloo.cpp:67] Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152]"
+    " timed out connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:14772$1\n"
+)
+
+
+def seen_by_agent(code=1, second=1):
+    return (
+        f"E1127 10:00:0{second}.968000 22413 torch/distributed/elastic/multiprocessing/api.py:1002]"
+        f" failed (exitcode: {code}) local_rank: 2 (pid: 2{second}) of binary: /usr/bin/python\n"
+    )
+
+
+@pytest.mark.parametrize(("error", "code"), [("[rank2]: KeyError: 'lr'\n", 1), ("", -9)])
+def test_what_fails_while_ranks_start_again_is_no_cause_of_the_first_failure(error, code):
+    answer = found(error + CLOSED + seen_by_agent(code) + RESTARTED + seen_by_agent(1, 9) + report(1))
+    assert (answer.causes, answer.telling.line) == ((), 1 if error else 2)
+
+
+def test_what_fails_while_ranks_start_for_the_first_time_is_the_cause():
+    answer = found(RESTARTED + seen_by_agent() + RESTARTED + seen_by_agent(1, 9) + report(1))
+    assert answer.causes[0].rule == "net-hostname-loopback"
+    answer = found(CLOSED + seen_by_agent() + RESTARTED + report(1))  # no attempt follows: lines of several streams
+    assert answer.causes[0].rule == "net-hostname-loopback"
+
+
 def test_a_known_error_goes_before_the_report_and_takes_its_rank():
     answer = found(f"RuntimeError: No CUDA GPUs are available\n{report(1)}")
     assert (answer.causes[0].rule, answer.causes[0].rank, answer.causes[0].node) == ("gpu-none-visible", 3, "node2")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from distcheck.cli.joblog.matching import Sighting
 from distcheck.cli.joblog.spelling import CONSEQUENCE, ERROR, GUESS, LIKELY, NOISE, SYMPTOM, About
-from distcheck.cli.joblog.spellings.endings import ROOT_CAUSE
+from distcheck.cli.joblog.spellings.endings import FAILED, ROOT_CAUSE
 from distcheck.cli.joblog.spellings.errors import MISTAKE
 from distcheck.cli.joblog.spellings.guesses import TRAINING
 
@@ -20,6 +20,8 @@ _WAITED = frozenset({"env-rank-missing", "net-master-refused", "net-master-unrea
 _FAILED = re.compile(r"Error\b|\[E|has timed out|\b(?:bind|listen)\b")
 _LEAST: dict[About, int] = {"GPU": ERROR, "process killed": LIKELY}
 """How much a line must say to show that the ranks had met: a job that hangs at its start is ended by SIGTERM, too."""
+_STARTS: frozenset[About] = frozenset({"start-up", "network"})
+"""What fails when ranks start, and not when they train."""
 _RETRIED = re.compile(r"\bretrying\b|\b(?:will|to) retry\b|\bretry(?:ing)? to connect", re.IGNORECASE)
 
 
@@ -55,6 +57,8 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
     Consequences do not tell who failed first: torchrun's agent does, unless it saw a collective that timed out, or a
     rank that only `lost` the connection to another one.
 
+    What fails while torchrun starts the ranks again is no cause of the first failure.
+
     A program goes on after a line of level WARNING: it does not lead if another line has a cause that a rule names.
 
     Times decide only if all these lines have one: else the order of the lines does.
@@ -66,6 +70,9 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
         if any(_is_elsewhere(seen) and all(_precedes(one, seen) for one in retried) for seen in met):
             judgement = judged(met, lost)
             return judgement._replace(consequences=(*judgement.consequences, *retried))
+    if again := _of_a_restart(sightings):
+        judgement = judged([seen for seen in sightings if seen not in again], lost)
+        return judgement._replace(consequences=(*judgement.consequences, *again))
     ended = any(s.spelling.weight >= SYMPTOM and s.spelling.rules and not s.warning for s in sightings)
     goes_on = [seen for seen in sightings if ended and seen.warning]
     final = [seen for seen in sightings if not (ended and seen.warning)]
@@ -91,6 +98,16 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
         if len(causes) < _MOST_CAUSES and cause.rule not in {known.rule for known in causes}:
             causes.append(cause)
     return Judgement(tuple(causes), first, consequences)
+
+
+def _of_a_restart(sightings: Sequence[Sighting]) -> list[Sighting]:
+    """Return the lines about the start-up of a later attempt, if the first one ended with an error of another kind."""
+    end = next((seen for seen in sightings if seen.spelling is FAILED and seen.times > 1), None)
+    if end is None:
+        return []
+    own = [seen for seen in sightings if seen.file == end.file]
+    after = [seen for seen in own if seen.spelling.about in _STARTS and seen.line > end.line]
+    return after if any(seen.spelling.weight >= ERROR for seen in own if seen.line <= end.line) else []
 
 
 def _is_retried(seen: Sighting) -> bool:

@@ -49,8 +49,12 @@ ROOT_CAUSE = _app(
 )
 """Names the rank and node that failed first, but not why."""
 
+FAILED = _app(r"failed \(exitcode: -?\d{1,5}\) local_rank", weight=CONSEQUENCE, source=_ELASTIC, says=_CONSEQUENCE)
+"""Ends an attempt: torchrun's agent saw a rank fail."""
+
 SPELLINGS = (
     ROOT_CAUSE,
+    FAILED,
     # SIGKILL.
     _killed(r"line \d+: +\d+ Killed\b", source=_SIGNAL, weight=LIKELY, says=_SIGKILL),
     _killed(r"(?:^|: )Killed$", source=_SIGNAL, weight=LIKELY, says=_SIGKILL),

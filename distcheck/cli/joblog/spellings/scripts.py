@@ -145,6 +145,5 @@ SPELLINGS = (
         source=_LAUNCH,
         says=_FAILED,
     ),
-    _app(r"failed \(exitcode: [12]\) local_rank", weight=CONSEQUENCE, source=_ELASTIC, says=_FAILED),
     _app(r"RayTaskError", weight=CONSEQUENCE, source=_RAY, says=_RAISED),
 )
