@@ -40,6 +40,25 @@ def test_of_several_ranks_that_were_killed_the_agents_first_one_is_named(second)
     assert (answer.telling.rank, answer.telling.node, answer.about) == (3, "node2", "process killed")
 
 
+def test_the_report_is_read_with_the_prefix_that_kubectl_writes_on_every_line():
+    prefix = "[pod/train-worker-0-with-a-long-name/pytorch] 2026-11-27T10:00:01.123456789Z "
+    lines = [prefix + line for line in report(-9).splitlines()]
+    assert found("\n".join(lines)).telling.rank == 3
+    assert found("\n".join(line.replace("-9", "1") for line in lines)).telling.rank == 3
+
+
+@pytest.mark.parametrize("prefix", ["0: ", "[1,0]<stderr>: "])
+def test_the_task_that_starts_torchrun_is_no_rank(prefix):
+    def labelled(text):
+        return "".join(f"{prefix}{line}\n" for line in text.splitlines())
+
+    module = "ModuleNotFoundError: No module named 'x'\n"
+    assert found(labelled(report(1))).telling.rank == 3
+    assert found(labelled(module + report(1))).telling.rank == 3
+    assert found(labelled(module + seen_by_agent())).telling.rank is None
+    assert found(labelled(module)).telling.rank == 0  # without torchrun each task is a rank
+
+
 RESTARTED = (
     "[E1127 10:00:09.44 ProcessGroupGloo.cpp:67] Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152]"
     " timed out connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:14772$1\n"

@@ -78,6 +78,8 @@ def test_torchruns_prefix_is_a_local_rank_and_no_rank(line, expected):
         ("INFO 05-01 10:00:01 [api.py:1] x", (5, 1, 36001.0)),
         ("05/01/2024 10:00:01 - INFO - x", (5, 1, 36001.0)),
         ("[05/01 10:00:01 d2.engine]: x", (5, 1, 36001.0)),
+        ("Nov 20 10:00:02 n1 slurmstepd[7]: [W1120 09:00:01.500000 socket.cpp:1] x", (11, 20, 36002.0)),
+        ("2024-11-20T10:00:02Z stderr F [W1120 11:00:01.5 socket.cpp:1] x", (11, 20, 36002.0)),
         ("step 10:00:01 of nothing", None),
     ],
 )

@@ -46,3 +46,12 @@ def test_a_pipe_is_read_to_its_end_however_long_its_writer_pauses(pipe):
     (cause, *_) = explained([pipe]).causes
     writer.join()
     assert (cause.line, cause.text) == (40_001, NO_GPU.decode().strip())
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_log_that_powershell_wrote_is_read(tmp_path, encoding):
+    path = tmp_path / "job.log"
+    text = "fine\r\n" * 400_000 + NO_GPU.decode()
+    path.write_bytes(("\ufeff" * (encoding != "utf-16") + text).encode(encoding) + b"\x00")  # cut in a character
+    (cause, *_) = explained([path]).causes
+    assert (cause.line, cause.text) == (400_001, NO_GPU.decode().strip())

@@ -22,7 +22,7 @@ from distcheck.cli.joblog.redaction import shown
 from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, About, Spelling
 from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
 from distcheck.cli.joblog.spellings.application import MISMATCH
-from distcheck.cli.joblog.spellings.endings import ROOT_CAUSE
+from distcheck.cli.joblog.spellings.endings import FAILED, ROOT_CAUSE
 from distcheck.cli.joblog.waits import Waits
 from distcheck.cli.joblog.watchdog import WatchdogLines
 from distcheck.rules import find_rule
@@ -154,6 +154,8 @@ def answer(seen: Sequence[Sighting], watch: Waits | None = None) -> Answer:
 
     The watchdog's lines count only if a collective that timed out is all that the log shows.
     """
+    if any(s.spelling is ROOT_CAUSE or s.spelling is FAILED for s in seen):  # torchrun numbers the ranks
+        seen = [s._replace(place=s.place._replace(rank=None)) if s.place.of_task else s for s in seen]
     judgement = judged(seen, watch.lost if watch else ())
     first = judgement.telling
     if first is None:
@@ -225,8 +227,8 @@ def _named(cause: LikelyCause, root: Sighting | None, values: dict[str, str], no
 
 
 def _telling(seen: Sighting, root: Sighting | None) -> Telling:
-    rank, node, local = seen.place
-    if root and rank is None and node in {None, root.values.get("node")} and local in {None, _number(root, "local")}:
+    rank, node, local, _ = seen.place
+    if root and rank is None and (seen is root or _may_be(root, node, local)):
         rank, node = _number(root, "rank"), root.values.get("node", node)
     return Telling(
         line=seen.line,
@@ -237,6 +239,11 @@ def _telling(seen: Sighting, root: Sighting | None) -> Telling:
         text=seen.text,
         says=seen.spelling.says,
     )
+
+
+def _may_be(root: Sighting, node: str | None, local: int | None) -> bool:
+    """Whether the rank that torchrun's agent saw fail first may have this place."""
+    return node in {None, root.values.get("node")} and local in {None, _number(root, "local")}
 
 
 def _number(seen: Sighting, name: str) -> int | None:

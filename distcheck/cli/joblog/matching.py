@@ -30,8 +30,8 @@ _DIGITS = b"0123456789"
 _NO_ERROR = re.compile(rb" INFO |(?:^|[\s\[|:-])(?:WARNING|[A-Z][a-z]+Warning)[\s\]|:]")
 """The level of a line whose program goes on, so that only a known message counts."""
 _WARNING = re.compile(r"(?:^|[\s\[|:-])WARNING[\s\]|:]")
-_RECORD = 400
-"""Characters of torchrun's report above an exit code that have its rank and node."""
+_RECORD = 6
+"""Lines of torchrun's report above an exit code that have its rank and node."""
 _CLOCK = re.compile(r"\d:\d\d:\d")
 _HOST, _RANK = re.compile(r"\bhost\s+: (\S+)"), re.compile(r"\brank\s*: (\d+) \(local_rank")
 
@@ -247,8 +247,9 @@ def _sighting(spelling: Spelling, line: _Line, file: str, number: int, of_file: 
     own, time = place(line.text, of_file), line.time
     if "exitcode" in match[0]:
         record = _record(line.above)
-        own = Place(own.rank if record.rank is None else record.rank, record.node or own.node, own.local_rank)
-        if time and "Root Cause" in line.above[-_RECORD:]:  # of failures in the same second, it is the first
+        own = own._replace(node=record.node or own.node)
+        own = own if record.rank is None else own._replace(rank=record.rank, of_task=False)
+        if time and "Root Cause" in _last_lines(line.above):  # of failures in the same second, it is the first
             time = (*time[:2], time[2] - 1)
     text = shown(line.text)  # before it is cut: "password=" may be cut off, and the password not
     at = spelling.pattern.search(text) or match
@@ -268,8 +269,13 @@ def _earliest(known: Sighting | None, seen: Sighting) -> Sighting:
 
 def _record(above: str) -> Place:
     """Return the rank and node of a failure in torchrun's report, from the lines above its exit code."""
-    hosts, ranks = _HOST.findall(above[-_RECORD:]), _RANK.findall(above[-_RECORD:])
+    record = _last_lines(above)
+    hosts, ranks = _HOST.findall(record), _RANK.findall(record)
     return Place(int(ranks[-1]) if ranks else None, hosts[-1] if hosts else None)
+
+
+def _last_lines(above: str) -> str:
+    return "\n".join(above.rstrip("\n").rsplit("\n", _RECORD)[-_RECORD:])
 
 
 def plain_lines(raw: bytes) -> str:

@@ -14,6 +14,8 @@ class Place(NamedTuple):
     node: str | None = None
     local_rank: int | None = None
     """Its number on its node: torchrun names processes and their folders by it. On several nodes it is no rank."""
+    of_task: bool = False
+    """Whether the rank is the number of a launcher's task, which is no rank where each task starts torchrun."""
 
 
 NOWHERE = Place()
@@ -100,27 +102,27 @@ def place(line: str, known: Place = NOWHERE) -> Place:
             break
         else:
             break
-    if rank is None and local is None:  # a task that starts torchrun is no rank
-        rank = task
+    of_task = rank is None and local is None and task is not None
+    rank = task if of_task else rank
     inside_line = _RANK_INSIDE if local is None else _OWN_RANK_INSIDE
     if rank is None and (inside := inside_line.search(line) or _TASK.search(line)):
-        rank = int(next(group for group in inside.groups() if group is not None))
+        rank, of_task = int(next(group for group in inside.groups() if group is not None)), inside.re is _TASK
     if node is None and (host := _NODE_INSIDE.search(line)):
         node = next(group for group in host.groups() if group is not None)
-    return Place(known.rank if rank is None else rank, node or known.node, local)
+    return Place(known.rank if rank is None else rank, node or known.node, local, of_task)
 
 
 def when(line: str) -> When | None:
-    """Return the first time in a line, in the line's own time zone."""
-    for pattern in _TIMES:
-        if found := pattern.search(line):
-            parts = found.groupdict()
-            name = (parts.get("name") or "").lower()
-            if name and name not in _MONTHS:
-                continue
-            month = _MONTHS.index(name) + 1 if name else int(parts["month"])
-            seconds = int(parts["h"]) * 3600 + int(parts["m"]) * 60 + float(parts["s"].replace(",", "."))
-            return month, int(parts["day"]), seconds
+    """Return the first time in a line, in the line's own time zone: the outermost logger writes it on every line."""
+    matches = [found for pattern in _TIMES if (found := pattern.search(line))]
+    for found in sorted(matches, key=lambda match: match.start()):
+        parts = found.groupdict()
+        name = (parts.get("name") or "").lower()
+        if name and name not in _MONTHS:
+            continue
+        month = _MONTHS.index(name) + 1 if name else int(parts["month"])
+        seconds = int(parts["h"]) * 3600 + int(parts["m"]) * 60 + float(parts["s"].replace(",", "."))
+        return month, int(parts["day"]), seconds
     return None
 
 

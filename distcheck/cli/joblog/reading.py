@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import errno
 import gzip
 import importlib
@@ -148,6 +149,8 @@ def _opened(path: Path) -> BinaryIO:
         return cast("BinaryIO", lzma.open(path))
     if magic.startswith(b"BZh"):
         return cast("BinaryIO", bz2.open(path))
+    if magic.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # what PowerShell writes
+        return cast("BinaryIO", codecs.EncodedFile(path.open("rb"), "utf-8", "utf-16", "replace"))
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
         try:
             zstd: Any = importlib.import_module("compression.zstd")

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import TypeVar
 
-from distcheck.cli.joblog.places import NOWHERE, Place, When, place, plain, when
+from distcheck.cli.joblog.places import NOWHERE, Place, When, plain, when
 from distcheck.cli.joblog.reading import Piece
 from distcheck.cli.joblog.waits import Call, LoggedGroup, Status, Waits
 
@@ -164,8 +164,7 @@ class WatchdogLines:
         rank = _last(_GLOBAL_RANK, line)
         rank = of_file.rank if rank is None else rank
         if found := _GLOO.search(line):
-            rank = place(line).rank if rank is None else rank
-            if rank is not None and rank <= _LARGEST_RANK:
+            if rank is not None:
                 self._wrote.add(rank)
                 (self._lost if found["lost"] else self._late).add(rank)
             return

@@ -44,7 +44,7 @@ ROOT_CAUSE = _app(
     weight=HINT,
     source=_ELASTIC,
     says="torchrun's agent saw this rank fail first. Its output has the cause; torchrun --log-dir LOGS --tee 3 keeps it.",
-    near=r"Root Cause[^\0]{0,300}?(?:host\s+: (?P<node>\S+)[^\0]{0,200}?)?rank\s*: (?P<rank>\d{1,9})"
+    near=r"Root Cause[^\0]{0,900}?(?:host\s+: (?P<node>\S+)[^\0]{0,400}?)?rank\s*: (?P<rank>\d{1,9})"
     r" \(local_rank: (?P<local>\d{1,9})\)",
 )
 """Names the rank and node that failed first, but not why."""
