@@ -151,3 +151,15 @@ def test_a_mistake_at_a_collective_is_no_hang(found):
         "[rank0]: ValueError: Default process group has not been initialized, please make sure to call it.\n"
     )
     assert not any("flight" in command for command in answer.next)
+
+
+def test_the_rank_that_did_not_come_to_the_start_is_in_the_command(found):
+    line = "[rank0]: torch.distributed.DistStoreError: wait timeout after 10000ms, keys: /default_pg/0//cpu//0/2\n"
+    (command,) = found(line).causes[0].fix.commands
+    assert command.endswith("  # on the node of rank 2")
+    (command,) = (
+        found("TimeoutError: Timed out after 9 seconds waiting for clients. 3/4 clients joined.\n")
+        .causes[0]
+        .fix.commands
+    )
+    assert command.endswith("  # on the node of rank N, for each missing N")

@@ -167,7 +167,7 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "env-rank-missing": (
         "Start the missing ranks, or read their logs: they ended, or never reached rank 0's node.",
-        ("nc -vz $MASTER_ADDR ${MASTER_PORT:-29500}  # on the nodes of the missing ranks",),
+        ("nc -vz $MASTER_ADDR ${MASTER_PORT:-29500}  # on the node of rank {missing|N, for each missing N}",),
     ),
     "env-master-addr-format": (
         "Set MASTER_ADDR to a host name or an IP address only: no scheme, no port, no spaces.",

@@ -239,7 +239,7 @@ SPELLINGS = (
     ),
     # A key of the store that another rank writes while the default group starts: Gloo's mesh, and the barrier after it.
     _start(
-        r"wait timeout after \d+ms, keys: \S*default_pg/0//cpu//0/\d",
+        r"wait timeout after \d+ms, keys: \S*default_pg/0//cpu//0/(?P<missing>\d{1,6})",
         "env-rank-missing env-rank-duplicate env-world-size-mismatch",
         weight=SYMPTOM,
         source=_GLOO,
