@@ -146,6 +146,11 @@ def test_the_flight_recorder_of_nccl_is_not_what_is_run_next(found, line):
     assert [command.split(" ")[0] for command in found(line).next] == ["TORCH_DISTRIBUTED_DEBUG=DETAIL"]
 
 
+def test_a_script_that_names_the_backend_is_no_failure_in_it(found):
+    answer = found('[rank0]:     dist.init_process_group("gloo"); raise FloatingPointError("Loss is nan")\n')
+    assert not any("compare every collective" in command for command in answer.next)
+
+
 def test_a_mistake_at_a_collective_is_no_hang(found):
     answer = found(
         "[rank0]: ValueError: Default process group has not been initialized, please make sure to call it.\n"

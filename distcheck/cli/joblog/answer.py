@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -67,6 +68,8 @@ _IN_GLOO = (
     "TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND  # COMMAND: what starts the job; the ranks then compare every collective"
 )
 """What to run after a failure in a collective of Gloo, whose Flight Recorder writes no file by itself."""
+_OF_GLOO = re.compile(r"gloo/|gloo::|Gloo\b")
+"""What the code of Gloo and of its process groups writes, in contrast to a script that names the backend."""
 _STACKS = ("grep -rn -B 30 'Detected mismatch between' LOGS  # LOGS: the job's logs; where in the script each rank is",)
 """What to run when the ranks have compared their collectives."""
 
@@ -196,7 +199,7 @@ def _next(seen: Sighting, found: Hang | None, *, dumped: bool) -> tuple[str, ...
     collective = "collective" in spelling.says and not spelling.says.startswith("The script")
     if spelling is MISMATCH:
         return _STACKS
-    if "gloo" in f"{spelling.source} {seen.text}".lower():
+    if "gloo" in spelling.source.lower() or _OF_GLOO.search(seen.text):
         stuck = found.ranks[:1] if found and collective else ()
         return (*(STACK.format(rank=rank, on="  # on its node, while it hangs") for rank in stuck), _IN_GLOO)
     if collective:
