@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import cache, partial
 from pathlib import Path
+from shlex import quote
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
 
@@ -240,6 +241,11 @@ def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: An
         if option is None:
             raise
         _refuse(param, ctx, value, option)
+    if kind is Path and value.endswith("/") and param.metavar != "DIR" and not converted.is_dir():
+        # A Path does not have the last slash; a file would be written in place of the folder.
+        raise UsageError(
+            f"{_given(param, ctx, value)}: this folder does not exist; create it with: mkdir -p {quote(value)}"
+        )
     if option and isinstance(converted, int | float) and not option.holds(converted):
         _refuse(param, ctx, value, option)
     return converted
@@ -275,8 +281,11 @@ def _source(param: Any, ctx: Any) -> str:
     return "" if source is None else str(source.name)
 
 
-def _refuse(param: Any, ctx: Any, value: Any, declared: _Declared) -> NoReturn:
+def _given(param: Any, ctx: Any, value: Any) -> str:
     option = max(param.opts, key=len)
     from_variable = _source(param, ctx) == "ENVIRONMENT"
-    given = f"{param.envvar}={value} ({option})" if from_variable else f"{option} {value}"
-    raise UsageError(f"{given}: {declared.expected}. See: {ctx.command_path} --help") from None
+    return f"{param.envvar}={value} ({option})" if from_variable else f"{option} {value}"
+
+
+def _refuse(param: Any, ctx: Any, value: Any, declared: _Declared) -> NoReturn:
+    raise UsageError(f"{_given(param, ctx, value)}: {declared.expected}. See: {ctx.command_path} --help") from None

@@ -45,6 +45,7 @@ from distcheck.cli.joblog.places import Place, of_path, place, plain, when
         ("libcudart.so.10.1: cannot open shared object file", None, None),
         ("x1921c1s1b0n0-hsn0...: rank 16 exited", 16, "x1921c1s1b0n0-hsn0"),
         ("trainer-2: Traceback", None, "trainer-2"),
+        ("mpirun noticed that process rank 2 with PID 316 on node node3 exited on signal 9 (Killed).", 2, "node3"),
     ],
 )
 def test_prefixes_of_launchers_and_loggers_name_rank_and_node(line, rank, node):
