@@ -157,6 +157,14 @@ class LazyCommand(TyperCommand):
         """Return --help."""
         return _printing_help(super().get_help_option(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse the words; refuse a -- that no COMMAND follows, because nothing would run and the exit code be 0."""
+        runs = "command" in {param.name for param in self.params} and not ctx.resilient_parsing
+        if runs and "--" in args and args.index("--") == len(args) - 1:
+            problem = "COMMAND is empty, perhaps an unset variable; name a command or drop --"
+            raise UsageError(f"--: {problem}. See: {ctx.command_path} --help")
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error about an option ends with the variable that set it, if one did."""
         try:

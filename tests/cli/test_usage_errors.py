@@ -35,6 +35,7 @@ USAGE = [
     (["env", "--nproc", "1", "--master-addr", "h\udcff"], r"--master-addr 'h\udcff'", "a host's name or address"),
     (["env", "--save", "no such/jobs/"], "--save no such/jobs/", "mkdir -p 'no such/jobs/'"),
     (["env", "--output", "no-such/"], "--output no-such/", "create it with"),
+    (["gate", "--nproc", "2", "--"], "--: COMMAND is empty", "unset variable"),
     (["env", "--timeout", "0"], "--timeout 0", "a number from 0.001"),
     (["env", "--timeout", "nan"], "--timeout nan", "a number from 0.001"),
     (["env", "--timeout", "soon"], "--timeout soon", "must be a number from 0.001"),
