@@ -62,18 +62,13 @@ async def _gather(run: Session, server: Server) -> None:
     loop = asyncio.get_running_loop()
     patience = run.join_seconds()
     until = loop.time() + patience
-
-    def awaited(waited: float) -> str:
-        ranks = ", ".join(map(str, server.missing(20)))
-        return f"waiting for ranks {ranks}; the roll call closes in {max(0.0, patience - waited):.0f} s"
-
     if not server.complete:
         joined = f"{server.present} of {server.world_size} ranks joined"
         run.progress.begin(
             f"roll call: {joined}, waiting {duration(patience)} at most for the others",
             lambda: waiting.roll_call(server, until),
         )
-    with run.reminding(awaited):
+    with run.reminding(lambda waited: waiting.roll_call_reminder(server, patience - waited)):
         if not await server.wait_for_all(patience / 2, REPORT_RESERVE_SECONDS):
             server.admit_strangers = True
             await server.wait_for_all(max(0.0, until - loop.time()), REPORT_RESERVE_SECONDS)

@@ -45,6 +45,13 @@ def roll_call(server: Server, until: float) -> StageView:
     )
 
 
+def roll_call_reminder(server: Server, left: float) -> str:
+    """Return a line about the ranks that did not join, `left` seconds before the end."""
+    missing = server.missing(_MOST_RANKS)
+    who = f"waiting for {ranks_text(missing)}" if missing else "all ranks joined"
+    return f"{who}; the roll call closes in {max(0.0, left):.0f} s"
+
+
 def followers(
     stage: str, doing: str, each: Sequence[Follower], since: float, *, why: str, until: float | None = None
 ) -> StageView:

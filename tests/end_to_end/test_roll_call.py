@@ -60,7 +60,7 @@ def test_a_rank_that_never_comes_is_named_missing(by_hand):
 
 def test_a_rank_that_is_started_again_before_all_are_there_is_one_rank(by_hand, start):
     (leader, killed) = by_hand("env", [0, 1], 3, "--format", "json")
-    while "waiting for ranks 2;" not in leader.process.stderr.readline():
+    while "waiting for rank 2;" not in leader.process.stderr.readline():
         assert leader.process.poll() is None
     killed.interrupt(signal.SIGKILL)
     ended = [r.wait() for r in (leader, *by_hand("env", [1, 2], 3, "--format", "json"))]

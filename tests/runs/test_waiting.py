@@ -38,6 +38,12 @@ def test_the_roll_call_names_the_missing_ranks():
     assert waiting.roll_call(server(), 9.0).awaited == ""
 
 
+def test_the_reminder_names_the_missing_ranks_if_any():
+    assert waiting.roll_call_reminder(server(3, 6, 7), 9.6) == "waiting for ranks 3,6-7; the roll call closes in 10 s"
+    assert waiting.roll_call_reminder(server(7), -1.0) == "waiting for rank 7; the roll call closes in 0 s"
+    assert waiting.roll_call_reminder(server(), 9.0) == "all ranks joined; the roll call closes in 9 s"
+
+
 def test_a_rank_that_looks_elsewhere_is_the_reason():
     lost = {6: "node9:29500", 2: "node9:29501"}
     assert waiting.roll_call(server(6, 7, elsewhere=lost), 9.0).why == "rank 6 looks for node9:29500"
