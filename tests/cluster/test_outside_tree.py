@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from cluster.inside import NODES, blocks, findings, placed
-from cluster.test_outside_ssh import SMALL, assert_healthy, has_met, left, look, statuses, wait_for
+from cluster.test_outside_ssh import SMALL, assert_healthy, has_met, left, look, statuses
 from sampled import sampled
+from waiting import until
 
 import distcheck
 
@@ -58,7 +59,7 @@ def test_a_gateway_that_hangs_delays_its_share_for_a_short_time_only(tree):
     assert_healthy(ended, report, blocks(2, 2, 2, 2))
     assert report["seconds"] < 20
     assert logins(tree)["node2"] == {"head"}
-    wait_for(lambda: not left(tree), 20)
+    until(lambda: not left(tree), 20)
 
 
 def test_nodes_without_distcheck_or_sshd_are_named_as_without_a_tree(tree):
@@ -90,11 +91,11 @@ def test_a_signal_ends_gateways_and_probes_on_all_nodes(tree, signum):
     hosts = ("--hosts", "node[1-4],node9", "--nproc", "2")
     waiting = ("--join-timeout", "60", "--connect-timeout", "60")  # nobody is node9, and so long it is waited for
     run = tree.start("head", "distcheck", "env", *hosts, *waiting, "--format", "json")
-    wait_for(lambda: has_met(tree, 3), 40)
+    until(lambda: has_met(tree, 3), 40)
     run.interrupt(signum)
     began = time.monotonic()
     ended = run.wait(30)
-    wait_for(lambda: not left(tree), 15)
+    until(lambda: not left(tree), 15)
     assert time.monotonic() - began < 20
     if signum != signal.SIGKILL:
         assert ended.code == 128 + signum
