@@ -36,12 +36,18 @@ def limits(root: Path = Path("/")) -> Limits:
         cpu=_cpu(root),
         tasks=_tightest("pids", _tasks, root),
         user_tasks=_user_tasks(root),
-        stack_bytes=resource.getrlimit(resource.RLIMIT_STACK)[0],
-        address_space_bytes=resource.getrlimit(resource.RLIMIT_AS)[0],
+        stack_bytes=_soft(resource.RLIMIT_STACK),
+        address_space_bytes=_soft(resource.RLIMIT_AS),
         namespaces=_namespaces(root),
         memory_policy=memory_policy(),
     )
     return legible(found)
+
+
+def _soft(limit: int) -> int:
+    """Return a soft limit of this process, -1 for none."""
+    value = resource.getrlimit(limit)[0]
+    return -1 if value == resource.RLIM_INFINITY else value
 
 
 def _tightest(controller: str, read: Callable[[Path, int], CgroupLimit | None], root: Path) -> CgroupLimit | None:

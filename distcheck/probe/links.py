@@ -55,7 +55,8 @@ def collect(
 
 def open_files() -> tuple[int, int]:
     """Return the soft and hard limit of open files of this process; -1 is unlimited."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (-1 if soft == resource.RLIM_INFINITY else soft, -1 if hard == resource.RLIM_INFINITY else hard)
 
 
 def links(root: Path = _ROOT) -> tuple[Link, ...] | Missing:

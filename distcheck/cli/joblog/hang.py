@@ -243,7 +243,7 @@ def _size(seen: Sequence[Call]) -> str:
     into, out = seen[0].elements_in, seen[0].elements_out
     if into is None:
         return "unknown size"
-    elements = f"{into} {seen[0].dtype} element{'' if into == 1 else 's'}".replace("  ", " ")
+    elements = " ".join(filter(None, (str(into), seen[0].dtype, "element" if into == 1 else "elements")))
     return elements if out in {None, into} else f"{elements} in and {out} out"
 
 

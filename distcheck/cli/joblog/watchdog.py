@@ -15,8 +15,9 @@ work: 9, last completed NCCL work: 8.; then Timeout at NCCL work: 9, last enqueu
 
 Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (operator<< of WorkNCCL, checkTimeout, createLogPrefix,
 watchdogHandler, getNCCLWatchdogTimeoutErrorMsg), ProcessGroupWrapper.cpp (CollectiveFingerPrint, which
-TORCH_DISTRIBUTED_DEBUG=DETAIL compares, of every backend), gloo/transport/tcp (unbound_buffer.cc, pair.cc) and https://github.com/pytorch/pytorch/issues/118369,
-https://github.com/mlfoundations/open_clip/issues/1024, https://github.com/NVIDIA/nccl/issues/1409.
+TORCH_DISTRIBUTED_DEBUG=DETAIL compares, of every backend), gloo/transport/tcp (unbound_buffer.cc, pair.cc), and
+https://github.com/pytorch/pytorch/issues/118369, https://github.com/mlfoundations/open_clip/issues/1024,
+https://github.com/NVIDIA/nccl/issues/1409.
 
 The line of a time-out or an exception has no group: a later line of the same rank and number has it. A PG GUID is one
 group on all ranks; a PG ID counts the groups of one process, so the same ID may be another group elsewhere, except 0.
