@@ -155,3 +155,8 @@ def test_a_warning_in_the_words_of_a_fatal_error_leads_where_no_rule_names_what_
     for ending in ENDINGS:
         answer = found(f"WARNING:root:{NO_GPU}\nstep 1\n{ending}\n")
         assert (answer.telling.line, answer.causes[0].rule) == (1, NO_GPU_RULE)
+
+
+def test_a_file_that_hides_a_package_is_named_as_one():
+    error = "ModuleNotFoundError: No module named 'torch.distributed'; 'torch' is not a package"
+    assert found(f"{error}\n").telling.says.startswith("A file beside the script has the name of a package")

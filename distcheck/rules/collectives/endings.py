@@ -222,6 +222,15 @@ def fix_for_error(job: Job, error: str, *, own: bool) -> Fix:
     )
 
 
+def fix_for_start(error: str) -> Fix:
+    """Return the fix for ranks that could not start with this error."""
+    if "'torch' is not a package" in error:
+        return Fix("A file torch.py hides torch: rename it.", ("python -c 'import torch; print(torch.__file__)'",))
+    if "torch" in error:
+        return Fix("Make the same torch importable on every node.", ("python -c 'import torch'",))
+    return Fix("Raise the limit, or end what uses it up.", ("ulimit -u; cat /sys/fs/cgroup/pids.max", "free -g"))
+
+
 def backend_of(job: Job) -> str:
     """Return the backend of the collectives, or the requested one if they were not run."""
     return job.collectives.backend if isinstance(job.collectives, Collectives) else job.asked.backend

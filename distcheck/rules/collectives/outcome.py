@@ -17,6 +17,7 @@ from distcheck.rules.collectives.endings import (
     endings,
     evidence_of,
     fix_for_error,
+    fix_for_start,
     late_import,
     of_groups,
     step_of,
@@ -158,9 +159,7 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{who(job, ranks)} could not start{f': {brief(detail, 120)}' if detail else ''}",
-            Fix("Make the same torch importable on every node.", ("python -c 'import torch'",))
-            if "torch" in detail
-            else Fix("Raise the limit, or end what uses it up.", ("ulimit -u; cat /sys/fs/cgroup/pids.max", "free -g")),
+            fix_for_start(detail),
             scope="node",
             confirmed=False,
             evidence={"error": detail},

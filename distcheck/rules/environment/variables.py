@@ -222,7 +222,7 @@ def _is_empty(job: Job, name: str, rank: RankFacts) -> bool:
 
 @rule("environment", scope="rank")
 def env_not_integer(job: Job) -> Iterator[Outcome]:
-    """A variable that must be an integer is not an integer.
+    """A variable that must be an integer is not an integer, or too large.
 
     torch and scripts pass it to Python's ``int()``, whose error does not name the variable: ``ValueError:
     invalid literal for int() with base 10: '29500.0'``. Typical causes are ``${SLURM_NTASKS}`` in single quotes,
@@ -238,7 +238,7 @@ def env_not_integer(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {name} is {brief(repr(value))}, expected {expected(name)}",
+            f"{named(job, ranks)}: {name} is {brief(repr(value))}, expected {expected(name, value)}",
             Fix(text, (command,)),
             evidence={"variable": name, "value": value},
         )
@@ -269,7 +269,7 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
         (table, r)
         for table, ranks in ranks_by(job, of_scheduler).items()
         for r in ranks
-        if r.environment.get("RANK") not in {None, r.environment.get(table.rank)}
+        if (own := r.environment.get("RANK")) is not None and own != r.environment.get(table.rank)
     ]
     if not unlike:
         return

@@ -101,10 +101,11 @@ def number(rank: RankFacts, variable: str) -> int | None:
     return integer(rank.environment.get(variable))
 
 
-def expected(name: str) -> str:
-    """Return the expected value of a variable, as text."""
+def expected(name: str, value: str = "") -> str:
+    """Return what is expected of a variable instead of `value`, as text."""
     texts = {
         "MASTER_ADDR": "the name or IP address of rank 0's host",
         "MASTER_PORT": "a port from 1 to 65535",
     }
-    return texts.get(name, "an integer")
+    too_large = value.strip().lstrip("+-").isdecimal()
+    return texts.get(name, "an integer below 2147483648" if too_large else "an integer")

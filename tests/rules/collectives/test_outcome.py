@@ -215,6 +215,15 @@ def test_ranks_that_could_not_start_are_the_cause_of_the_wait(ran, only):
     assert (found.fix.commands, code) == (("python -c 'import torch'",), 20)
 
 
+def test_a_file_that_hides_torch_is_what_the_fix_looks_for(ran, only):
+    hidden = (
+        "torch cannot be imported: ModuleNotFoundError: No module named 'torch.distributed'; 'torch' is not a package"
+    )
+    run = alike(range(4), {"outcome": "not started", "step": "started", "detail": hidden})
+    found, _ = only(ran(run=run, collectives=measured(0)), "collective-failed")
+    assert found.fix.commands == ("python -c 'import torch; print(torch.__file__)'",)
+
+
 def test_ranks_that_a_limit_of_processes_kept_from_starting_are_no_fault_of_torch(ran, only):
     limit = "the limit of processes and threads (ulimit -u) is 1; raise it with: ulimit -u unlimited"
     run = alike(range(4), {"outcome": "not started", "step": "started", "detail": limit})

@@ -213,6 +213,12 @@ def test_a_value_that_is_not_an_integer_is_reported(job_of, change, judge, name,
     assert diagnosis.verdict.exit_code == 30
 
 
+@pytest.mark.parametrize(("value", "expected"), [("12345678901234567890", "below 2147483648"), ("abc", "an integer")])
+def test_an_integer_that_is_too_large_is_not_called_no_integer(job_of, change, found, value, expected):
+    findings, _ = found(change.environment(job_of(), None, WORLD_SIZE=value))
+    assert findings["env-not-integer"].message.endswith(expected)
+
+
 def test_a_float_is_corrected_and_slurms_notation_replaced(job_of, change, found):
     findings, _ = found(change.environment(job_of(), None, MASTER_PORT="29500.0"))
     assert findings["env-not-integer"].fix.commands == ("export MASTER_PORT=29500",)

@@ -28,6 +28,11 @@ SPELLINGS = (
             r"python[\d.]*: No module named torch\.distributed\s*$",
         )
     ),
+    _start(
+        r"No module named '?(?!torch\._C)[\w.]+'?; '?(?!torch\._C)\w+'? is not a package",
+        source=_IMPORT,
+        says="A file beside the script has the name of a package, which it hides. Rename the file.",
+    ),
     *(
         _start(
             pattern,
