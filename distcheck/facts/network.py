@@ -201,7 +201,8 @@ class PeerTrial(Facts, frozen=True):
     target: str
     address: str
     port: Whole
-    outcome: Literal["met", "refused", "timeout", "unreachable", "foreign", "failed"]
+    outcome: Literal["met", "refused", "timeout", "unreachable", "silent", "foreign", "failed"]
+    """Silent: the connection was made, and the process did not answer."""
     seconds: Seconds
     detail: str = ""
     uses: tuple[Use, ...] = ("master",)
@@ -211,3 +212,8 @@ class PeerTrial(Facts, frozen=True):
     """Whether datagrams that must not be fragmented were answered, by the size of the IP packet in bytes."""
     round_trip_seconds: Seconds | None = None
     """The kernel's minimum over all connections of this test; None: not reported."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the path let the connection through; the target's kernel makes it even for a frozen process."""
+        return self.outcome in {"met", "silent"}

@@ -75,7 +75,7 @@ def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
     if not beside:
         return
     broken = {p.uid for p in job.processes if _intercepted([a.outcome for a in at_master_door(p)])}
-    broken |= {uid for t in job.peers if t.outcome in {"foreign", "failed"} for uid in (t.source, t.target)}
+    broken |= {uid for t in job.peers if t.outcome in {"silent", "foreign", "failed"} for uid in (t.source, t.target)}
     through = [r for r in ranks_of(job, broken) if r in beside]
     ranks = through or beside
     node = job.node_of(ranks[0])

@@ -38,7 +38,7 @@ def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
     - it goes to the address used to reach rank 0, from a node without an address of that family. Only rank 0 is
       contacted there, and another rule reports the nodes that cannot reach it.
     """
-    failed = [(source, target, trial) for source, target, trial in between_nodes(job) if trial.outcome != "met"]
+    failed = [(source, target, trial) for source, target, trial in between_nodes(job) if not trial.connected]
     if not failed:
         return frozenset()
     seen = survey(job)

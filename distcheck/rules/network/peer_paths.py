@@ -18,7 +18,7 @@ from distcheck.rules.collectives.nccl_logs import logged, nodes_in_use
 from distcheck.rules.fabric.lines import FabricPort, views
 from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked
 from distcheck.rules.network import rates
-from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, reason
+from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, ranks_of, reason
 from distcheck.rules.network.ephemeral_ports import opened
 from distcheck.rules.network.explained_trials import explained_trials
 from distcheck.rules.network.losses import echoes, lossy
@@ -59,12 +59,13 @@ def _closed(job: Job) -> list[_Closed]:
     """Return the paths on which an endpoint was not reached, by use; a path only with the gravest of its uses."""
     if all(t.outcome == "met" for t in job.peers):
         return []
-    explained = explained_trials(job)
+    gone = {p.uid for p in job.processes if p.lost}
+    explained = explained_trials(job) | {(t.source, t.target, t.address) for t in job.peers if t.target in gone}
     out, into = {source for source, _ in lossy(job)}, {target for _, target in lossy(job)}
     found, reported = [], set[Way]()
     for use in sorted(path_uses(job), key=lambda use: SEVERITIES.index(use.worst)):
         ways = Ways(use.job, explained)
-        shut = {way: t for way, trials in ways.tried.items() for t in reversed(trials) if t.outcome != "met"}
+        shut = {way: t for way, trials in ways.tried.items() for t in reversed(trials) if not t.connected}
         # On a lossy path a missing answer is one of the losses.
         lost = {w for w, t in shut.items() if t.outcome == "timeout" and (w[0] in out or w[1] in into)}
         shut = {way: t for way, t in shut.items() if way not in lost and way not in reported}
@@ -102,8 +103,9 @@ def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
 
     Found by listening on ephemeral ports on every node, at the addresses that NCCL and Gloo use, and connecting from
     the others. No answer means that packets are dropped. Refused or unreachable, although a process listens there,
-    means that a firewall rejects them. It is a warning on paths that only the rendezvous uses, which needs MASTER_PORT
-    alone, or Gloo in a job for GPUs; an info where no library of the job uses them.
+    means that a firewall rejects them. A connection that is made and not answered is no sign of a firewall, nor is a
+    process that was lost. It is a warning on paths that only the rendezvous uses, which needs MASTER_PORT alone, or
+    Gloo in a job for GPUs; an info where no library of the job uses them.
 
     Fix: allow all TCP between the nodes of a job, or open the configured range of net.ipv4.ip_local_port_range. If you
     narrow the range, keep what the job needs: on each node, for each of its ranks, one port for every other rank and,
@@ -113,9 +115,20 @@ def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
     """
     if "peers" in job.asked.looks and not job.peers and len(job.processes) > 1 and job.met:
         yield NotChecked(reason="connections between peers were not tried")
+    yield from _unanswered(job)
     for closed in _closed(job):
         if cut_off := closed.shut.keys() - closed.one_way:
             yield closed.finding(cut_off, opened(job))
+
+
+def _unanswered(job: Job) -> Iterator[NotChecked]:
+    """Yield the processes that did not answer on a connection: no firewall dropped its packets, and nothing passed."""
+    lost = {p.uid for p in job.processes if p.lost}
+    silent = {t.target for t in job.peers if t.outcome == "silent" and t.target not in lost}
+    if silent:
+        ranks = ranks_of(job, silent)
+        reason = "no answer on an open connection: the process was suspended or had no CPU"
+        yield NotChecked(ranks=numbers_of(ranks), nodes=nodes_of(job, ranks), reason=reason)
 
 
 @rule("peers", scope="link")
@@ -130,13 +143,13 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
 
     Fix: open the firewall of the unreachable node; with several networks, loosen reverse path filtering.
     """
-    fix = Fix(
-        "Allow TCP in both directions on ephemeral ports; with several networks, loosen reverse path filtering.",
-        ("sudo nft list ruleset", "sudo sysctl -w net.ipv4.conf.all.rp_filter=2"),
-    )
+    text = "Allow TCP in both directions on ephemeral ports; with several networks, loosen reverse path filtering."
+    commands = ("sudo nft list ruleset", "sudo sysctl -w net.ipv4.conf.all.rp_filter=2")
     for closed in _closed(job):
         if closed.one_way:
-            yield closed.finding(closed.one_way, fix)
+            finding = closed.finding(closed.one_way, Fix(text))
+            on = f"  # on {listed(finding.nodes)}" if len(job.nodes) > 1 else ""
+            yield msgspec.structs.replace(finding, fix=Fix(text, tuple(f"{command}{on}" for command in commands)))
 
 
 @rule("peers", scope=("link", "system"))

@@ -60,10 +60,11 @@ def test_k8s_istio_sidecar_where_connections_open_without_an_answer(pods, change
     assert "15001 and 15006" in found.message
 
 
-def test_k8s_istio_sidecar_where_peers_were_answered_by_another_program(pods, change, judge):
+@pytest.mark.parametrize("outcome", ["foreign", "silent"])
+def test_k8s_istio_sidecar_where_peers_were_answered_by_another_program_or_not_at_all(pods, change, judge, outcome):
     looks = ("environment", "meeting", "peers")
     job = change.node(pods(looks=looks), None, proxy_ports=(4143,))
-    trials = [("process-0", "process-1", "foreign"), ("process-1", "process-0", "met")]
+    trials = [("process-0", "process-1", outcome), ("process-1", "process-0", "met")]
     peers = tuple(
         PeerTrial(source=s, target=t, address="10.0.0.1", port=40000, outcome=o, seconds=0.1) for s, t, o in trials
     )

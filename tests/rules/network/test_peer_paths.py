@@ -214,6 +214,31 @@ def test_one_node_closed_to_all_others_is_named_alone(of, change, only, nodes, o
     assert f"({outcome} at " in finding.message
 
 
+@pytest.mark.parametrize("nodes", [2, 4, 65])
+def test_a_process_that_accepts_a_connection_and_does_not_answer_blames_no_firewall(of, change, judge, nodes):
+    diagnosis = judge(closed(change, of(nodes), to(1), "silent"))
+    assert (diagnosis.findings, diagnosis.verdict.exit_code) == ((), 20)
+    (unseen,) = [n for n in diagnosis.not_checked if n.required]
+    assert (unseen.rule, unseen.ranks, unseen.nodes) == ("net-firewall-ephemeral", (1,), ("node2",))
+
+
+@pytest.mark.parametrize("outcome", ["silent", "refused", "timeout"])
+@pytest.mark.parametrize("shape", [(1, 2), (2, 1), (4, 1)])
+def test_a_lost_process_is_not_reported_as_a_closed_path_too(of, change, only, shape, outcome):
+    job = closed(change, of(*shape), to(1), outcome)
+    job = change.job(job, peers=tuple(t for t in job.peers if t.source != speakers(job)[1]))
+    finding, exit_code = only(change.process(job, 1, lost="did not answer in time", stage="peers"))
+    assert (finding.rule, finding.ranks, exit_code) == ("probe-process-lost", (1,), 20)
+
+
+def test_a_closed_path_between_others_is_reported_beside_a_lost_process(of, change, said):
+    job = change.process(closed(change, of(4), [*both(0, 3), (0, 1)]), 1, lost="did not answer in time", stage="peers")
+    assert sorted(said(job)) == [
+        ("net-firewall-ephemeral", "error", ("node1", "node4")),
+        ("probe-process-lost", "error", ("node2",)),
+    ]
+
+
 def test_two_closed_nodes_of_six_are_named_alone(of, change, only):
     finding, _ = only(closed(change, of(6), lambda s, t: {s, t} & {1, 4}))
     assert (finding.rule, finding.nodes) == ("net-firewall-ephemeral", ("node2", "node5"))
@@ -223,6 +248,7 @@ def test_two_closed_nodes_of_six_are_named_alone(of, change, only):
 def test_a_node_at_an_end_of_every_failing_path_is_named_alone(of, change, only):
     finding, _ = only(closed(change, of(5), lambda s, t: t == 2 and s in {0, 3}))
     assert (finding.rule, finding.nodes) == ("net-asymmetric-route", ("node3",))
+    assert finding.fix.commands[0] == "sudo nft list ruleset  # on node3"
     assert finding.message.startswith("node1 and node4 cannot reach node3 on ephemeral ports, but")
     finding, _ = only(closed(change, of(5), lambda s, t: {s, t} in ({2, 0}, {2, 3})))
     assert (finding.rule, finding.nodes) == ("net-firewall-ephemeral", ("node3",))
