@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,13 @@ from distcheck.facts.host import CgroupLimit
 from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.network import PeerTrial, Transfer
 from distcheck.facts.node import NodeFacts, TorchBuild
+from distcheck.facts.rank import RankRun
 from distcheck.facts.storage import Space
 from distcheck.probe import pci
-from distcheck.rollcall.follower import with_tree
+from distcheck.rollcall.brief import LEFT_OUT
 from distcheck.rollcall.peers import distances
-from distcheck.rollcall.protocol import Report
+from distcheck.rollcall.protocol import NodeReport, PeerReport, Report, RunReport
+from distcheck.rollcall.sharing import Sharing
 from distcheck.selection.placement import place
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ def _load_conftest() -> object:
 
 
 def healthy(nodes: int, per_node: int = GPUS, *, sparse: bool = False) -> Job:
-    """Return a healthy gate of NCCL's under srun; its facts are objects of their own, as in what came by a network.
+    """Return a healthy gate of NCCL's under srun; its facts came over a network, so most are objects of their own.
 
     `sparse`: without adapters, loads of GPUs and software, so that half a million ranks have room in memory.
     """
@@ -60,7 +63,9 @@ def healthy(nodes: int, per_node: int = GPUS, *, sparse: bool = False) -> Job:
         tree = pci.collect(machines.write(Path(folder), machines.DGX_H100))
     here = (node_facts(node, n, tree, sparse=sparse) for n, node in enumerate(plain.nodes))
     processes = (process_facts(process, n, sparse=sparse) for n, process in enumerate(plain.processes))
-    ranks = (rank_facts(rank, n, nodes, per_node, sparse=sparse) for n, rank in enumerate(plain.ranks))
+    of_process: defaultdict[str, list[tuple[int, RankFacts]]] = defaultdict(list)
+    for n, rank in enumerate(plain.ranks):
+        of_process[rank.process].append((n, rank))
     rows = tuple(
         Measurement(
             op=op, bytes=1 << n, dtype="float32", iterations=20, seconds_by_rank=(_seconds(1 << n),) * len(plain.ranks)
@@ -68,25 +73,63 @@ def healthy(nodes: int, per_node: int = GPUS, *, sparse: bool = False) -> Job:
         for op in OPERATIONS
         for n in SIZES
     )
+    leader = _Leader()
+    known = {node.key: node for node in leader.nodes(here)}
+    reports = []
+    for process in processes:
+        ranks = (rank_facts(r, n, nodes, per_node, sparse=sparse) for n, r in of_process[process.uid])
+        reports.append(leader.process(process, ranks, known[process.node]))
     job = replace(
         plain,
         asked=replace(plain.asked, operations=OPERATIONS),
-        nodes=tuple(_as_reported(map(_own, here), plain.processes[0])),
-        processes=tuple(map(_own, processes)),
-        ranks=tuple(map(_own, ranks)),
+        nodes=tuple(known.values()),
+        processes=tuple([replace(report.process, stage="done") for report in reports]),
+        ranks=tuple([leader.with_run(rank) for report in reports for rank in report.ranks]),
         collectives=Collectives(
             backend="nccl", backend_reason="there are GPUs", torch="2.13.0", nccl="2.28.9", measurements=rows
         ),
     )
-    return replace(job, peers=tuple(_trials(job)))
+    return replace(job, peers=tuple(leader.trials(_trials(job))))
 
 
-def _as_reported(nodes: Iterable[NodeFacts], process: ProcessFacts) -> Iterator[NodeFacts]:
-    """Yield nodes as the leader keeps them."""
-    tree = None
-    for node in nodes:
-        report, tree = with_tree(Report(node, process, ()), tree)
-        yield report.node
+class _Leader:
+    """Receives facts as the leader does: one message after the other, which share their equal parts.
+
+    So its facts lie in memory as the leader's: what came together is together, and what was replaced is apart.
+    """
+
+    def __init__(self) -> None:
+        self._share = Sharing().share
+        self._runs: dict[int, bytes] = {}
+
+    def nodes(self, nodes: Iterable[NodeFacts]) -> Iterator[NodeFacts]:
+        for node in map(_own, nodes):
+            self._share(NodeReport(node))
+            yield node
+
+    def process(self, process: ProcessFacts, ranks: Iterable[RankFacts], node: NodeFacts) -> Report:
+        told = []
+        for rank in ranks:
+            self._runs[rank.placement.rank] = msgspec.msgpack.encode(rank.run)
+            told.append(_own(replace(rank, run=None)))
+        report = Report(_brief(node), _own(process), tuple(told))
+        self._share(report)
+        return report
+
+    def with_run(self, rank: RankFacts) -> RankFacts:
+        run = msgspec.msgpack.decode(self._runs.pop(rank.placement.rank), type=RankRun)
+        self._share(RunReport({rank.placement.rank: run}, ()))
+        return replace(rank, run=run)
+
+    def trials(self, trials: Iterable[PeerTrial]) -> Iterator[PeerTrial]:
+        for trial in map(_own, trials):
+            self._share(PeerReport((trial,)))
+            yield trial
+
+
+def _brief(node: NodeFacts) -> NodeFacts:
+    """Return what the other processes of a node send of it."""
+    return replace(node, interfaces=LEFT_OUT, gpus=LEFT_OUT, pci=LEFT_OUT, infiniband=None, host=None)
 
 
 def _own(fact):
@@ -112,7 +155,7 @@ def _trials(job: Job) -> Iterator[PeerTrial]:
                 uses=("master", "nccl", "gloo"), transfer=sent, datagrams={256: True, 1500: True},
                 round_trip_seconds=1e-4 + odd,
             )  # fmt: skip
-            yield _own(trial)
+            yield trial
 
 
 def _on_nodes(change: Callable[[NodeFacts], NodeFacts]) -> Fault:

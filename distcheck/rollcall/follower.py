@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from distcheck.facts.pci import Pci
 from distcheck.rollcall import connection
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import FromFollower, Hello, Report, StoreAt, Word
@@ -108,19 +107,6 @@ def with_clock(report: Report, welcomed: float, heard: float) -> Report:
         clock_error_seconds=round(abs(heard - welcomed) / 2, 3),
     )
     return msgspec.structs.replace(report, process=process)
-
-
-def with_tree(report: Report, tree: Pci | None) -> tuple[Report, Pci | None]:
-    """Return a report that has this PCI tree if its node's is equal, as on most nodes of a job, and the tree to share.
-
-    A tree is a tenth of what the leader keeps of a node; the other large facts differ from node to node.
-    """
-    own = report.node.pci
-    if not isinstance(own, Pci):
-        return report, tree
-    if own != tree:
-        return report, own
-    return msgspec.structs.replace(report, node=msgspec.structs.replace(report.node, pci=tree)), tree
 
 
 def is_of(report: Report, hello: Hello) -> bool:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from distcheck.facts.pci import Pci
 from distcheck.probe import network
 from distcheck.rollcall import connection, identity
-from distcheck.rollcall.follower import Follower, with_tree
+from distcheck.rollcall.follower import Follower
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Elsewhere, Hello, NotYet, Refused, Welcome, Word
+from distcheck.rollcall.sharing import Sharing
 from distcheck.rollcall.visit import Visit
 from distcheck.rollcall.wire import ProtocolError
 
@@ -75,7 +75,7 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._changed = asyncio.Event()
         self._visits: set[Visit] = set()
-        self._tree: Pci | None = None
+        self.share = Sharing().share
         self._at_the_door: dict[Visit, None] = {}
         """Those without a follower yet, oldest first."""
         self._bytes_left = _MOST_BYTES + _MOST_BYTES_A_RANK * min(world_size, _MOST_RANKS)
@@ -239,7 +239,6 @@ class Server:
         if not self._open or follower.uid == self.uid or follower.uid in self.followers:
             raise ProtocolError("this process has joined already, or the roll call is closed")
         self._at_the_door.pop(visit, None)
-        follower.report, self._tree = with_tree(follower.report, self._tree)
         self.followers[follower.uid] = follower
         self._leaves_at = min(self._leaves_at, follower.leaves_at)
         self._note_present(follower.ranks)

@@ -67,6 +67,9 @@ class Leader(Protocol):
     def answer(self, hello: Hello) -> Welcome | NotYet | Elsewhere | Refused:
         """Return the answer to a Hello."""
 
+    def share(self, word: FromFollower) -> None:
+        """Let a message refer to equal parts of those before it."""
+
     def admit(self, visit: Visit, follower: Follower) -> None:
         """Take a follower that has reported; raises ProtocolError if it may not join."""
 
@@ -220,14 +223,15 @@ class Visit(asyncio.BufferedProtocol):
     def _message(self, body: bytes) -> FromFollower:
         """Return the message in a body, decompressed; its whole size counts."""
         word = framing.decode(body, protocol.wrapped_decoder)
-        if not isinstance(word, Deflated):
-            return word
-        whole = framing.inflate(word.data)
-        more = max(0, len(whole) - len(body))
-        self._leader.expect(more)
-        if self._next == "report":
-            self._announced += more
-        return framing.decode(whole, protocol.follower_decoder)
+        if isinstance(word, Deflated):
+            whole = framing.inflate(word.data)
+            more = max(0, len(whole) - len(body))
+            self._leader.expect(more)
+            if self._next == "report":
+                self._announced += more
+            word = framing.decode(whole, protocol.follower_decoder)
+        self._leader.share(word)
+        return word
 
 
 _LIMIT_BYTES: dict[Next, int] = {
