@@ -26,6 +26,8 @@ from distcheck.selection.interfaces import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from distcheck.facts.job import Job
     from distcheck.facts.network import Interface, NetworkFacts
     from distcheck.facts.node import NodeFacts
@@ -73,30 +75,30 @@ class Choice(NamedTuple):
         return IFNAME if decides(self.settings.get(IFNAME)) else ""
 
 
-def choices(job: Job) -> list[Choice]:
-    """Return the choices on each node with network facts, one for each group of ranks."""
-    found: list[Choice] = []
-    alike = len(ranks_by(job, _variables)) == 1  # one rank then speaks for all of its node
+def choices(job: Job) -> Iterator[Choice]:
+    """Yield the choices on each node with network facts, one for each group of ranks."""
+    alike = len(ranks_by(job, _variables)) == 1  # one rank then speaks for all on nodes with the same files
+    files: Mapping[str, str] | None = None
     for node in job.nodes:
         if node.network is None or isinstance(node.interfaces, Missing):
             continue
         network, there = node.network, node.interfaces
         here = job.ranks_on(node)
-        wishes = grouped(here[:1] if alike else here, partial(_wishes, network))
+        if not here:
+            continue
+        if not alike or network.nccl_files != files:
+            files, wishes = network.nccl_files, grouped(here[:1] if alike else here, partial(_wishes, network))
         for (wanted, names), ranks in wishes.items():
-            found.append(
-                Choice(
-                    node,
-                    network,
-                    there,
-                    list(here) if alike else ranks,
-                    dict(wanted),
-                    names if decides(names) else "",
-                    nccl(there, dict(wanted)),
-                    gloo(there, {GLOO_IFNAME: names}, network.own_name_binds),
-                )
+            yield Choice(
+                node,
+                network,
+                there,
+                list(here) if alike else ranks,
+                set_to := dict(wanted),
+                names if decides(names) else "",
+                nccl(there, set_to),
+                gloo(there, {GLOO_IFNAME: names}, network.own_name_binds),
             )
-    return found
 
 
 def _variables(rank: RankFacts) -> tuple[str | None, ...]:

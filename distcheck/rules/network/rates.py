@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter
 from heapq import nsmallest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -13,7 +13,7 @@ from distcheck.rules.network.trials import Way, between_sides, by_way
 from distcheck.rules.wording import once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from distcheck.facts.job import Job
     from distcheck.facts.network import Transfer
@@ -63,26 +63,23 @@ counts for the others; and the path."""
 _rate: Callable[[_Path], float] = itemgetter(0)
 
 
-def _paths(job: Job) -> Iterator[_Path]:
-    """Yield the paths that have a rate, each with the best of its rates.
+def _paths(job: Job) -> list[_Path]:
+    """Return the paths that have a rate, each with the best of its rates.
 
     Lossy paths and their reverse direction are slow for another reason and do not count.
     """
     losing = {way for way, lost in lossy(job).items() if lost.ways > 1}
-    best: defaultdict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+    best: dict[Way, tuple[float, float]] = {}
     for source, target, trial in between_sides(job):
-        sent = trial.transfer
-        if not sent or sent.stalled or sent.seconds <= 0:
-            continue
-        if losing and not losing.isdisjoint(((source, target), (target, source))):
+        sent, way = trial.transfer, (source, target)
+        if not sent or sent.stalled or sent.seconds <= 0 or (losing and not losing.isdisjoint((way, way[::-1]))):
             continue
         # CPU wait excuses a side, but must not raise the others' rates far above the measured ones.
-        rate, most = sent.rate, 2 * sent.bytes / sent.seconds
-        known, counted = best[source].get(target, (rate, -1.0))
-        best[source][target] = max(known, rate), max(counted, min(most, rate))
-    for source, there in best.items():
-        for target, (rate, counted) in there.items():
-            yield rate, counted, (source, target)
+        rate = sent.rate
+        counted = min(rate, 2 * sent.bytes / sent.seconds)
+        known = best.get(way)
+        best[way] = (rate, counted) if known is None else (max(known[0], rate), max(known[1], counted))
+    return [(rate, counted, way) for way, (rate, counted) in best.items()]
 
 
 def _sent(job: Job, path: _Path) -> list[Transfer]:
@@ -104,6 +101,27 @@ def _highest_median(ordered: Sequence[float], without: int) -> float:
     return ordered[min((len(ordered) + without) // 2, len(ordered) - 1)]
 
 
+def _lowest(paths: list[_Path]) -> tuple[dict[str, float], int]:
+    """Return the rate of each side's fastest path, in its slower direction, and the most paths that a side has.
+
+    A direction with a single path does not count: whether the side or the path is slow is unknown.
+    """
+    lowest: dict[str, float] = {}
+    most = 0
+    for end in range(len(_WORDS)):
+        number = Counter([path[2][end] for path in paths])
+        most += max(number.values(), default=0)
+        fastest: dict[str, float] = {}
+        for path in paths:
+            side = path[2][end]
+            if path[0] > fastest.get(side, -1.0):
+                fastest[side] = path[0]
+        for side, rate in fastest.items():
+            if number[side] > 1:
+                lowest[side] = min(rate, lowest.get(side, rate))
+    return lowest, most
+
+
 @once
 def of(job: Job) -> Rates:
     """Return the slow sides of a job, compared by their fastest path in each direction.
@@ -112,28 +130,20 @@ def of(job: Job) -> Rates:
     """
     if len(job.nodes) < 3:
         return Rates({}, {})
-    own: dict[Word, defaultdict[str, list[_Path]]] = {word: defaultdict(list) for word in _WORDS}
-    ordered = []
-    for path in _paths(job):
-        source, target = path[2]
-        own["to"][source].append(path)
-        own["from"][target].append(path)
-        ordered.append(path[1])
-    ordered.sort()
-    fastest: defaultdict[str, dict[Word, _Path]] = defaultdict(dict)
-    for word, by_side in own.items():
-        for side, several in by_side.items():
-            if len(several) > 1:
-                fastest[side][word] = max(several, key=_rate)
+    paths = _paths(job)
+    ordered = sorted([counted for _, counted, _ in paths])
+    lowest, most = _lowest(paths)
+    below = _SLOW * _highest_median(ordered, most) if ordered else 0.0
+    may_be_slow = [side for side, rate in lowest.items() if rate < below]
     found = Rates({}, {})
-    lowest = {side: min(map(_rate, those.values())) for side, those in fastest.items()}
-    for side in nsmallest(_MOST_SLOW, lowest, key=lambda side: (lowest[side], side)):
-        mine = {word: own[word].get(side, []) for word in _WORDS}
-        counted = [path[1] for paths in mine.values() for path in paths]
+    for side in nsmallest(_MOST_SLOW, may_be_slow, key=lambda side: (lowest[side], side)):
+        mine = {word: [path for path in paths if path[2][end] == side] for end, word in enumerate(_WORDS)}
+        counted = [path[1] for several in mine.values() for path in several]
         if lowest[side] >= _SLOW * _highest_median(ordered, len(counted)):
             continue
         usual = _median_without(ordered, counted)
-        slow = {word: path for word, path in fastest[side].items() if _rate(path) < _SLOW * usual}
+        fastest = {word: max(several, key=_rate) for word, several in mine.items() if len(several) > 1}
+        slow = {word: path for word, path in fastest.items() if _rate(path) < _SLOW * usual}
         near = {word: path for word, path in slow.items() if not any(s.latency_bound for s in _sent(job, path))}
         again = {word for word in near if any(s.repeats for path in mine[word] for s in _sent(job, path))}
         sure = {word: _rate(path) for word, path in near.items() if word in again}

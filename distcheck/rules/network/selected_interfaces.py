@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from distcheck.facts.job import Job
-    from distcheck.facts.network import Interface
+    from distcheck.facts.network import Interface, Link
     from distcheck.facts.node import NodeFacts
 
 Fault = Literal["", "ill-written", "nothing", "here", "link-local", "duplicate", "down", "family", "apart", "astray"]
@@ -63,7 +63,7 @@ class Reach(NamedTuple):
 
 def reach(job: Job) -> Reach:
     """Return the trials between nodes, summed up by target address."""
-    tried = {(target, t.address, t.uses, t.outcome == "met") for _, target, t in between_nodes(job)}
+    tried = {(target, t.address, t.uses, t.connected) for _, target, t in between_nodes(job)}
     ends = [(key, canonical(address), uses, met) for key, address, uses, met in tried]
     met = frozenset((key, address) for key, address, _, met in ends if met)
     return Reach(
@@ -195,57 +195,74 @@ class Survey(NamedTuple):
 @once
 def survey(job: Job) -> Survey:
     """Return the choices of the libraries on all nodes, and how they fit together."""
-    chosen, reached = choices(job), reach(job)
+    chosen, repeated = _with_repeated(choices(job))
+    reached = reach(job)
     subnets: dict[Library, str | None] = {}
     families: dict[Library, bool | None] = {}
+    known: list[Interface] | None = None
     for library in LIBRARIES:
-        first = {c.node.key: c.taken(library)[0] for c in chosen if c.taken(library)}
+        first = {c.node.key: taken[0] for c in chosen if (taken := c.taken(library))}
         usable = [i for i in first.values() if not is_here(i.address) and not link_local(i.address)]
-        subnets[library] = commonest(subnet(i) for i in usable)
-        families[library] = commonest(":" in i.address for i in usable)
+        if usable != known:  # in most jobs both libraries use the same interfaces
+            known, net, family = usable, commonest(map(subnet, usable)), commonest(":" in i.address for i in usable)
+        subnets[library], families[library] = net, family
     tried: dict[tuple[str, Library], set[bool]] = {}
     for source, _, trial in between_nodes(job):
         for library in () if "master" in trial.uses else LIBRARIES:
             if library in trial.uses:
-                tried.setdefault((source, library), set()).add(trial.outcome == "met")
+                tried.setdefault((source, library), set()).add(trial.connected)
     cut_off = frozenset(key for key, outcomes in tried.items() if outcomes == {False})
     return Survey(
-        job, over_nodes(job), chosen, reached, duplicates(job, chosen, reached), subnets, families, cut_off, {}
+        job, over_nodes(job), chosen, reached, duplicates(chosen, repeated, reached), subnets, families, cut_off, {}
     )
 
 
-def duplicates(job: Job, chosen: list[Choice], reached: Reach) -> dict[str, list[NodeFacts]]:
+def _with_repeated(choices: Iterable[Choice]) -> tuple[list[Choice], list[tuple[Choice, Interface]]]:
+    """Return choices, and their interfaces with an address that another node has, too, without those inside a machine.
+
+    The addresses of a node are looked at right after its choice, while they are in the processor's caches.
+    """
+    chosen: list[Choice] = []
+    first_at: dict[str, Choice] = {}
+    again: list[tuple[Choice, Interface]] = []
+    for choice in choices:
+        chosen.append(choice)
+        again += [
+            (choice, i)
+            for i in choice.interfaces
+            if i.address[:5] != "fe80:" and first_at.setdefault(i.address, choice).node is not choice.node
+        ]
+    addresses = {i.address for _, i in again}
+    addresses = {a for a in addresses if not is_here(a) and not link_local(a)}
+    first = [(first_at[a], i) for a in addresses for i in first_at[a].interfaces if i.address == a]
+    return chosen, first + [(choice, i) for choice, i in again if i.address in addresses]
+
+
+def duplicates(
+    chosen: list[Choice], repeated: Iterable[tuple[Choice, Interface]], reached: Reach
+) -> dict[str, list[NodeFacts]]:
     """Return the nodes that have the same address on different links, by address.
 
     An address counts if, on one of the nodes, a library uses it, it is the path to rank 0, or its link is a physical
     device. Addresses of bridges and tunnels, which are the same on every host, and those inside a machine do not count.
     """
-    there = [(node, node.interfaces) for node in job.nodes if not isinstance(node.interfaces, Missing)]
-    seen = Counter[str]()
-    for _, interfaces in there:
-        seen.update([i.address for i in interfaces])
-    repeated = {a for a, times in seen.items() if times > 1 and not is_here(a) and not link_local(a)}
-    holders: dict[str, dict[str, tuple[NodeFacts, str]]] = {}
-    matter: set[str] = set()
-    taken = ((c.node.key, i.address) for c in chosen for library in LIBRARIES for i in c.taken(library))
-    used = {(key, a) for key, a in taken if a in repeated} | {(key, a) for key, a in reached.doors if a in repeated}
-    for node, interfaces in there:
-        if node.network is None or isinstance(node.network.links, Missing):
+    holders: dict[str, dict[str, tuple[NodeFacts, Link]]] = {}
+    for choice, i in repeated:
+        if not i.up or i.name.startswith("docker") or looks_virtual(choice.node, i):
             continue
-        for i in [i for i in interfaces if i.address in repeated]:
-            if not i.up or i.name.startswith("docker") or looks_virtual(node, i):
-                continue
-            link = next((link for link in node.network.links if link.name == i.name), None)
-            if link is None:
-                continue
-            if link.kind == "physical" or (node.key, i.address) in used:
-                matter.add(i.address)
-            holders.setdefault(i.address, {})[node.key] = (node, link.mac)
-    several = {a: list(those.values()) for a, those in holders.items() if len(those) > 1 and a in matter}
+        links = () if isinstance(choice.network.links, Missing) else choice.network.links
+        link = next((link for link in links if link.name == i.name), None)
+        if link is not None:
+            holders.setdefault(i.address, {})[choice.node.key] = (choice.node, link)
+    several = {a: those for a, those in holders.items() if len(those) > 1}
+    used = set(reached.doors)
+    for choice in chosen if several else ():
+        used |= {(choice.node.key, i.address) for library in LIBRARIES for i in choice.taken(library)}
     return {
-        address: [node for node, _ in those]
+        address: [node for node, _ in those.values()]
         for address, those in several.items()
-        if len({mac for _, mac in those}) == len(those)
+        if len({link.mac for _, link in those.values()}) == len(those)
+        and any(link.kind == "physical" or (key, address) in used for key, (_, link) in those.items())
     }
 
 
