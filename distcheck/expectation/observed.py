@@ -29,7 +29,7 @@ SLOWING = (
     "CUDA_LAUNCH_BLOCKING",
 )  # fmt: skip
 """Variables that may slow NCCL down on purpose."""
-_SLOWING = frozenset(SLOWING)
+_HOST_ID = "NCCL_HOSTID"
 
 
 def hardware(job: Job) -> Hardware | Missing:
@@ -47,7 +47,8 @@ def hardware(job: Job) -> Hardware | Missing:
     where = outside(job, ran.backend) if len(shape) > 1 else None
     if ran.backend == "gloo":
         return Hardware(ran.backend, world, len(shape), min(shape), outside=where, even=len(set(shape)) == 1)
-    gpus = _used(job)
+    may_set = _may_set(job)
+    gpus = _used(job, may_set)
     if isinstance(gpus, Missing):
         return gpus
     models = {gpu.name for used in gpus.values() for gpu in used}
@@ -60,26 +61,26 @@ def hardware(job: Job) -> Hardware | Missing:
         inside=_inside(job, gpus, alone=max(shape) == 1),
         outside=where,
         even=len(set(shape)) == 1,
-        settings=_slowing(job),
+        settings=_slowing(job, may_set),
     )
 
 
-def _slowing(job: Job) -> dict[str, str]:
+def _slowing(job: Job, may_set: Sequence[RankFacts]) -> dict[str, str]:
     """Return the variables that may slow down NCCL, as the ranks set them."""
-    settings = (of_rank(job, rank) for rank in _may_set(job, _SLOWING))
+    settings = (of_rank(job, rank) for rank in may_set)
     return {name: value for found in settings for name in SLOWING if (value := found.get(name))}
 
 
-def _may_set(job: Job, names: frozenset[str]) -> list[RankFacts]:
-    """Return the ranks that may set one of these variables; where any reads a file of NCCL's, all of them."""
-    filed = any(process.nccl_files for process in job.processes)
+def _may_set(job: Job) -> list[RankFacts]:
+    """Return the ranks that may set a variable that counts here; where any reads a file of NCCL's, all of them."""
+    filed, names = any(process.nccl_files for process in job.processes), frozenset((*SLOWING, _HOST_ID))
     return [rank for rank in job.ranks if filed or not names.isdisjoint(rank.environment)]
 
 
-def _used(job: Job) -> dict[str, Sequence[Gpu]] | Missing:
+def _used(job: Job, may_set: Sequence[RankFacts]) -> dict[str, Sequence[Gpu]] | Missing:
     """Return the GPUs that the ranks of each node used, by node key."""
     found: dict[str, Sequence[Gpu]] = {}
-    regrouped = any(value_of(job, rank, "NCCL_HOSTID") for rank in _may_set(job, frozenset({"NCCL_HOSTID"})))
+    regrouped = any(value_of(job, rank, _HOST_ID) for rank in may_set)
     for node in job.nodes:
         ranks = job.ranks_on(node)
         if not ranks:
@@ -102,6 +103,8 @@ def _used(job: Job) -> dict[str, Sequence[Gpu]] | Missing:
 
 def _named(names: Sequence[str | None], devices: Sequence[Gpu]) -> list[Gpu]:
     """Return the GPUs with these UUIDs, without those that are not there."""
+    if list(names) == [gpu.uuid for gpu in devices]:
+        return list(devices)
     known = {gpu.uuid: gpu for gpu in devices}
     used = [gpu for name in names if name and (gpu := known.get(name))]
     if len(used) == len(names):

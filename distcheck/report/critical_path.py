@@ -41,9 +41,9 @@ def critical_path(job: Job) -> tuple[PathStep, ...]:
 
 
 def _leader(job: Job) -> ProcessFacts | None:
-    known = [process for process in job.processes if process.began_seconds]
-    leaders = [process for process in known if process.role is Role.LEADER]
-    return next(iter(leaders or (known if len(job.processes) == 1 else ())), None)
+    leaders = (process for process in job.processes if process.role is Role.LEADER and process.began_seconds)
+    alone = job.processes if len(job.processes) == 1 and job.processes[0].began_seconds else ()
+    return next(leaders, None) or next(iter(alone), None)
 
 
 def _step(job: Job, stage: Stage, at: float, end: float) -> PathStep:

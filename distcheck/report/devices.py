@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.device import DeviceTest
@@ -62,19 +62,17 @@ def _figures(device: str, dtype: str, rows: list[DeviceRow]) -> Iterator[Figures
     from statistics import median  # imports fractions and random, which a report without figures does not need
 
     on_cpu = device == "cpu"
-    columns: tuple[tuple[str, Callable[[DeviceRow], float | None]], ...] = (
-        (
-            f"{dtype} product, {'GFLOPS' if on_cpu else 'TFLOPS'}",
-            lambda row: row.matmul_TFLOPS * (1e3 if on_cpu else 1),
-        ),
-        ("memory, GB/s", lambda row: row.memory_GBps),
-        ("from host, GB/s", lambda row: row.h2d_GBps),
-        ("to host, GB/s", lambda row: row.d2h_GBps),
-        ("at the end of the burn, TFLOPS", lambda row: None if on_cpu or row.burn is None else row.burn.last_TFLOPS),
+    unit, factor = ("GFLOPS", 1e3) if on_cpu else ("TFLOPS", 1)
+    ends = [None if on_cpu or row.burn is None else row.burn.last_TFLOPS for row in rows]
+    columns: tuple[tuple[str, Sequence[float | None]], ...] = (
+        (f"{dtype} product, {unit}", [row.matmul_TFLOPS * factor for row in rows]),
+        ("memory, GB/s", [row.memory_GBps for row in rows]),
+        ("from host, GB/s", [row.h2d_GBps for row in rows]),
+        ("to host, GB/s", [row.d2h_GBps for row in rows]),
+        ("at the end of the burn, TFLOPS", ends),
     )
-    for name, value in columns:
-        known = [(number, row.rank) for row in rows if (number := value(row)) is not None]
+    for name, column in columns:
+        known = [number for number in column if number is not None]
         if known:
-            numbers = [number for number, _ in known]
-            lowest, rank = min(known, key=lambda one: one[0])
-            yield Figures(device, name, len(known), lowest, median(numbers), max(numbers), rank)
+            lowest = min(known)
+            yield Figures(device, name, len(known), lowest, median(known), max(known), rows[column.index(lowest)].rank)

@@ -99,9 +99,12 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
     marked = _Marks(diagnosis)
     rows = []
     gpus_on = {node.key: gpus for node, gpus in gpus_of(job.nodes)}
+    there = None
     for rank, process, node in job.placed:
-        shown, where, used = job.node_names[node.key], rank.placement, rank.gpu
-        gpu = None if used is None else gpus_on[node.key].get(used) or RankGpu(None, used, None, None)
+        if node is not there:
+            there, shown, gpus = node, job.node_names[node.key], gpus_on[node.key]
+        where, used = rank.placement, rank.gpu
+        gpu = None if used is None else gpus.get(used) or RankGpu(None, used, None, None)
         status = marked.status(rank, process.stage, node.name)
         mesh = None if places is None else places(where.rank)
         rows.append(RankRow(where.rank, shown, where.local_rank, gpu, _master(process), process.stage, status, mesh))

@@ -73,8 +73,8 @@ def _row(gpu: Gpu, name: str, places: Mapping[str, PciPlace], near: _Nics) -> Ra
         name,
         address or None,
         gpu.name if isinstance(gpu.name, str) else None,
-        numa_node=numa,
-        cpus=cpus or None,
-        nic=nic,
-        nic_distance=distance,
+        numa,
+        cpus or None,
+        nic,
+        distance,
     )

@@ -44,7 +44,7 @@ def first_calls(job: Job) -> list[str]:
     slow: dict[str, float] = {}
     for run in runs:
         for op, seconds in run.first_call_seconds.items():
-            if seconds > slow.setdefault(op, seconds):
+            if seconds > slow.get(op, -1.0):
                 slow[op] = seconds
     parts = [f"process group {_duration(max(joined))}", *(f"first {op} {_duration(s)}" for op, s in slow.items())]
     return [f"start-up, slowest rank: {', '.join(parts)}"]

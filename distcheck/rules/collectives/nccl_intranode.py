@@ -45,16 +45,17 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable
     """
     split, world = {node.key for node, _ in _split(job)}, job.world_size
-    here = {node.key: {rank.placement.rank: rank for rank in job.ranks_on(node)} for node in job.nodes}
+    numbers = {node.key: {rank.placement.rank for rank in job.ranks_on(node)} for node in job.nodes}
     around: list[tuple[Logged, str]] = []
     for t in logged(job):
-        if t.log.ranks != world or t.node.key in split:
+        if t.log.ranks != world:
             continue
-        own, peers = here[t.node.key], t.log.peers
+        own, peers = numbers[t.node.key], t.log.peers
         for how in ("SHM", "NET"):
-            beside = [own[peer] for peer in peers[how] if peer in own] if how in peers else ()
-            if beside and not _linked(t.node).isdisjoint(_pairs(t, beside)):
-                around.append((t, how))
+            if how in peers and not own.isdisjoint(peers[how]) and t.node.key not in split:
+                beside = [rank for rank in job.ranks_on(t.node) if rank.placement.rank in peers[how]]
+                if not _linked(t.node).isdisjoint(_pairs(t, beside)):
+                    around.append((t, how))
     for how, items in grouped(around, lambda item: item[1]).items():
         group = [t for t, _ in items]
         ranks = [t.rank for t in group]

@@ -221,8 +221,8 @@ def ib_subnet_differs(job: Job) -> Iterator[Outcome]:
     for view in views(job):
         gids = [i.port.gids[0].address for i in view.taken if i.port.link_layer == "InfiniBand" and 0 in i.port.gids]
         if gids:
-            prefixes[view.node.key] = frozenset(gid[:19] for gid in gids)
-    groups = grouped(prefixes, lambda key: prefixes[key])
+            prefixes[view.node.key] = frozenset([gid[:19] for gid in gids])
+    groups = grouped(prefixes, prefixes.__getitem__)
     if len(groups) < 2 or frozenset.intersection(*groups) or alone(job):
         return
     most = max(map(len, groups.values()))

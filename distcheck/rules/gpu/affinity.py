@@ -213,22 +213,32 @@ _Order = tuple[tuple[int, int], ...]
 def _shapes(job: Job) -> Iterator[dict[_Order, list[list[Take]]]]:
     """Yield groups of comparable nodes, by the order in which their ranks take the GPUs."""
     comparable: dict[tuple[object, ...], dict[_Order, list[list[Take]]]] = {}
+    last: object = None
     for here in takes_by_node(job).values():
         node = here[0].node
-        addresses, models = _addresses(node), {g.name for g in _devices(node) if isinstance(g.name, str)}
-        local = [n for take in here if (n := take.rank.placement.local_rank) is not None]
-        complete = len(set(local)) == len(here) == len(job.ranks_on(node))
-        shared = any(take.rank.gpu in take.gpu.mig_uuids for take in here)
-        if not addresses or len(models) != 1 or not complete or shared:
-            continue
-        places = (addresses.index(str(take.gpu.pci)) for take in here)
-        order = tuple(sorted(zip(local, places, strict=True)))
-        alike = comparable.setdefault((*models, len(addresses), *sorted(local)), {})
-        alike.setdefault(order, []).append(here)
+        taken = [(take.rank.placement.local_rank, take.gpu.pci) for take in here]
+        seen = taken, [(gpu.pci, gpu.name) for gpu in _devices(node)], len(job.ranks_on(node))
+        if seen != last:  # most nodes are as the one before
+            last, same = seen, _order(here, seen[-1])
+        if same is not None and not any(take.gpu.mig_uuids and take.rank.gpu in take.gpu.mig_uuids for take in here):
+            kind, order = same
+            comparable.setdefault(kind, {}).setdefault(order, []).append(here)
     for alike in comparable.values():
         if len(alike) > 1:
             railed = ((order, [on for on in nodes if _rails(on[0].node) is not None]) for order, nodes in alike.items())
             yield {order: nodes for order, nodes in railed if nodes}
+
+
+def _order(here: list[Take], ranks: int) -> tuple[tuple[object, ...], _Order] | None:
+    """Return what nodes must have in common to be compared, and the order of a node; None where one is unknown."""
+    node = here[0].node
+    addresses, models = _addresses(node), {g.name for g in _devices(node) if isinstance(g.name, str)}
+    local = [n for take in here if (n := take.rank.placement.local_rank) is not None]
+    complete = len(set(local)) == len(here) == ranks
+    if not addresses or len(models) != 1 or not complete:
+        return None
+    places = (addresses.index(str(take.gpu.pci)) for take in here)
+    return (*models, len(addresses), *sorted(local)), tuple(sorted(zip(local, places, strict=True)))
 
 
 def _devices(node: NodeFacts) -> tuple[Gpu, ...]:

@@ -16,8 +16,6 @@ from distcheck.rules.wording import once
 from distcheck.selection.visible_devices import device_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from distcheck.facts.gpu import Gpu
     from distcheck.facts.node import NodeFacts
 
@@ -69,15 +67,18 @@ def shown(job: Job) -> tuple[Shown, ...]:
     for node, _ in without_loss(job):
         for ranks, _, fault, own, visible in values(job, node):
             expected, by_address = visible.uuids, any(isinstance(gpu.uuid, Missing) for gpu in own)
+            usual: CudaView | None = None  # what most ranks are shown, in one object
             for rank in ranks if fault is None and not visible.unknown else ():
                 view = rank.cuda
-                if not isinstance(view, CudaView) or view.error:
+                if view is usual or not isinstance(view, CudaView) or view.error:
                     continue
                 uuids = tuple(map(_uuid, view.devices))
                 if uuids != expected and all(
                     gpu.uuid and (gpu.uuid in expected or gpu.pci or not by_address) for gpu in view.devices
                 ):
                     found.append(Shown(node, own, rank, uuids, expected))
+                else:
+                    usual = view
     return tuple(found)
 
 
@@ -87,13 +88,15 @@ def deprived(job: Job) -> set[int]:
     return {id(s.rank) for s in shown(job) if s.withheld and not s.reordered and s.rank.gpu != s.taken}
 
 
-def should_start(job: Job) -> Iterator[tuple[NodeFacts, Gpus, RankFacts]]:
-    """Yield the ranks whose node has GPUs that CUDA should be able to use, judging by NVML."""
-    for node, _ in without_loss(job):
-        gpus = node.gpus
-        if isinstance(gpus, Gpus) and not gpus.unread and all_visible(job, node).uuids:
-            for rank in job.ranks_on(node):
-                yield node, gpus, rank
+@once
+def should_start(job: Job) -> list[tuple[NodeFacts, Gpus, RankFacts]]:
+    """Return the ranks whose node has GPUs that CUDA should be able to use, judging by NVML."""
+    return [
+        (node, gpus, rank)
+        for node, _ in without_loss(job)
+        if isinstance(gpus := node.gpus, Gpus) and not gpus.unread and all_visible(job, node).uuids
+        for rank in job.ranks_on(node)
+    ]
 
 
 @once

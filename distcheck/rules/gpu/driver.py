@@ -50,7 +50,8 @@ def too_old(job: Job) -> tuple[TooOld, ...]:
     newest = max((_major(build.cuda) for build in builds if isinstance(build, TorchBuild) and build.cuda), default=0)
     enough = set[object]()
     for _, gpus, rank in should_start(job):
-        known = rank.cuda.version if isinstance(rank.cuda, CudaView) and rank.cuda.version else gpus.cuda_driver
+        view = rank.cuda
+        known = (view.version if isinstance(view, CudaView) else None) or gpus.cuda_driver
         if known in enough:
             continue
         supported = _supported(rank, gpus)
@@ -143,16 +144,19 @@ def sw_arch_unsupported(job: Job) -> Iterator[Outcome]:
     yield from not_seen(job)
     wrong = []
     builds = {_architectures(job, kind.first) for kind in kinds(job)}
-    without: dict[tuple[int, int], set[tuple[str, ...]]] = {}  # the builds that lack code for a capability
+    without: dict[tuple[int, int], set[tuple[str, ...]]] = {(0, 0): set()}  # the builds that lack code for a capability
+    suits: CudaView | None = None  # most ranks of a node share what they are shown
     for _, _, rank in should_start(job):
-        device = _device(rank)
-        if device is None or device.capability == (0, 0):
+        view = rank.cuda
+        if view is suits or not isinstance(view, CudaView):
             continue
-        has = device.capability
-        if has not in without:
+        capabilities = {device.capability for device in view.devices}
+        for has in capabilities.difference(without):
             without[has] = {build for build in builds if build and not any(runs(has, each) for each in build)}
-        if without[has] and (built_for := _architectures(job, rank)) in without[has]:
-            wrong.append((has, built_for, rank))
+        if not any(without[has] for has in capabilities):
+            suits = view
+        elif (device := _device(rank)) and (built_for := _architectures(job, rank)) in without[device.capability]:
+            wrong.append((device.capability, built_for, rank))
     for (capability, architectures), items in grouped(wrong, lambda item: item[:2]).items():
         ranks = [rank for *_, rank in items]
         build = build_of(job, ranks[0])
@@ -179,9 +183,6 @@ def _architectures(job: Job, rank: RankFacts) -> tuple[str, ...]:
 def _device(rank: RankFacts) -> CudaDevice | None:
     """Return the device that a rank takes, the first visible one if that is not known."""
     devices = rank.cuda.devices if isinstance(rank.cuda, CudaView) and not rank.cuda.error else ()
-    place = rank.placement.local_rank or 0
-    if place < len(devices) and devices[place].uuid == rank.gpu:
-        return devices[place]  # as of most ranks
     for device in devices:
         if device.uuid == rank.gpu:
             return device

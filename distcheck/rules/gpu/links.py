@@ -79,14 +79,23 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl/issues/1608
     """
-    active: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    alike: list[tuple[list[tuple[str | Missing, tuple[bool, ...], bool]], list[str]]] = []
+    """The links of a node's GPUs, and the nodes that have the same."""
+    for key, here in by_node(job).items():
+        links_of = [(reading.gpu.name, links) for reading in here if (links := nvlinks_of(reading)) is not None]
+        theirs = [(name, links.active, "switch" in links.remote) for name, links in links_of]
+        if not alike or alike[-1][0] != theirs:
+            alike.append((theirs, []))
+        alike[-1][1].append(key)
+    active: dict[tuple[str, str], list[int]] = {}
     switched: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    for reading in readings(job):
-        if (links := nvlinks_of(reading)) is not None:
-            name, up = reading.gpu.name, links.active.count(True)
-            active[reading.node.key, str(name)].append(up)
-            if isinstance(name, str) and "switch" in links.remote:
-                switched[name][up] += 1
+    for theirs, nodes in alike:
+        for model, its in grouped(theirs, lambda gpu: str(gpu[0])).items():
+            ups = [up.count(True) for _, up, _ in its]
+            active |= {(node, model): ups for node in nodes}
+        for name, up, through_switches in theirs:
+            if isinstance(name, str) and through_switches:
+                switched[name][up.count(True)] += len(nodes)
     most = {place: max(ups) for place, ups in active.items()}
     expected = _expected_links(switched)
     usual = _usual_links(most)

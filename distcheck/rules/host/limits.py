@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus
-from distcheck.facts.host import HostFacts
+from distcheck.facts.host import HostFacts, Limits
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.host.cpus import threads
@@ -87,14 +87,21 @@ def _most(job: Job) -> dict[str, int]:
     return {node.key: len(job.ranks_on(node)) * (_TASKS + _MOST_THREADS) for node in job.nodes}
 
 
+@once
+def _near(job: Job) -> list[tuple[RankFacts, NodeFacts, Limits]]:
+    """Return the ranks with a limit that leaves fewer tasks than the ranks of any node can need."""
+    bound = max(_most(job).values(), default=0)
+    return [
+        (rank, node, limits)
+        for rank, node, limits in limited(job)
+        if ((own := limits.tasks) is not None and own.limit - own.used < bound)
+        or ((user := limits.user_tasks) is not None and user[0] - user[1] < bound)
+    ]
+
+
 def _by_cgroup(job: Job) -> Iterator[_Bound]:
     most = _most(job)
-    bound = max(most.values(), default=0)
-    near = [
-        (rank, tasks)
-        for rank, node, limits in limited(job)
-        if (tasks := limits.tasks) is not None and (left := tasks.limit - tasks.used) < bound and left < most[node.key]
-    ]
+    near = [(r, tasks) for r, node, limits in _near(job) if (tasks := limits.tasks) and tasks.left < most[node.key]]
     for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].limit)).values():
         ranks, tasks = [rank for rank, _ in pairs], min((limit for _, limit in pairs), key=lambda limit: limit.left)
         cgroup = quote(tasks.cgroup)
@@ -105,11 +112,10 @@ def _by_cgroup(job: Job) -> Iterator[_Bound]:
 
 def _by_user(job: Job) -> Iterator[_Bound]:
     most = _most(job)
-    bound = max(most.values(), default=0)
     near = [
-        (rank, tasks)
-        for rank, node, limits in limited(job)
-        if (tasks := limits.user_tasks) is not None and (left := tasks[0] - tasks[1]) < bound and left < most[node.key]
+        (r, tasks)
+        for r, node, limits in _near(job)
+        if (tasks := limits.user_tasks) and tasks[0] - tasks[1] < most[node.key]
     ]
     for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1][0])).values():
         limit, used = pairs[0][1][0], max(tasks[1] for _, tasks in pairs)

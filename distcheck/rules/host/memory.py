@@ -99,10 +99,13 @@ def _freed(host: HostFacts) -> Fix:
 def _by_cgroup(job: Job) -> Iterator[Finding]:
     """Yield the cgroups whose limit leaves their ranks too little; ranks of one node share a cgroup of that name."""
     needed_on = {node.key: len(job.ranks_on(node)) * _needed(job, node) for node in job.nodes}
+    most = max(needed_on.values(), default=0)
     near = [
-        (rank, limits.memory)
+        (rank, memory)
         for rank, node, limits in limited(job)
-        if limits.memory is not None and limits.memory.left < needed_on[node.key]
+        if (memory := limits.memory) is not None
+        and (left := memory.limit - memory.used) < most
+        and left < needed_on[node.key]
     ]
     for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].limit)).values():
         ranks, memory = [rank for rank, _ in pairs], min((limit for _, limit in pairs), key=lambda limit: limit.left)

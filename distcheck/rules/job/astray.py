@@ -60,6 +60,8 @@ def misled(job: Job) -> list[RankFacts]:
     if not own or not right or not (right & own or all(is_here(a) for a in right)):
         return []
     lost, answers = [], resolutions(job)
+    if all(answer is right for answer in answers.values()):
+        return []
     for rank in [r for r in job.ranks if answers[r.process] is not right]:
         there = answers[rank.process]
         elsewhere = there and not there & own and job.node_of(rank).key != home.key

@@ -54,11 +54,14 @@ def kinds(job: Job) -> tuple[Kind, ...]:
     before: tuple[object, ...] | None = None
     numbers: Collection[str] = ()
     places: list[int] = []
+    there: NodeFacts | None = None
     for place, (rank, process, node) in enumerate(job.placed):
-        facts = (*_of_node(node), *_of_process(process), *_of_rank(rank, numbers))
+        if node is not there:
+            there, of_node = node, _of_node(node)
+        facts = of_node, _of_process(process), _of_rank(rank, numbers)
         if facts != before:  # most are equal to those before, which is faster to see than what they are in bytes
             numbers = _NUMBERS.intersection(rank.environment)
-            before = facts = (*_of_node(node), *_of_process(process), *_of_rank(rank, numbers))
+            before = facts = of_node, _of_process(process), _of_rank(rank, numbers)
             places = found.setdefault(encode(facts), Kind(rank, [])).places
         places.append(place)
     return tuple(found.values())
@@ -69,8 +72,7 @@ def _of_rank(rank: RankFacts, numbers: Collection[str]) -> tuple[object, ...]:
     where, log = rank.placement, rank.run.nccl if rank.run else None
     variables = rank.environment.copy()
     for name in numbers:
-        value = variables.get(name, "")
-        if value.isdecimal() and len(value) <= _LONGEST:
+        if (value := variables.get(name)) and len(value) <= _LONGEST and value.isdecimal():
             variables[name] = "0"
     return (
         variables, where.rank is None, where.local_rank is None, where.node_rank is None, where.world_size,
@@ -119,4 +121,4 @@ def by_node(job: Job, ranks: Sequence[RankFacts]) -> list[Sequence[RankFacts]]:
 
 def _merged(job: Job, places: list[list[int]]) -> list[RankFacts]:
     own = places[0] if len(places) == 1 else sorted(place for several in places for place in several)
-    return [job.ranks[place] for place in own]
+    return [job.ranks[place] for place in own] if len(own) < len(job.ranks) else list(job.ranks)
