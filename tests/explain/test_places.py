@@ -20,6 +20,7 @@ from distcheck.cli.joblog.places import Place, of_path, place, plain, when
         ("gpu-a01.cluster: 12: [rank12]:[W1120 10:00:00.1 socket.cpp:7] x", 12, "gpu-a01.cluster"),
         ("[1,5]<stderr>:RuntimeError: x", 5, None),
         ("[pod/train-worker-1/pytorch] RuntimeError: x", None, "train-worker-1"),
+        ("2026-11-28T07:00:04.123456789Z stderr F 3: RuntimeError: x", 3, None),
         ("worker-1  | RuntimeError: x", None, "worker-1"),
         ("node7:123:456 [3] NCCL WARN x", None, "node7"),
         ("[2024-05-01 10:00:00] node7:123:456 [3] NCCL WARN x", None, "node7"),

@@ -55,3 +55,29 @@ def test_a_log_that_powershell_wrote_is_read(tmp_path, encoding):
     path.write_bytes(("\ufeff" * (encoding != "utf-16") + text).encode(encoding) + b"\x00")  # cut in a character
     (cause, *_) = explained([path]).causes
     assert (cause.line, cause.text) == (400_001, NO_GPU.decode().strip())
+
+
+LATER = "[rank1]: RuntimeError: CUDA error: an illegal memory access was encountered"
+FIRST = "[rank3]: RuntimeError: No CUDA GPUs are available"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"log":"%s\\n","stream":"stderr","time":"2026-11-28T07:00:0%d.123456789Z"}\n',
+        '{"log":"%s\\n","stream":"stderr","attrs":{"tag":"job"},"time":"2026-11-28T07:00:0%d.123456789Z"}\n',
+    ],
+)
+def test_the_files_in_which_docker_keeps_the_output_of_containers_are_read(tmp_path, line):
+    """The times in front of the lines order them."""
+    path = tmp_path / "c0ffee-json.log"
+    path.write_text(line % ("fine: \\u003c3", 1) + line % (LATER, 9) + line % (FIRST, 4) + '{"log":"cut')
+    (cause, *_) = explained([path]).causes
+    assert (cause.rank, cause.line, cause.text) == (3, 3, f"2026-11-28T07:00:04.123456789Z {FIRST}")
+
+
+def test_the_files_in_which_a_kubelet_keeps_the_output_of_containers_are_read(tmp_path):
+    path = tmp_path / "0.log"
+    path.write_text("".join(f"2026-11-28T07:00:0{s}.123456789Z stderr F {t}\n" for t, s in ((LATER, 9), (FIRST, 4))))
+    (cause, *_) = explained([path]).causes
+    assert (cause.rank, cause.line) == (3, 2)

@@ -39,6 +39,7 @@ _PREFIXES = tuple(
         rf"\[\d+,mpirank:(?P<rank>\d+),(?P<node>{_NAME})\](?:<std(?:out|err)>)?:\s?",  # SageMaker
         r"(?:\w{3} \w{3} [\d: ]{15,16})?\[(?P<rank>\d+)\]<std(?:out|err)>:\s?",  # horovodrun with Gloo
         r"\w+ \[rank=(?P<rank>\d+)\] \|\| ",  # Determined
+        r"std(?:out|err) [FP] ",  # the files of a pod's containers, after the time
         rf"\[pod/(?P<node>{_NAME})/[\w.-]+\]\s*",  # kubectl logs --prefix
         r"\((?:[\w:]+ ){0,2}pid=\d+(?:, ip=\[?(?P<node>[\da-fA-F.:]+)\]?)?\)\s*",  # Ray
         r"\((?P<node>head|worker\d+), rank=\d+, pid=\d+(?:, ip=[\d.]+)?\)\s*",  # SkyPilot; its rank is the node's

@@ -18,12 +18,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+import msgspec
+
 from distcheck.facts.errors import UsageError
 
 CHUNK_BYTES = 1 << 20
 _MOST_FILES = 10_000
 _WRITER_SECONDS = 10
 STANDARD_INPUT = Path("-")
+_OF_DOCKER = b'{"log":"'
 _BINARY = (
     ".pt",
     ".pth",
@@ -48,6 +51,16 @@ class Log(NamedTuple):
     name: str
     given: bool = True
     """False for a file that was found in a directory."""
+
+
+class _Entry(msgspec.Struct):
+    """A line in a file of Docker's json-file driver.
+
+    Source: daemon/logger/jsonfilelog/jsonlog/jsonlog.go of moby.
+    """
+
+    log: str
+    time: str = ""
 
 
 class Piece(NamedTuple):
@@ -99,7 +112,9 @@ def pieces(log: Log, unread: list[str]) -> Iterator[Piece]:
     """
     try:
         with closing(_opened(log.path)) as file:
-            yield from whole_lines(file)
+            for piece in whole_lines(file):
+                of_docker = piece.data.startswith(_OF_DOCKER)
+                yield piece._replace(data=_as_docker_shows(piece.data)) if of_docker else piece
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         reason = f"{log.path}: {getattr(error, 'strerror', None) or error}"
         if log.given:
@@ -123,6 +138,18 @@ def whole_lines(file: BinaryIO) -> Iterator[Piece]:
             rest = tail
     if rest:
         yield Piece(number, rest)
+
+
+def _as_docker_shows(data: bytes) -> bytes:
+    """Return lines of Docker's json-file driver as ``docker logs --timestamps`` shows them, others as they are."""
+    shown, decode = [], msgspec.json.Decoder(_Entry).decode
+    for line in data.splitlines():
+        try:
+            entry = decode(line)
+            shown.append(f"{entry.time} {entry.log.rstrip()}".replace("\n", " ").encode())
+        except ValueError:
+            shown.append(line)
+    return b"\n".join(shown) + b"\n"
 
 
 def _opened(path: Path) -> BinaryIO:
