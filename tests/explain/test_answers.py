@@ -128,6 +128,22 @@ def test_of_one_error_at_many_ranks_the_earliest_is_named(tmp_path):
     assert (found.causes[0].rank, found.causes[0].times) == (7, 8)
 
 
+FAULT = "1: Traceback (most recent call last):\n1:   File \"/job/train.py\", line 3\n1: KeyError: 'lr'\n"
+EXITED = "srun: error: node2: task 1: Exited with exit code 1\n"
+LIMIT = "slurmstepd: error: *** STEP 12.0 ON node1 CANCELLED AT 2026-11-28T08:00:00 DUE TO TIME LIMIT ***\n"
+
+
+def test_a_time_limit_that_ends_the_wait_for_a_failed_task_is_a_consequence(tmp_path):
+    found = answered(tmp_path, f"{FAULT}{EXITED}{LIMIT}srun: error: node1: task 0: Terminated\n")
+    assert (found.telling.rank, found.telling.text) == (1, "1: KeyError: 'lr'")
+    assert found.about == "application"
+
+
+@pytest.mark.parametrize("lines", [FAULT + LIMIT, FAULT + LIMIT + EXITED, EXITED + LIMIT, LIMIT + FAULT + EXITED])
+def test_a_time_limit_is_the_cause_where_no_task_failed_with_an_error_before(tmp_path, lines):
+    assert answered(tmp_path, lines).telling.says.startswith("The job reached its time limit.")
+
+
 def test_the_agents_first_observed_failure_names_rank_and_node(tmp_path):
     report = (
         "Root Cause (first observed failure):\n[0]:\n  time      : 2024-05-01_10:00:00\n  host      : node2\n"

@@ -11,6 +11,7 @@ from distcheck.cli.joblog.spelling import CONSEQUENCE, ERROR, GUESS, LIKELY, NOI
 from distcheck.cli.joblog.spellings.endings import FAILED, ROOT_CAUSE
 from distcheck.cli.joblog.spellings.errors import MISTAKE
 from distcheck.cli.joblog.spellings.guesses import TRAINING
+from distcheck.cli.joblog.spellings.slurm import TASK_FAILED, TIME_LIMIT
 
 _MOST_CAUSES = 3
 _DECEMBER = 12
@@ -57,7 +58,8 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
     Consequences do not tell who failed first: torchrun's agent does, unless it saw a collective that timed out, or a
     rank that only `lost` the connection to another one.
 
-    What fails while torchrun starts the ranks again is no cause of the first failure.
+    What fails while torchrun starts the ranks again is no cause of the first failure. A time limit is none after a
+    task has failed: the others waited for it until then.
 
     A program goes on after a line of level WARNING: it does not lead if another line has a cause that a rule names.
 
@@ -70,9 +72,9 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
         if any(_is_elsewhere(seen) and all(_precedes(one, seen) for one in retried) for seen in met):
             judgement = judged(met, lost)
             return judgement._replace(consequences=(*judgement.consequences, *retried))
-    if again := _of_a_restart(sightings):
-        judgement = judged([seen for seen in sightings if seen not in again], lost)
-        return judgement._replace(consequences=(*judgement.consequences, *again))
+    if later := _of_a_restart(sightings) or _limits_of_a_wait(sightings):
+        judgement = judged([seen for seen in sightings if seen not in later], lost)
+        return judgement._replace(consequences=(*judgement.consequences, *later))
     ended = any(s.spelling.weight >= SYMPTOM and s.spelling.rules and not s.warning for s in sightings)
     goes_on = [seen for seen in sightings if ended and seen.warning]
     final = [seen for seen in sightings if not (ended and seen.warning)]
@@ -108,6 +110,16 @@ def _of_a_restart(sightings: Sequence[Sighting]) -> list[Sighting]:
     own = [seen for seen in sightings if seen.file == end.file]
     after = [seen for seen in own if seen.spelling.about in _STARTS and seen.line > end.line]
     return after if any(seen.spelling.weight >= ERROR for seen in own if seen.line <= end.line) else []
+
+
+def _limits_of_a_wait(sightings: Sequence[Sighting]) -> list[Sighting]:
+    """Return the lines about a time limit, if an error and the end of a task with an exit code come before them."""
+    limits = [seen for seen in sightings if seen.spelling is TIME_LIMIT]
+    if not limits:
+        return []
+    before = [seen for seen in sightings if seen.file == limits[0].file and seen.line < limits[0].line]
+    failed = any(seen.spelling is TASK_FAILED for seen in before)
+    return limits if failed and any(seen.spelling.weight >= ERROR for seen in before) else []
 
 
 def _is_retried(seen: Sighting) -> bool:

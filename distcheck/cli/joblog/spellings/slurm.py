@@ -32,6 +32,19 @@ _REFUSAL = (
 )
 """What srun says when it does not start the tasks, in contrast to tasks that end."""
 
+TIME_LIMIT = _killed(
+    r"DUE TO TIME LIMIT",
+    source=_SBATCH,
+    says="The job reached its time limit. Request more time, or resume from a checkpoint.",
+)
+TASK_FAILED = _killed(
+    r"tasks? [\d,-]+: Exited with exit code (?!137)",
+    source=_SBATCH,
+    weight=CONSEQUENCE,
+    about="application",
+    says="A rank failed. The cause is in the lines of that rank before this report.",
+)
+
 SPELLINGS = (
     # srun cannot start the tasks.
     _start(r"Unable to create step for job", "launch-failed", source=_SRUN),
@@ -163,11 +176,7 @@ SPELLINGS = (
     _killed(r"exceeded (?:virtual )?(?:job |step )?memory limit", _MEMORY, source=_STEPD),
     _killed(r"tasks? [\d,-]+: Out Of Memory", _MEMORY, source=_STEPD),
     _killed(r"OUT_OF_MEMORY", _MEMORY, source=_SBATCH, weight=LIKELY, unless=r"CUDA|XLA|RESOURCE"),
-    _killed(
-        r"DUE TO TIME LIMIT",
-        source=_SBATCH,
-        says="The job reached its time limit. Request more time, or resume from a checkpoint.",
-    ),
+    TIME_LIMIT,
     _killed(r"DUE TO PREEMPTION", source=_SBATCH, says="The scheduler preempted the job. Resume it from a checkpoint."),
     _killed(
         r"JobState=PREEMPTED", source=_SBATCH, says="The scheduler preempted the job. Resume it from a checkpoint."
@@ -204,11 +213,5 @@ SPELLINGS = (
         weight=SYMPTOM,
         says="The job was cancelled by a user or by the scheduler.",
     ),
-    _killed(
-        r"tasks? [\d,-]+: Exited with exit code (?!137)",
-        source=_SBATCH,
-        weight=CONSEQUENCE,
-        about="application",
-        says="A rank failed. The cause is in the lines of that rank before this report.",
-    ),
+    TASK_FAILED,
 )
