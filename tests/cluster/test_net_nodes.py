@@ -6,6 +6,7 @@ import pytest
 from cluster.inside import NODES, finding, findings
 from cluster.reaching import blamed, by_hand, net, on
 from sampled import sampled
+from waiting import until
 
 pytestmark = pytest.mark.without_slurm
 
@@ -103,6 +104,8 @@ def bridged(bare):
         link set br-1f2e up"""
     for node in NODES:
         assert bare.netns(node, "ip", "-batch", "-", text=lines).code == 0
+    for node in NODES:  # the kernel sees within a second that a link is up
+        until(lambda node=node: "state UP" in bare.netns(node, "ip", "link", "show", "br-1f2e").out)
     yield bare
     for node in NODES:
         assert bare.netns(node, "ip", "-batch", "-", text="link delete veth1\nlink delete br-1f2e").code == 0
