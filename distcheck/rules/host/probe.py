@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.job.leader_files import is_out_of_files, short_of_files
-from distcheck.rules.wording import found, grouped, named, nodes_of
+from distcheck.rules.launchers.started_probes import ended_all
+from distcheck.rules.wording import found, grouped, named, nodes_of, numbers_of
 
 
 @rule("environment", scope="tool")
@@ -95,10 +96,18 @@ def probe_process_lost(job: Job) -> Iterator[Outcome]:
     The rules about collectives report a process that is lost during the collectives, with its ranks.
 
     If rank 0's process is lost, the others cannot agree on a verdict. Each writes its own partial report with this
-    finding, and all exit with code 20.
+    finding, and all exit with code 20. Where srun or mpirun ended all processes, because it could not start anything on
+    one of the nodes, they are not checked.
 
     Fix: check the log and the node of that process; set the same ``--timeout`` for all processes; then retry.
     """
+    launched = job.launched
+    if launched is not None and ended_all(launched):
+        gone = {p.uid for p in job.processes if p.lost or p.leader_lost}
+        if ended := [r for r in job.ranks if r.process in gone]:
+            reason = f"{launched.command[0]} failed on another node and ended the probes there"
+            yield NotChecked(ranks=numbers_of(ended), nodes=nodes_of(job, ended), reason=reason)
+        return
     yield from _leader_lost(job)
     lost = {p.uid: p for p in job.processes if p.lost}
     ranks = grouped((r for r in job.ranks if r.process in lost), lambda r: r.process)

@@ -214,6 +214,26 @@ def test_a_node_that_mpirun_cannot_reach_is_named_and_not_the_launch(launched, j
     assert diagnosis.verdict.exit_code == 20
 
 
+CUT = {
+    "outcome": "unreachable",
+    "words": "Task launch for StepId=1.0 failed on node node3: Communication connection failure",
+}
+
+
+@pytest.mark.parametrize(
+    "loss", [{"lost": "connection closed"}, {"leader_lost": "connection closed", "leader_rank": 0}]
+)
+@pytest.mark.parametrize(("engine", "exit_code", "blamed"), [("slurm", 1, False), ("slurm", 0, True), ("ssh", 1, True)])
+def test_a_process_that_srun_ended_with_all_others_is_not_blamed(
+    launched, change, judge, loss, engine, exit_code, blamed
+):
+    job = change.process(launched(engine=engine, command=("srun",), exit_code=exit_code, node3=CUT), 2, **loss)
+    diagnosis = judge(job, "launch", "ranks", "probe")
+    assert [f.rule for f in diagnosis.findings] == ["launch-node-unreachable", "probe-process-lost"][: 1 + blamed]
+    assert [n.ranks for n in diagnosis.not_checked if n.rule == "probe-process-lost"] == [(2, 3)] * (not blamed)
+    assert diagnosis.verdict.exit_code == 20
+
+
 @pytest.mark.parametrize("fate", [ENDED, SILENT])
 def test_a_signal_blames_no_node(launched, judge, fate):
     diagnosis = judge(launched(node3=fate, interrupted="SIGTERM"), "launch", "ranks")
