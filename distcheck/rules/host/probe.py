@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from distcheck.facts.job import Job
+from distcheck.facts.job import Job, Launched
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.job.leader_files import is_out_of_files, short_of_files
-from distcheck.rules.launchers.started_probes import ended_all
 from distcheck.rules.wording import found, grouped, named, nodes_of, numbers_of
 
 
@@ -102,7 +101,7 @@ def probe_process_lost(job: Job) -> Iterator[Outcome]:
     Fix: check the log and the node of that process; set the same ``--timeout`` for all processes; then retry.
     """
     launched = job.launched
-    if launched is not None and ended_all(launched):
+    if launched is not None and _ended_all(launched):
         gone = {p.uid for p in job.processes if p.lost or p.leader_lost}
         if ended := [r for r in job.ranks if r.process in gone]:
             reason = f"{launched.command[0]} failed on another node and ended the probes there"
@@ -125,6 +124,12 @@ def probe_process_lost(job: Job) -> Iterator[Outcome]:
             confirmed=False,
             evidence={"pids": [lost[uid].pid for uid in uids], "stage": stage},
         )
+
+
+def _ended_all(launched: Launched) -> bool:
+    """Whether srun or mpirun ended all probes, as they do if they cannot start anything on one of the nodes."""
+    failed = launched.engine != "ssh" and bool(launched.exit_code)
+    return failed and any(n.outcome == "unreachable" for n in launched.nodes)
 
 
 def _told(ranks: Sequence[RankFacts]) -> bool:

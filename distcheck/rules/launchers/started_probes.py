@@ -41,12 +41,6 @@ def ended_with_others(launched: Launched, nodes: Sequence[LaunchedNode]) -> list
     return [n for n in nodes if culprit and n.exit_code is None]
 
 
-def ended_all(launched: Launched) -> bool:
-    """Whether srun or mpirun ended all probes, as they do if they cannot start anything on one of the nodes."""
-    failed = launched.engine != "ssh" and bool(launched.exit_code)
-    return failed and any(n.outcome == "unreachable" for n in launched.nodes)
-
-
 def nodes_with(job: Job, outcome: str) -> list[tuple[Launched, list[LaunchedNode]]]:
     """Return the nodes with an outcome; none if srun or mpirun itself failed."""
     launched = job.launched
