@@ -143,13 +143,13 @@ def whole_lines(file: BinaryIO) -> Iterator[Piece]:
 def _as_docker_shows(data: bytes) -> bytes:
     """Return lines of Docker's json-file driver as ``docker logs --timestamps`` shows them, others as they are."""
     shown, decode = [], msgspec.json.Decoder(_Entry).decode
-    for line in data.splitlines():
+    for line in data.split(b"\n"):
         try:
             entry = decode(line)
             shown.append(f"{entry.time} {entry.log.rstrip()}".replace("\n", " ").encode())
         except ValueError:
             shown.append(line)
-    return b"\n".join(shown) + b"\n"
+    return b"\n".join(shown)
 
 
 def _opened(path: Path) -> BinaryIO:
