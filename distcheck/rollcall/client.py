@@ -132,11 +132,9 @@ class _Search:
         # torch tries a name's addresses one after the other, so every address without an answer matters.
         others = any(not d.side and d not in self.last for d in self._ways)
         unsure = not connection.welcome.of_node and (others or (door.side and not self.master_settled))
+        # Only from now on is it certain that the leader listens: MASTER_PORT may have been refused, or slow, until then.
         now = asyncio.get_running_loop().time()
-        # What was refused before the leader listened may be admitted now; what did not answer had its time.
-        refused = any(a.outcome == "refused" for d, a in self.last.items() if not d.side)
-        since = now if refused else self._began
-        self.until = min(self.until, max(now, since + _MASTER_PATIENCE_SECONDS) if unsure else now)
+        self.until = min(self.until, now + _MASTER_PATIENCE_SECONDS if unsure else now)
 
     def side_ports_from(self) -> float:
         """Return when to try the side ports in this round, if MASTER_PORT does not answer.

@@ -57,6 +57,13 @@ def _full_port():
         yield int(full.getsockname()[1])
 
 
+async def _copy(reader, writer):
+    with contextlib.suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+    writer.close()
+
+
 def _door(port: int, **fields) -> Door:
     return Door("127.0.0.1", port, **{"side": False, **fields})
 
@@ -170,6 +177,28 @@ async def test_a_master_port_without_time_to_answer_is_not_called_closed(leading
             assert came.connection is not None
             assert [a.door for a in came.attempts] == ["side"]
             came.connection.writer.close()
+
+
+async def test_a_master_port_that_is_slow_to_answer_is_reachable_though_a_side_port_answers_first(
+    leading, hello, monkeypatch
+):
+    """A busy node, or a SYN that was lost twice: it is no firewall."""
+    monkeypatch.setattr(client, "_MASTER_PATIENCE_SECONDS", 0.4)
+
+    async with leading() as leader:
+
+        async def forward(reader, writer):
+            await asyncio.sleep(0.6)
+            there, back = await asyncio.open_connection("127.0.0.1", leader.port)
+            await asyncio.gather(_copy(reader, back), _copy(there, writer))
+
+        server = await asyncio.start_server(forward, "127.0.0.1", 0)
+        ways = _door(server.sockets[0].getsockname()[1]), _door(leader.port, side=True)
+        came, seconds = await _attend(hello, *ways, seconds=30, connect_seconds=25)
+        assert {(a.door, a.outcome) for a in came.attempts} == {("master", "met"), ("side", "met")}
+        assert seconds < 5
+        came.connection.writer.close()
+        server.close()
 
 
 @pytest.mark.long
