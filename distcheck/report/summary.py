@@ -15,6 +15,7 @@ from distcheck.report.schema.document import Document
 from distcheck.report.sections import PIECES
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import outcome
+from distcheck.rules.job.kinds import ranks_with
 
 
 def headline(job: Job, report: Document) -> list[str]:
@@ -45,7 +46,7 @@ def headline(job: Job, report: Document) -> list[str]:
 
 def _restart(job: Job) -> str:
     """Return which attempt and restart of torchrun this is, in parentheses; '' for the first."""
-    if not any("TORCHELASTIC_RUN_ID" in rank.environment for rank in job.ranks):
+    if not ranks_with(job, lambda rank: "TORCHELASTIC_RUN_ID" in rank.environment):
         return ""
     from distcheck.rules.job.run_attempts import restart  # not needed in a bare shell
 

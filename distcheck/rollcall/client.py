@@ -132,7 +132,7 @@ class _Search:
         # torch tries a name's addresses one after the other, so every address without an answer matters.
         others = any(not d.side and d not in self.last for d in self._ways)
         unsure = not connection.welcome.of_node and (others or (door.side and not self.master_settled))
-        # Only from now on is it certain that the leader listens: MASTER_PORT may have been refused, or slow, until then.
+        # The leader certainly listens from now on only; until then, MASTER_PORT may have been refused, or be slow.
         now = asyncio.get_running_loop().time()
         self.until = min(self.until, now + _MASTER_PATIENCE_SECONDS if unsure else now)
 

@@ -143,8 +143,8 @@ class Sharing:
         self._in_rank.share(rank)
         last, variables = self._variables, rank.environment
         for name, value in variables.items():
-            if last.get(name) == value:
-                variables[name] = last[name]
+            if (same := last.get(name)) == value and same is not None:
+                variables[name] = same
         self._variables = variables
         uuids = rank.visible_gpus
         if not isinstance(uuids, tuple):

@@ -30,7 +30,7 @@ from distcheck.run.garbage import THRESHOLDS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import real_job
-from benchmarks.pace import against_a_loop, beside_a_loop
+from benchmarks.pace import against_a_walk, beside_a_walk
 from benchmarks.ratio import Pair, Row, at_most, of_growth, until_decided
 
 if TYPE_CHECKING:
@@ -141,9 +141,9 @@ def healthy(
 
     def rows(taken: list[Pair]) -> list[Row]:
         seconds[:] = taken
-        return [against_a_loop(HEALTHY, taken, goal)]
+        return [against_a_walk(HEALTHY, taken, goal)]
 
-    until_decided(lambda _: beside_a_loop(lambda: whole(large)), rows, FEWEST, times)
+    until_decided(lambda _: beside_a_walk(lambda: whole(large)), rows, FEWEST, times)
     most = peak()
     small = [real_job.healthy(nodes // PARTS, sparse=sparse) for _ in range(PARTS)]
     gc.freeze()

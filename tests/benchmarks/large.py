@@ -7,7 +7,7 @@ import math
 from statistics import median
 from typing import Any
 
-from benchmarks.pace import against_a_loop, usual
+from benchmarks.pace import against_a_walk, usual
 from benchmarks.patience import most
 from benchmarks.programs import output_of_script
 from benchmarks.ratio import Pair, Row, alone, at_least, at_most, counted, until_decided
@@ -58,9 +58,9 @@ def _of_nodes(runs: list[Run]) -> list[Row]:
         "leader_received_bytes_per_node": runs[0]["bytes_from_a_follower"],
     }
     return [
-        against_a_loop(f"{name}: seconds to the merged job", _paced(runs, "seconds"), 10, costs=costs),
-        against_a_loop(f"{name}: seconds to the last goodbye", _paced(runs, "dismissed_seconds"), 15),
-        against_a_loop(f"{name}: CPU of the leader for a node, merged", cpu, 1, "ms"),
+        against_a_walk(f"{name}: seconds to the merged job", _paced(runs, "seconds"), 10, costs=costs),
+        against_a_walk(f"{name}: seconds to the last goodbye", _paced(runs, "dismissed_seconds"), 15),
+        against_a_walk(f"{name}: CPU of the leader for a node, merged", cpu, 1, "ms"),
         alone(f"{name}: peak memory of the leader", [run["GiB"] for run in runs], at_most(2), "GiB"),
     ]
 
@@ -89,7 +89,7 @@ def _of_processes(runs: list[Run]) -> list[Row]:
     name = f"the same of {processes} processes of one rank each: for a process, merged"
     in_time = 20e3 / 131072
     return [
-        against_a_loop(f"{name}: CPU of the leader", cpu, in_time, "ms", costs),
+        against_a_walk(f"{name}: CPU of the leader", cpu, in_time, "ms", costs),
         alone(f"{name}: memory of the leader", memory, at_most(32), "KiB"),
     ]
 

@@ -20,7 +20,7 @@ from benchmarks.large import (
     starting_by_ssh,
 )
 from benchmarks.nccl_tests import figures_against_nccl_tests
-from benchmarks.pace import against_a_loop, usual
+from benchmarks.pace import against_a_walk, usual
 from benchmarks.patience import most
 from benchmarks.programs import (
     HERE,
@@ -218,7 +218,7 @@ def judging_and_rendering() -> list[Row]:
     what = f"judge {many} ranks, healthy: largest share of a rule ({dear})"
     rows.append(counted(what, healthy["dearest"], None, healthy["dearest"], at_most(0.1), ""))
     costs = {"judge_seconds_per_rank": usual(seconds) / many}
-    rows.append(against_a_loop(f"{name}, healthy: seconds of CPU", seconds, 5.0, costs=costs))
+    rows.append(against_a_walk(f"{name}, healthy: seconds of CPU", seconds, 5.0, costs=costs))
     memory = float(output_of_script("judging_memory.py", str(few)))
     of_memory = {"judge_bytes_per_rank": memory * (1 << 30) / few}
     what = f"judge and render {few} ranks, peak memory beyond the job's own: at most 0.5 GiB for {many}"
@@ -234,7 +234,7 @@ def judging_half_a_million_ranks() -> list[Row]:
     name, pairs = f"judge and render {ranks} ranks, healthy", found["pairs"]["healthy"]
     return [
         growth(f"{name}: exponent of the growth from {ranks // 8}", pairs),
-        against_a_loop(f"{name}: seconds of CPU", found["seconds"], 60.0),
+        against_a_walk(f"{name}: seconds of CPU", found["seconds"], 60.0),
         counted(f"{name}: memory, the job's own included", found["GiB"], None, found["GiB"], at_most(16.0), "GiB"),
     ]
 

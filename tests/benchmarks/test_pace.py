@@ -1,10 +1,10 @@
-"""Goals in seconds, beside a loop."""
+"""Goals in seconds, beside a walk over many objects."""
 
 from random import Random
 
 import pytest
 from benchmarks import pace
-from benchmarks.pace import against_a_loop, beside_a_loop, usual
+from benchmarks.pace import against_a_walk, beside_a_walk, usual
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def speed(monkeypatch):
         found = []
         for _ in range(number):
             now["slow"] = random.uniform(0.8, 2.5)
-            found.append(beside_a_loop(lambda: seconds * now["slow"] * random.gauss(1, noise)))
+            found.append(beside_a_walk(lambda: seconds * now["slow"] * random.gauss(1, noise)))
         return found
 
     return runs
@@ -25,14 +25,14 @@ def speed(monkeypatch):
 
 @pytest.mark.parametrize(("seconds", "met"), [(4.5, "yes"), (5.0, "undecided"), (6.0, "NO")])
 def test_a_goal_in_seconds_does_not_depend_on_the_speed_of_the_hour(speed, seconds, met):
-    row = against_a_loop("judge", speed(seconds), 5.0)
+    row = against_a_walk("judge", speed(seconds), 5.0)
     assert row.met == met
-    assert row.name == "judge / a loop of 5 s"
+    assert row.name == "judge / a walk of 5 s"
     assert row.ratio.middle == pytest.approx(seconds / 5, rel=0.05)
 
 
-def test_a_row_shows_what_was_measured_and_what_the_loop_took():
-    row = against_a_loop("CPU", [(0.3, 2.0)] * 3, 0.2, "ms")
+def test_a_row_shows_what_was_measured_and_what_the_walk_took():
+    row = against_a_walk("CPU", [(0.3, 2.0)] * 3, 0.2, "ms")
     assert (row.ours, row.theirs, row.unit) == (0.3, 0.4, "ms")
 
 

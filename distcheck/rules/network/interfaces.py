@@ -130,7 +130,7 @@ def net_nccl_ifname_prefix_trap(job: Job) -> Iterator[Outcome]:
     ``eth1`` also matches eth10, and ``ib0`` also ib0.8001: NCCL matches prefixes unless the value starts with ``=``.
     The bootstrap uses the first match, the socket transport all of them.
 
-    Found where one interface has exactly the given name, and the names of others begin with it.
+    Found where one interface has exactly the given name, and the names of others, which NCCL uses, begin with it.
 
     Fix: ``export NCCL_SOCKET_IFNAME==eth1``.
     """
@@ -140,7 +140,8 @@ def net_nccl_ifname_prefix_trap(job: Job) -> Iterator[Outcome]:
         if not decides(value) or value.removeprefix("^").startswith("=") or misspelt(value):
             continue
         items = items_of(value)
-        longer = [i.name for i in choice.interfaces if i.name.startswith(items) and i.name not in items]
+        taken = choice.interfaces if value.startswith("^") else choice.nccl
+        longer = [i.name for i in taken if i.name.startswith(items) and i.name not in items]
         there = {i.name for i in choice.interfaces} if longer else set()
         others = [n for item in items if item in there for n in longer if n.startswith(item) and n[len(item)] != ":"]
         if others:

@@ -332,6 +332,8 @@ def test_a_name_that_is_a_prefix_of_others_is_reported(of, only, said, change):
     assert (finding.rule, finding.severity, finding.ranks) == ("net-nccl-ifname-prefix-trap", "info", (1,))
     assert finding.fix.commands == ("export NCCL_SOCKET_IFNAME==eth1",)
     assert "also matches eth10" in finding.message
+    without = (*two_cards(2), at("eth10", "10.9.0.2", up=False))
+    assert said(tried(change, with_node(change, job, 2, *without))) == []
     for value in ("=eth1", "eth", "eth1,eth10"):
         assert said(tried(change, change.environment(job, 1, NCCL_SOCKET_IFNAME=value))) == []
     finding = only(tried(change, change.environment(job, 1, NCCL_SOCKET_IFNAME="^lo,eth1")))
