@@ -24,8 +24,9 @@ _LEAD_SECONDS = 1.0
 """Between two attempts at an endpoint where the leader only may be, and the longest time for one connection."""
 _LEAST_MASTER_SECONDS = 1.5
 """An endpoint that does not answer for this long counts as a timeout; the kernel has sent a second SYN by then."""
-_SETTLED = {"met", "agent", "foreign", "silent"}
+_SETTLED = {"met", "agent", "foreign"}
 """Outcomes that another attempt at the same endpoint does not change."""
+_UNANSWERED = {"timeout", "silent"}
 
 
 _Knock = asyncio.Future[tuple[Attempt, Connection | None]]
@@ -118,7 +119,7 @@ class _Search:
     def take(self, door: Door, attempt: Attempt, connection: Connection | None) -> None:
         """Note how an attempt ended, and keep the first connection."""
         seen = self.last.get(door)
-        if seen is not None and seen.outcome == attempt.outcome == "timeout":
+        if seen is not None and seen.outcome == attempt.outcome and attempt.outcome in _UNANSWERED:
             attempt = seen  # the end of the roll call cuts the last attempt short
         self.last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
         if attempt.outcome == "elsewhere":
@@ -141,7 +142,7 @@ class _Search:
 
         It is at once if MASTER_PORT did not answer before.
         """
-        unanswered = any(a.outcome in {"timeout", "silent"} for d, a in self.last.items() if not d.side)
+        unanswered = any(a.outcome in _UNANSWERED for d, a in self.last.items() if not d.side)
         return self._began + (0.0 if unanswered else _MASTER_PATIENCE_SECONDS)
 
 

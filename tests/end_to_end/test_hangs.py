@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from ended import BEYOND_BY_ITS_CLOCK_SECONDS, BEYOND_SECONDS, STARTING_SECONDS
 from sampled import sampled
@@ -112,6 +113,21 @@ def test_a_follower_whose_rules_load_slowly_still_reports_the_lost_leader_in_tim
     found = ended.error
     assert (ended.code, found["rule"], found["ranks"]) == (20, "probe-process-lost", [0]), ended
     assert ended.report["seconds"] < 30 + BEYOND_BY_ITS_CLOCK_SECONDS
+
+
+def test_a_leader_that_was_frozen_for_a_while_in_the_roll_call_is_healthy(by_hand, port):
+    """Longer than a follower waits for an answer at MASTER_PORT: no other program listens there."""
+    (leader,) = by_hand("net", [0], 2)
+    process = psutil.Process(leader.process.pid)
+    while port not in {c.laddr.port for c in process.net_connections() if c.status == psutil.CONN_LISTEN}:
+        assert leader.process.poll() is None
+        time.sleep(0.05)
+    leader.interrupt(signal.SIGSTOP)
+    (follower,) = by_hand("net", [1], 2)
+    follower.begun()
+    time.sleep(4)
+    leader.interrupt(signal.SIGCONT)
+    assert [run.wait().code for run in (leader, follower)] == [0, 0]
 
 
 @pytest.mark.slow  # tests/cluster/test_unhappy_endings.py freezes a node in every change

@@ -201,6 +201,35 @@ async def test_a_master_port_that_is_slow_to_answer_is_reachable_though_a_side_p
         server.close()
 
 
+@pytest.mark.parametrize("seconds", [0.4, 60])
+async def test_a_master_port_that_was_silent_is_tried_again_once_a_side_port_answers(
+    leading, hello, monkeypatch, seconds
+):
+    """Rank 0's process was frozen, or another program listens there and never answers."""
+    monkeypatch.setattr(client, "_MASTER_PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(client, "_ANSWER_SECONDS", 0.5)
+    began = time.monotonic()
+
+    async with leading() as leader, leading() as side:
+
+        async def forward(reader, writer):
+            if time.monotonic() < began + seconds:
+                await reader.read()
+                writer.close()
+                return
+            there, back = await asyncio.open_connection("127.0.0.1", leader.port)
+            await asyncio.gather(_copy(reader, back), _copy(there, writer))
+
+        server = await asyncio.start_server(forward, "127.0.0.1", 0)
+        ways = _door(server.sockets[0].getsockname()[1]), _door(side.port, side=True)
+        came, took = await _attend(hello, *ways, seconds=30, connect_seconds=25)
+        expected = "met" if seconds < 1 else "silent"
+        assert {(a.door, a.outcome) for a in came.attempts} == {("master", expected), ("side", "met")}
+        assert took < 5
+        came.connection.writer.close()
+        server.close()
+
+
 @pytest.mark.long
 async def test_a_refused_master_port_is_reported_though_a_side_port_answers(leading, hello, closed_port):
     async with leading() as leader:
