@@ -79,7 +79,9 @@ def test_a_master_port_that_turns_a_process_away_does_not_delay_the_side_ports(
     assert asked_after[0] < client._MASTER_PATIENCE_SECONDS
 
 
-def test_a_master_port_that_says_nothing_delays_the_side_ports_and_then_nothing_more(leading, live, hello, asked_after):
+def test_a_master_port_that_says_nothing_delays_the_side_ports_and_is_tried_as_long_again(
+    leading, live, hello, asked_after
+):
     async def main():
         async def silent(reader, writer):
             await reader.read()
@@ -97,4 +99,4 @@ def test_a_master_port_that_says_nothing_delays_the_side_ports_and_then_nothing_
     outcomes, ended = live(main())
     assert ("side", "met") in outcomes
     assert asked_after[0] >= client._MASTER_PATIENCE_SECONDS
-    assert ended - asked_after[0] < client._MASTER_PATIENCE_SECONDS
+    assert ended - asked_after[0] < client._MASTER_PATIENCE_SECONDS + 1
