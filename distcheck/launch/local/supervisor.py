@@ -73,8 +73,9 @@ class LocalRanks:
             self._words.listen(server.output)
             pairs += (socket.socketpair() for _ in self.ranks)
             self._control.settimeout(_SPEC_SECONDS)
-            for _ in range(2 if self._torch else 1):
-                channel.ask(self._control, spec, [other.fileno() for _, other in pairs])
+            with contextlib.suppress(ConnectionError):  # it has died; what is heard of it says how
+                for _ in range(2 if self._torch else 1):
+                    channel.ask(self._control, spec, [other.fileno() for _, other in pairs])
             control = self._control.dup()
         except OSError as error:  # too many files or processes, or no memory
             for pair in pairs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 from distcheck.collectives.plan import Plan, Task
 from distcheck.facts.errors import processes
+from distcheck.launch.local import channel
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.launch.local.tasks import tasks_for
 from distcheck.probe import ending
@@ -184,6 +186,24 @@ async def test_a_crashing_import_of_torch_is_reported_with_its_signal(tmp_path, 
     (tmp_path / "torch" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
+    async with ranks(1) as running:
+        assert "SIGSEGV" in await running.ranks.wait_imported(20, running.aborted)
+
+
+@pytest.mark.process
+async def test_a_crash_before_the_program_has_heard_of_the_ranks_is_reported_with_its_signal(tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    ask, asked = channel.ask, []
+
+    def ask_late(control, wish, channels):
+        if asked:
+            assert select.select([control], [], [], 20)[0]  # the import has begun; now its end is closed
+        asked.append(wish)
+        ask(control, wish, channels)
+
+    monkeypatch.setattr(channel, "ask", ask_late)
     async with ranks(1) as running:
         assert "SIGSEGV" in await running.ranks.wait_imported(20, running.aborted)
 
