@@ -180,9 +180,11 @@ class Job(Facts, frozen=True, dict=True, gc=True):
         """Return the node of a rank."""
         return self._home[rank.process][1]
 
-    def ranks_on(self, node: NodeFacts) -> tuple[RankFacts, ...]:
-        """Return the ranks on a node, in the order of `ranks`."""
-        return self._ranks_on[node.key]
+    def ranks_on(self, *nodes: NodeFacts) -> tuple[RankFacts, ...]:
+        """Return the ranks on these nodes, node by node, in the order of `ranks`."""
+        if len(nodes) == 1:
+            return self._ranks_on[nodes[0].key]
+        return tuple(rank for node in nodes for rank in self._ranks_on[node.key])
 
     @cached_property
     def node_names(self) -> dict[str, str]:

@@ -49,7 +49,7 @@ def settings(job: Job, backend: str, nodes: Iterable[str]) -> tuple[dict[str, st
     """Return the settings with which a case on these nodes can be repeated, one variable each."""
     chosen = set(nodes)
     there = [node for node in job.nodes if job.node_names[node.key] in chosen]
-    return alternatives(backend, there, [rank.environment for node in there for rank in job.ranks_on(node)])
+    return alternatives(backend, there, [rank.environment for rank in job.ranks_on(*there)])
 
 
 async def repeat(run: Session, backend: str, slow: Measurement | None = None) -> Repeated | None:

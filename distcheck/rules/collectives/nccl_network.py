@@ -186,7 +186,7 @@ def _plugin_wanted(t: Logged) -> str:
 
 def _wanting_plugins(job: Job) -> set[int]:
     """Return the ids of the ranks whose variables or whose nodes' adapters may need a network plugin."""
-    there = [rank for node in job.nodes if plugin_adapters(node) for rank in job.ranks_on(node)]
+    there = job.ranks_on(*filter(plugin_adapters, job.nodes))
     given = ranks_with(job, lambda rank: any(name in _CHOICES or name.startswith(_GOOGLE) for name in rank.environment))
     return {id(rank) for rank in (*there, *given)}
 

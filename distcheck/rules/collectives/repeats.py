@@ -77,7 +77,7 @@ def collective_transport_fails(job: Job) -> Iterator[Outcome]:
             severity="warning",
             scope="job",
             owner="admin",
-            ranks=numbers_of(rank for node in nodes for rank in job.ranks_on(node)),
+            ranks=numbers_of(job.ranks_on(*nodes)),
             nodes=case.nodes,
             message=brief(message, 300),
             evidence=_evidence(case),

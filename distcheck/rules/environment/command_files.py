@@ -130,8 +130,8 @@ def sw_packages_differ(job: Job) -> Iterator[Outcome]:
     groups = grouped(nodes, lambda item: item[1].sha256)
     if len(groups) < 2 or _pythons(job) > 1 or len(ranks_by(job, lambda r: torch_of(job, r) or None)) > 1:
         return
-    usual = majority({key: [r for node, _ in group for r in job.ranks_on(node)] for key, group in groups.items()})
-    ranks_of = {key: [r for node, _ in group for r in job.ranks_on(node)] for key, group in groups.items()}
+    ranks_of = {key: job.ranks_on(*(node for node, _ in group)) for key, group in groups.items()}
+    usual = majority(ranks_of)
     reference = usual if usual is not None else next(iter(groups))
     base = _listed_packages([p for _, p in groups[reference]])
     for key, ranks in ranks_of.items():

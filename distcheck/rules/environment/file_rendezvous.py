@@ -43,7 +43,7 @@ def net_file_rendezvous_nfs(job: Job) -> Iterator[Outcome]:
         if nodes:
             yield found(
                 job,
-                [r for n in nodes for r in job.ranks_on(n)],
+                job.ranks_on(*nodes),
                 f"the rendezvous file {path} on {listed([n.name for n in nodes])} {problem}",
                 Fix(
                     "Use a new file for each job on a file system that all nodes share, or use MASTER_ADDR.",

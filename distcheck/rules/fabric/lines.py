@@ -149,10 +149,10 @@ def by_name(job: Job) -> dict[str, list[FabricPort]]:
     return found
 
 
-def ranks_of(job: Job, lines: Iterable[FabricPort]) -> list[RankFacts]:
+def ranks_of(job: Job, lines: Iterable[FabricPort]) -> tuple[RankFacts, ...]:
     """Return the ranks on the nodes of ports."""
     nodes = {line.node.key: line.node for line in lines}
-    return [rank for node in nodes.values() for rank in job.ranks_on(node)]
+    return job.ranks_on(*nodes.values())
 
 
 def where(lines: Iterable[FabricPort], most: int = 4) -> str:

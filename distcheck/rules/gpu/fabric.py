@@ -242,7 +242,7 @@ def gpu_confidential_compute(job: Job) -> Iterator[Outcome]:
             severity="info",
             scope="node",
             owner="admin",
-            ranks=numbers_of(rank for node in on for rank in job.ranks_on(node)),
+            ranks=numbers_of(job.ranks_on(*on)),
             nodes=tuple(node.name for node in on),
             message=f"{listed([node.name for node in on])}: GPUs in confidential computing mode; P2P may be off",
             fix=Fix(

@@ -177,7 +177,7 @@ def sw_driver_differs_nodes(job: Job) -> Iterator[Outcome]:
         scope="job" if usual is None else "node",
         owner="admin",
         confirmed=usual is not None,
-        ranks=numbers_of(rank for node in job.nodes if node.key in odd for rank in job.ranks_on(node)),
+        ranks=numbers_of(job.ranks_on(*(node for node in job.nodes if node.key in odd))),
         nodes=tuple(node.name for node in job.nodes if node.key in odd),
         message=brief("; ".join(parts[:3]) + more + rest, 300),
         evidence={version: listed([names[key] for key in keys], most=_MOST) for version, keys in versions.items()},

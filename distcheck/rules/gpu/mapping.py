@@ -63,7 +63,7 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
             scope="rank" if stub else "node",
             owner=advice.owner,
             confirmed=advice.confirmed,
-            ranks=numbers_of(rank for node in nodes for rank in job.ranks_on(node)),
+            ranks=numbers_of(job.ranks_on(*nodes)),
             nodes=tuple(node.name for node in nodes),
             message=f"{listed([node.name for node in nodes])}: {reason}"
             + ("; but CUDA shows GPUs, so libnvidia-ml.so.1 is not the driver's" if stub else ""),

@@ -92,7 +92,7 @@ def not_seen(job: Job, but: Sequence[NodeFacts] = ()) -> Iterator[NotChecked]:
     silent = [node for node in _silent(job) if node.key not in known]
     reasons = grouped(silent, lambda n: n.gpus.reason if isinstance(n.gpus, Missing) else "NVML was not asked")
     for reason, nodes in reasons.items():
-        ranks = numbers_of(rank for node in nodes for rank in job.ranks_on(node))
+        ranks = numbers_of(job.ranks_on(*nodes))
         yield NotChecked(reason=reason, nodes=tuple(node.name for node in nodes), ranks=ranks)
 
 

@@ -113,7 +113,7 @@ _MOST_FILES = 8
 
 def no_gpu(job: Job, nodes: list[NodeFacts], why: str, *, suspect: bool) -> Finding:
     """Return the finding about nodes without GPUs; `suspect`: other nodes have some."""
-    ranks = [rank for node in nodes for rank in job.ranks_on(node)]
+    ranks = job.ranks_on(*nodes)
     others = "other nodes of the job have GPUs" if suspect else "the job uses NCCL, which needs GPUs"
     most = max((len(job.ranks_on(node)) for node in nodes), default=1)
     closed = sorted({file for node in nodes if isinstance(node.gpus, Gpus) for file in node.gpus.denied})

@@ -199,7 +199,7 @@ def _text(xid: Xid) -> str:
 def _unreadable(job: Job) -> Iterator[NotChecked]:
     nodes = [node for node in nvidia_nodes(job) if isinstance(node.xids, Missing)]
     for reason, alike in grouped(nodes, lambda n: n.xids.reason if isinstance(n.xids, Missing) else "").items():
-        ranks = numbers_of(rank for node in alike for rank in job.ranks_on(node))
+        ranks = numbers_of(job.ranks_on(*alike))
         yield NotChecked(reason=reason, nodes=tuple(n.name for n in alike), ranks=ranks, required=False)
 
 

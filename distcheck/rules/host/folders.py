@@ -94,7 +94,7 @@ def folder_finding(
         scope=scope,
         owner=owner,
         confirmed=confirmed,
-        ranks=numbers_of(rank for s in seen for rank in job.ranks_on(s.node)),
+        ranks=numbers_of(job.ranks_on(*(s.node for s in seen))),
         nodes=nodes,
         message=f"{listed(nodes)}: {brief(what, 200)}",
         evidence={"named by": listed(sorted(names(seen))), "file system": mount(seen[0].folder)} | (evidence or {}),

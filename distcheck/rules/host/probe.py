@@ -41,7 +41,7 @@ def probe_version_differs(job: Job) -> Iterator[Outcome]:
         yield Finding(
             severity="warning",
             nodes=tuple(n.name for n in odd),
-            ranks=tuple(r.placement.rank for n in odd for r in job.ranks_on(n) if r.placement.rank is not None),
+            ranks=numbers_of(job.ranks_on(*odd)),
             message=f"the nodes run distcheck {', '.join(versions)}",
             evidence={n.name: n.distcheck for n in job.nodes},
             fix=Fix(

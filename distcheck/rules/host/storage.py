@@ -182,7 +182,7 @@ def storage_hangs(job: Job) -> Iterator[Outcome]:
             scope="system" if not good and len(nodes) > 1 else "node",
             owner="admin",
             confirmed=good > len(nodes),
-            ranks=numbers_of(rank for node in nodes for rank in job.ranks_on(node)),
+            ranks=numbers_of(job.ranks_on(*nodes)),
             nodes=tuple(node.name for node in nodes),
             message=f"{listed([node.name for node in nodes])}: {brief(path, 200)} did not answer within 5 s{rest}",
             fix=Fix(

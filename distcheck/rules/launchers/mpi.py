@@ -140,7 +140,7 @@ def deepspeed_hostfile_slots(job: Job) -> Iterator[Outcome]:
     short = [n for n in job.nodes if counts[n.key] < most and (_gpus_on(n) or 0) > counts[n.key]]
     if not short:
         return
-    ranks = [r for node in short for r in job.ranks_on(node)]
+    ranks = job.ranks_on(*short)
     counted = [f"{n.name} runs {counts[n.key]} for {_gpus_on(n)} GPUs" for n in short]
     yield found(
         job,

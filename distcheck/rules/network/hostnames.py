@@ -211,7 +211,7 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
         nodes, weight = machines(alike), severity(job, "nccl", chosen=chosen)
         if len(nodes) > 1 and weight is not None:
             reported |= {node.key for node in nodes}
-            ranks = [r for node in alike for r in job.ranks_on(node)]
+            ranks = job.ranks_on(*alike)
             same = [k.first for k in kinds(job) if value_of(job, k.first, HOSTID) == name] if chosen else []
             what = f"{HOSTID} {brief(name, 60)}" if chosen else f"the host name {name} and the same or no boot id"
             yield found(
@@ -230,7 +230,7 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
     for name, alike_nodes in grouped(job.nodes, lambda n: n.hostname).items():
         nodes = [n for n in machines(alike_nodes) if n.key not in reported] if len(alike_nodes) > 1 else []
         if len(nodes) > 1:
-            ranks = [r for node in nodes for r in job.ranks_on(node)]
+            ranks = job.ranks_on(*nodes)
             yield found(
                 job,
                 ranks,
@@ -260,7 +260,7 @@ def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
     used = {i.address for c in seen.choices for library in LIBRARIES for i in c.taken(library)}
     used |= {address for _, address in seen.reach.doors}
     for address, nodes in seen.shared.items():
-        ranks = [r for node in nodes for r in job.ranks_on(node)]
+        ranks = job.ranks_on(*nodes)
         macs = {node.name: _at(node, address) for node in nodes[:8]}
         yield found(
             job,

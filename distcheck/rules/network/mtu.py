@@ -95,7 +95,7 @@ def _jumbo_on_one_side(job: Job) -> Iterator[Finding]:
         shown = [*nodes[:_SHOWN], *islice((node for node in job.nodes if node.key not in keys), _SHOWN)]
         yield found(
             job,
-            [rank for node in nodes for rank in job.ranks_on(node)],
+            job.ranks_on(*nodes),
             f"{listed([node.name for node in nodes])} {'sends' if len(nodes) == 1 else 'send'} packets of up to {size} "
             "bytes, but datagrams of that size do not arrive; TCP works because it negotiates a smaller MSS",
             Fix(
@@ -132,7 +132,7 @@ def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
         return
     yield found(
         job,
-        [r for n in odd for r in job.ranks_on(n)],
+        job.ranks_on(*odd),
         f"the InfiniBand ports of {listed([n.name for n in odd])} have an active MTU of "
         f"{listed([str(size) for size in sorted({s for n in odd for s in sizes[n.key].values()})])} bytes; "
         f"expected the same on all nodes{note}",
