@@ -215,7 +215,7 @@ def net_master_silent(job: Job) -> Iterator[Outcome]:
 
     torch's ranks then hang forever, because its timeout does not cover the handshake.
 
-    Found by sending a handshake and waiting three seconds. When rank 0's host shows the program's owner, the port is
+    Found by sending a handshake and waiting several seconds. When rank 0's host shows the program's owner, the port is
     reported as taken instead.
 
     Fix: use another port for the job, or end the program that listens there.
