@@ -25,6 +25,12 @@ def fold(numbers: Iterable[int], limit: int | None = None) -> str:
     return ",".join(shown) + (f",… ({len(ordered)} in all)" if rest is not None else "")
 
 
+def numbered(ranks: Iterable[int], limit: int | None = None) -> str:
+    """Return ranks by number: rank 1, ranks 0-3,7."""
+    distinct = set(ranks)
+    return f"{'rank' if len(distinct) == 1 else 'ranks'} {fold(distinct, limit)}"
+
+
 def _pieces(numbers: list[int]) -> Iterator[str]:
     start = 0
     for end in range(1, len(numbers) + 1):

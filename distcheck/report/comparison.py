@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from distcheck.expectation.baseline import Change, compare, differences, of
 from distcheck.facts.job import Collectives, Job
-from distcheck.facts.ranges import fold
+from distcheck.facts.ranges import numbered
 from distcheck.report.attributes import Spread, absent, of_ranks, spread
 from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.comparison import Comparison, FactChange, FigureChange, FindingChange
@@ -153,9 +153,7 @@ def _text(found: Spread | None, name: str) -> str | None:
         return None
     if len(found.values) == 1:
         return found.values[0][0]
-    return "; ".join(
-        f"{value} ({'ranks' if len(ranks) > 1 else 'rank'} {fold(ranks, _PIECES)})" for value, ranks in found.values
-    )
+    return "; ".join(f"{value} ({numbered(ranks, _PIECES)})" for value, ranks in found.values)
 
 
 def title(compared: Comparison) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from distcheck.facts.ranges import fold
+from distcheck.facts.ranges import fold, numbered
 from distcheck.report.harmless import harmless, storable
 from distcheck.report.node_names import fold_nodes
 from distcheck.rules.diagnose import Diagnosis
@@ -156,7 +156,7 @@ def shown_gaps(diagnosis: Diagnosis, *, quiet: bool) -> list[Gap]:
 def where(ranks: Iterable[int], nodes: Iterable[str]) -> str:
     """Return ranks and nodes, folded: ranks 0-7,16 on node[1-2]."""
     numbers, names = set(ranks), set(nodes)
-    parts = [f"{'ranks' if len(numbers) > 1 else 'rank'} {fold(numbers, PIECES)}"] if numbers else []
+    parts = [numbered(numbers, PIECES)] if numbers else []
     parts += [harmless(fold_nodes(names))] if names else []
     return " on ".join(parts)
 

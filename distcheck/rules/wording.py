@@ -8,7 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distcheck.facts.quantities import size
-from distcheck.facts.ranges import fold
+from distcheck.facts.ranges import numbered
 from distcheck.rules.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
 from distcheck.selection.placement import Table, find_table
 
@@ -87,12 +87,6 @@ def by_name(lines: Iterable[tuple[str, str]]) -> dict[str, str]:
 def are(things: Sized) -> str:
     """Return "is" for one thing, else "are"."""
     return "is" if len(things) == 1 else "are"
-
-
-def numbered(numbers: Iterable[int]) -> str:
-    """Return ranks by number: rank 1, ranks 0-3,7."""
-    distinct = set(numbers)
-    return f"{'rank' if len(distinct) == 1 else 'ranks'} {fold(distinct)}"
 
 
 def numbers_of(ranks: Iterable[RankFacts]) -> tuple[int, ...]:

@@ -82,6 +82,10 @@ class Sides:
         self.of_rules: Counter[str] = Counter()
         """Seconds that the rules took of the large job. What several need is on the account of the first one."""
 
+    def warm_up(self) -> None:
+        """Take the memory that all rounds use: the first of them would pay for it."""
+        self._round(0)
+
     def once(self, _number: int) -> Pair:
         """Return the seconds of CPU of either side for two rounds.
 
@@ -156,7 +160,7 @@ def healthy(
     small = [real_job.healthy(nodes // PARTS, sparse=sparse) for _ in range(PARTS)]
     gc.freeze()
     sides = Sides(HEALTHY, large, small)
-    sides.once(0)  # the memory that the first one takes is used again by the others
+    sides.warm_up()
     taken, of_rules = sides.pairs(pairs), sides.shares()
     return {
         "pairs": {HEALTHY: taken},

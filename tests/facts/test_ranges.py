@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distcheck.facts.ranges import fold, unfold
+from distcheck.facts.ranges import fold, numbered, unfold
 
 
 @given(st.sets(st.integers(0, 3000)))
@@ -38,6 +38,13 @@ def test_numbers_fold_into_ascending_ranges(numbers, text):
 
 def test_after_the_limit_the_rest_is_counted():
     assert fold((0, 2, 4, 5), 2) == "0,2,… (4 in all)"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"), [([3, 3], "rank 3"), ([7, 0, 1, 2], "ranks 0-2,7"), ([0, 2, 4], "ranks 0,2,… (3 in all)")]
+)
+def test_ranks_are_named_in_the_singular_or_the_plural(ranks, words):
+    assert numbered(ranks, 2) == words
     assert fold((0, 2, 4, 5), 3) == "0,2,4-5"
 
 

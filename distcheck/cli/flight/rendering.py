@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from distcheck.cli.flight.answer import CalledAlike, FlightAnswer
-from distcheck.facts.ranges import fold
+from distcheck.facts.ranges import numbered
 from distcheck.rules.wording import listed
 
 _MOST_LINES = 12
@@ -63,12 +63,9 @@ def _rest(answer: FlightAnswer) -> list[str]:
     lines = []
     if answer.missing_ranks:
         on = f" ({listed(answer.missing_nodes)})" if answer.missing_nodes else ""
-        many = "ranks" if len(answer.missing_ranks) > 1 else "rank"
-        lines.append(f"no dump: {many} {fold(answer.missing_ranks, 16)}{on}")
+        lines.append(f"no dump: {numbered(answer.missing_ranks, 16)}{on}")
     if unknown := answer.ranks_without_node:
-        lines.append(
-            f"node unknown: {'ranks' if len(unknown) > 1 else 'rank'} {fold(unknown, 16)}, not in the saved job"
-        )
+        lines.append(f"node unknown: {numbered(unknown, 16)}, not in the saved job")
     lines += [f"not compared: {note}" for note in answer.notes]
     lines += [f"not read: {reason}" for reason in answer.unread[:_MOST_UNREAD]]
     return lines + [f"not read: {len(answer.unread) - _MOST_UNREAD} more files"] * (len(answer.unread) > _MOST_UNREAD)
@@ -89,7 +86,7 @@ def _call(call: CalledAlike) -> list[str]:
         parts.append(f"took {call.duration_ms:.3g} ms")
     elif call.timeout_ms and call.state != "completed":
         parts.append(f"timeout {call.timeout_ms / 1000:g} s")
-    head = f"{'rank' if len(call.ranks) == 1 else 'ranks'} {fold(call.ranks, 8)}{on}: {', '.join(parts)}"
+    head = f"{numbered(call.ranks, 8)}{on}: {', '.join(parts)}"
     return [head, f"    at {call.where}"] if call.where else [head]
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from distcheck.cli.flight.groups import Flight
 from distcheck.cli.flight.judging import FlightCause, FlightJudgement, difference
 from distcheck.cli.joblog.fixes import STACK
-from distcheck.facts.ranges import fold
+from distcheck.facts.ranges import numbered
 from distcheck.rules.finding import Fix
-from distcheck.rules.wording import listed, numbered
+from distcheck.rules.wording import listed
 
 
 def sentence(cause: FlightCause, flight: Flight, nodes: Mapping[int, str]) -> str:
@@ -112,11 +112,10 @@ def no_cause(flight: Flight, judgement: FlightJudgement) -> str:
 
 def _who(ranks: Iterable[int], nodes: Mapping[int, str]) -> str:
     ranks = tuple(ranks)
-    word = "rank" if len(ranks) == 1 else "ranks"
     on, unknown = on_nodes(ranks, nodes), without_node(ranks, nodes)
     if unknown:
         on = (*on, f"unknown for {numbered(unknown)}") if on else ("node unknown",)
-    return f"{word} {fold(ranks, 8)}" + (f" ({listed(on)})" if on else "")
+    return numbered(ranks, 8) + (f" ({listed(on)})" if on else "")
 
 
 def on_nodes(ranks: Iterable[int], nodes: Mapping[int, str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import msgspec
 
 from distcheck.cli.joblog.places import When
 from distcheck.cli.joblog.waits import Call, LoggedGroup, Waits
-from distcheck.facts.ranges import fold
+from distcheck.facts.ranges import numbered
 from distcheck.rules.wording import grouped, listed
 
 K = TypeVar("K", bound=Hashable)
@@ -269,8 +269,7 @@ def _ranks(seen: Sequence[Call]) -> str:
 
 def named(ranks: Iterable[int]) -> str:
     """Return ranks in a few ranges: rank 1, ranks 0-3,7."""
-    distinct = set(ranks)
-    return f"{'rank' if len(distinct) == 1 else 'ranks'} {fold(distinct, _MOST_RANGES)}"
+    return numbered(ranks, _MOST_RANGES)
 
 
 def _wait(seen: Collection[object]) -> str:

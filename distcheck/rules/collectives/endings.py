@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.collectives.plan import DEVICE_TEST, OPERATIONS, TRAINING
 from distcheck.facts.job import Collectives
+from distcheck.facts.ranges import numbered
 from distcheck.rules.finding import Fix
-from distcheck.rules.wording import grouped, listed, nodes_of, numbered, numbers_of, once
+from distcheck.rules.wording import grouped, listed, nodes_of, numbers_of, once
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job

@@ -11,10 +11,11 @@ from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.members import Members
 from distcheck.facts.quantities import size
+from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.endings import endings, evidence_of, who, why_ended
 from distcheck.rules.finding import Finding, Fix, NotChecked
-from distcheck.rules.wording import found, grouped, listed, numbered
+from distcheck.rules.wording import found, grouped, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

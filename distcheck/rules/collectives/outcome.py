@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
+from distcheck.facts.ranges import numbered
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.deaths import cause_of_death, evidence_of_death
@@ -29,7 +30,7 @@ from distcheck.rules.collectives.endings import (
 from distcheck.rules.collectives.figures import unmeasured
 from distcheck.rules.collectives.ras import ras_evidence, ras_named, ras_ranks
 from distcheck.rules.finding import Finding, Fix
-from distcheck.rules.wording import brief, found, grouped, listed, numbered, numbers_of
+from distcheck.rules.wording import brief, found, grouped, listed, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Collectives
 from distcheck.facts.nccl import Ras
-from distcheck.rules.wording import brief, grouped, numbered
+from distcheck.facts.ranges import numbered
+from distcheck.rules.wording import brief, grouped
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts.ranges import fold
+from distcheck.facts.ranges import fold, numbered
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.claims import beyond_node, claims, local_size, own_gpus, shares_gpus
 from distcheck.rules.job.remedies import export
 from distcheck.rules.job.settings import started_by_distcheck, unset
 from distcheck.rules.job.world import agents, crowded, duplicates, in_blocks, is_complete, lonely
-from distcheck.rules.wording import found, grouped, listed, named, numbered, numbers_of, table_of
+from distcheck.rules.wording import found, grouped, listed, named, numbers_of, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from distcheck.facts.ranges import fold
+from distcheck.facts.ranges import fold, numbered
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.job.claims import claims, explanation, processes, told_apart
@@ -22,7 +22,7 @@ from distcheck.rules.job.world import (
     too_few_started,
     worlds,
 )
-from distcheck.rules.wording import are, found, grouped, named, numbered, odd_ones, spread, starter, table_of
+from distcheck.rules.wording import are, found, grouped, named, odd_ones, spread, starter, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

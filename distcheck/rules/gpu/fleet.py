@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
+from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.gpu.nodes import not_seen, nvidia_nodes
 from distcheck.rules.gpu.readings import Presence, gpu_names, present
 from distcheck.rules.gpu.shortfall import Shortfall, shortfalls
-from distcheck.rules.wording import are, brief, grouped, listed, majority, numbered, numbers_of
+from distcheck.rules.wording import are, brief, grouped, listed, majority, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.job import Job
-from distcheck.facts.ranges import fold
+from distcheck.facts.ranges import numbered
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, Severity
@@ -203,5 +203,5 @@ def _places(parts: Iterable[Taken], most: int = 3) -> str:
     parts = list(parts)
     nodes = list(dict.fromkeys(t.node.name for t in parts))
     numbers = numbers_of(t.rank for t in parts)
-    who = f"{'rank' if len(numbers) == 1 else 'ranks'} {fold(numbers)}" if numbers else f"{len(parts)} processes"
+    who = numbered(numbers) if numbers else f"{len(parts)} processes"
     return f"{who} ({listed(nodes, most=most)})"

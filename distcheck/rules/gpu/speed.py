@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from distcheck.facts.job import Job
+from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.gpu.own_work import SlowDevice, slow_cpus, slow_gpus, untested
-from distcheck.rules.wording import found, grouped, listed, nodes_of, numbered, numbers_of, rank_name
+from distcheck.rules.wording import found, grouped, listed, nodes_of, numbers_of, rank_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.host import HostFacts
 from distcheck.facts.pci import Pci
-from distcheck.facts.ranges import unfold
+from distcheck.facts.ranges import numbered, unfold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.host.shown import limited
 from distcheck.rules.job.versions import nccl_of, uses_nccl, version_of
 from distcheck.rules.nccl.settings import alike
-from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbered, numbers_of
+from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from distcheck.facts.ranges import numbered
 from distcheck.rules.job.astray import keeps_others_away
 from distcheck.rules.job.leader_files import is_out_of_files
 from distcheck.rules.job.remedies import export
 from distcheck.rules.job.settings import mapping
 from distcheck.rules.job.world import started_without_srun, strays, too_few_started, worlds
-from distcheck.rules.wording import by_name, grouped, listed, numbered, numbers_of, process_name, starter, table_of
+from distcheck.rules.wording import by_name, grouped, listed, numbers_of, process_name, starter, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

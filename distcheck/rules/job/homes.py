@@ -7,9 +7,10 @@ from collections import Counter
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from distcheck.facts.ranges import numbered
 from distcheck.rules.job.agents import in_step, rendezvous, told
 from distcheck.rules.job.settings import number
-from distcheck.rules.wording import grouped, listed, numbered, once, table_of
+from distcheck.rules.wording import grouped, listed, once, table_of
 from distcheck.selection.nodelist import deal, expand, tasks_per_node
 
 if TYPE_CHECKING:

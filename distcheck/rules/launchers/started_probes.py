@@ -6,9 +6,10 @@ import re
 from shlex import join, quote
 from typing import TYPE_CHECKING
 
+from distcheck.facts.ranges import numbered
 from distcheck.rules.finding import Finding, Fix, Scope
 from distcheck.rules.job.own_failures import own_failure
-from distcheck.rules.wording import brief, grouped, listed, numbered
+from distcheck.rules.wording import brief, grouped, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import SEVERITIES, Fix
 from distcheck.rules.job.nccl_remedies import redo, undo
 from distcheck.rules.nccl.grammar import problem_of
 from distcheck.rules.nccl.settings import alike, uses_nccl, weigh
 from distcheck.rules.nccl.tables import current, tables
-from distcheck.rules.wording import brief, found, grouped, listed, majority, named, numbered, numbers_of
+from distcheck.rules.wording import brief, found, grouped, listed, majority, named, numbers_of
 from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, strtoll
 
 if TYPE_CHECKING:

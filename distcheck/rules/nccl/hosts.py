@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.node import TorchBuild
+from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.job.kinds import ranks_with
 from distcheck.rules.job.versions import build_of, nccl_of, uses_nccl, version_of
 from distcheck.rules.nccl.settings import alike
-from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbered, numbers_of
+from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbers_of
 from distcheck.selection.nccl_settings import setting_of
 
 if TYPE_CHECKING:
