@@ -113,13 +113,24 @@ def _of_a_restart(sightings: Sequence[Sighting]) -> list[Sighting]:
 
 
 def _limits_of_a_wait(sightings: Sequence[Sighting]) -> list[Sighting]:
-    """Return the lines about a time limit, if an error and the end of a task with an exit code come before them."""
+    """Return the lines about a time limit, if an error and the end of a task with an exit code come before them.
+
+    Slurm's lines may be in another file than those of the ranks: --error, and the --output of srun.
+    """
     limits = [seen for seen in sightings if seen.spelling is TIME_LIMIT]
-    if not limits:
-        return []
-    before = [seen for seen in sightings if seen.file == limits[0].file and seen.line < limits[0].line]
-    failed = any(seen.spelling is TASK_FAILED for seen in before)
-    return limits if failed and any(seen.spelling.weight >= ERROR for seen in before) else []
+    ended = [limit for limit in limits if any(s.spelling is TASK_FAILED and _is_above(s, limit) for s in sightings)]
+    errors = [seen for seen in sightings if seen.spelling.weight >= ERROR and seen not in limits]
+    before = any(_is_above(seen, limit) or _is_of_a_rank(seen, limit) for limit in ended for seen in errors)
+    return limits if before else []
+
+
+def _is_above(seen: Sighting, other: Sighting) -> bool:
+    return seen.file == other.file and seen.line < other.line
+
+
+def _is_of_a_rank(seen: Sighting, limit: Sighting) -> bool:
+    """Whether an error in another file may have come before a time limit; the signals that end the ranks did not."""
+    return seen.file != limit.file and seen.spelling.about != "process killed" and _precedes(seen, limit)
 
 
 def _is_retried(seen: Sighting) -> bool:
