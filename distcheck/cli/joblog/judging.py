@@ -12,6 +12,7 @@ from distcheck.cli.joblog.spellings.endings import FAILED, ROOT_CAUSE
 from distcheck.cli.joblog.spellings.errors import MISTAKE
 from distcheck.cli.joblog.spellings.guesses import TRAINING
 from distcheck.cli.joblog.spellings.slurm import TASK_FAILED, TIME_LIMIT
+from distcheck.cli.joblog.spellings.working_folder import GOES_ON
 
 _MOST_CAUSES = 3
 _DECEMBER = 12
@@ -24,6 +25,10 @@ _LEAST: dict[About, int] = {"GPU": ERROR, "process killed": LIKELY}
 _STARTS: frozenset[About] = frozenset({"start-up", "network"})
 """What fails when ranks start, and not when they train."""
 _RETRIED = re.compile(r"\bretrying\b|\b(?:will|to) retry\b|\bretry(?:ing)? to connect", re.IGNORECASE)
+_NOT_FOUND = re.compile(
+    r"No such file or directory(?:$|: b?['\"](?!/))|can't open file|No module named|libtorch_cpu\.so"
+)
+"""What fails in a working directory that is not the right one, or is none."""
 
 
 class LikelyCause(NamedTuple):
@@ -58,6 +63,8 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
     Consequences do not tell who failed first: torchrun's agent does, unless it saw a collective that timed out, or a
     rank that only `lost` the connection to another one.
 
+    A deleted working directory, with which a shell goes on, is no cause of a failure that has nothing to do with it.
+
     What fails while torchrun starts the ranks again is no cause of the first failure. A time limit is none after a
     task has failed: the others waited for it until then.
 
@@ -72,7 +79,7 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
         if any(_is_elsewhere(seen) and all(_precedes(one, seen) for one in retried) for seen in met):
             judgement = judged(met, lost)
             return judgement._replace(consequences=(*judgement.consequences, *retried))
-    if later := _of_a_restart(sightings) or _limits_of_a_wait(sightings):
+    if later := _of_a_restart(sightings) or _limits_of_a_wait(sightings) or _other_folders(sightings):
         judgement = judged([seen for seen in sightings if seen not in later], lost)
         return judgement._replace(consequences=(*judgement.consequences, *later))
     ended = any(s.spelling.weight >= SYMPTOM and s.spelling.rules and not s.warning for s in sightings)
@@ -131,6 +138,15 @@ def _is_above(seen: Sighting, other: Sighting) -> bool:
 def _is_of_a_rank(seen: Sighting, limit: Sighting) -> bool:
     """Whether an error in another file may have come before a time limit; the signals that end the ranks did not."""
     return seen.file != limit.file and seen.spelling.about != "process killed" and _precedes(seen, limit)
+
+
+def _other_folders(sightings: Sequence[Sighting]) -> list[Sighting]:
+    """Return the lines about a working directory, if the job went on and then failed, but not to find a file."""
+    went_on = [seen for seen in sightings if seen.spelling in GOES_ON]
+    if not went_on:
+        return []
+    errors = [seen for seen in sightings if seen.spelling.weight >= ERROR and seen not in went_on]
+    return went_on if errors and not any(_NOT_FOUND.search(seen.text) for seen in errors) else []
 
 
 def _is_retried(seen: Sighting) -> bool:
