@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from distcheck.cli.joblog.matching import Sighting
 from distcheck.cli.joblog.spelling import CONSEQUENCE, ERROR, GUESS, LIKELY, NOISE, SYMPTOM, About
+from distcheck.cli.joblog.spellings import aborts
 from distcheck.cli.joblog.spellings.endings import FAILED, ROOT_CAUSE
 from distcheck.cli.joblog.spellings.errors import MISTAKE
 from distcheck.cli.joblog.spellings.guesses import TRAINING
@@ -29,6 +30,8 @@ _NOT_FOUND = re.compile(
     r"No such file or directory(?:$|: b?['\"](?!/))|can't open file|No module named|libtorch_cpu\.so"
 )
 """What fails in a working directory that is not the right one, or is none."""
+_OF_AN_ABORT = re.compile(r"watchdog|\[E[\d :.]*ProcessGroup|terminate called", re.IGNORECASE)
+"""What is written before torch itself ends a rank by abort()."""
 
 
 class LikelyCause(NamedTuple):
@@ -61,7 +64,7 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
     Programs warn of every attempt to connect that they repeat: if something else failed later, the ranks had met.
 
     Consequences do not tell who failed first: torchrun's agent does, unless it saw a collective that timed out, or a
-    rank that only `lost` the connection to another one.
+    rank that only `lost` the connection to another one. A rank that called abort() and wrote nothing leads.
 
     A deleted working directory, with which a shell goes on, is no cause of a failure that has nothing to do with it.
 
@@ -87,13 +90,16 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
     final = [seen for seen in sightings if not (ended and seen.warning)]
     heaviest = max(seen.spelling.weight for seen in final)
     leading = _in_order([seen for seen in final if seen.spelling.weight == heaviest])
+    leading.sort(key=_is_abort)  # what a process wrote comes before its end
     rest = _in_order([*goes_on, *(seen for seen in final if seen.spelling.weight < heaviest)])
     first = leading[0]
     if first.spelling.weight <= SYMPTOM or (first.spelling.rules and first.spelling.rules[0] in _WAITED):
         first = next((seen for seen in rest if seen.spelling is MISTAKE and _precedes(seen, first)), first)
     if heaviest == CONSEQUENCE and not any("collective" in seen.spelling.says for seen in leading):
         roots = (seen for seen in rest if seen.spelling is ROOT_CAUSE and int(seen.values.get("rank", -1)) not in lost)
-        first = next(roots, first)
+        root = next(roots, None)
+        told = any(_OF_AN_ABORT.search(seen.text) for seen in (*leading, *rest))
+        first = (None if told else _aborted(leading, root, lost)) or root or first
     consequences = tuple(seen for seen in (*leading, *rest) if seen.spelling is not first.spelling)
     if heaviest == NOISE:
         return Judgement((), None)
@@ -147,6 +153,20 @@ def _other_folders(sightings: Sequence[Sighting]) -> list[Sighting]:
         return []
     errors = [seen for seen in sightings if seen.spelling.weight >= ERROR and seen not in went_on]
     return went_on if errors and not any(_NOT_FOUND.search(seen.text) for seen in errors) else []
+
+
+def _aborted(leading: Sequence[Sighting], root: Sighting | None, lost: Collection[int]) -> Sighting | None:
+    """Return the end of a rank by abort(): of the rank that torchrun saw fail first, if it did."""
+    own = [seen for seen in leading if _is_abort(seen) and seen.place.rank not in lost]
+    if root:
+        stacks = [s for s in own if s.spelling is aborts.ABORT_STACK and s.times == 1 and s.place.rank is None]
+        own = [seen for seen in own if str(seen.place.rank) == root.values.get("rank")]
+        own += stacks if own else []
+    return next((seen for seen in own if seen.spelling is aborts.ABORT_STACK), own[0] if own else None)
+
+
+def _is_abort(seen: Sighting) -> bool:
+    return seen.spelling in aborts.SPELLINGS
 
 
 def _is_retried(seen: Sighting) -> bool:
