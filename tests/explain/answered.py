@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 
 from explain.measure import matcher
 
 from distcheck.cli.joblog.answer import Answer, answer
+from distcheck.cli.joblog.matching import Sighting
 from distcheck.cli.joblog.reading import whole_lines
 
 HEALTHY = """
@@ -20,8 +22,16 @@ Timed out? no. CUDA error rate 0; waiting for clients: none. 0 Killed by hand
 
 def found(text: str) -> Answer:
     """Return the answer to a text."""
-    seen = matcher().search(whole_lines(io.BytesIO(text.encode())), "job.log")
-    return answer(sorted(seen, key=lambda sighting: sighting.line))
+    return found_in([("job.log", text)])
+
+
+def found_in(logs: Iterable[tuple[str, str]]) -> Answer:
+    """Return the answer to logs: the name and text of each."""
+    seen: list[Sighting] = []
+    for name, text in logs:
+        own = matcher().search(whole_lines(io.BytesIO(text.encode())), name)
+        seen += sorted(own, key=lambda sighting: sighting.line)
+    return answer(seen)
 
 
 def rules(text: str) -> list[str]:

@@ -22,8 +22,10 @@ from distcheck.cli.joblog.reading import logs, pieces
 from distcheck.cli.joblog.redaction import shown
 from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, About, Spelling
 from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
+from distcheck.cli.joblog.spellings.aborts import ABORT_STACK
 from distcheck.cli.joblog.spellings.application import MISMATCH
-from distcheck.cli.joblog.spellings.endings import FAILED, ROOT_CAUSE
+from distcheck.cli.joblog.spellings.endings import FAILED, ROOT_CAUSE, SAYS
+from distcheck.cli.joblog.spellings.slurm import TIME_LIMIT
 from distcheck.cli.joblog.waits import Waits
 from distcheck.cli.joblog.watchdog import WatchdogLines
 from distcheck.rules import find_rule
@@ -70,8 +72,20 @@ _IN_GLOO = (
 """What to run after a failure in a collective of Gloo, whose Flight Recorder writes no file by itself."""
 _OF_GLOO = re.compile(r"gloo/|gloo::|Gloo\b")
 """What the code of Gloo and of its process groups writes, in contrast to a script that names the backend."""
+_JOB = re.compile(r"\*\*\* (?:JOB|STEP) (\d+)")
 _STACKS = ("grep -rn -B 30 'Detected mismatch between' LOGS  # LOGS: the job's logs; where in the script each rank is",)
 """What to run when the ranks have compared their collectives."""
+_AFTER_A_CRASH = ("PYTHONFAULTHANDLER=1 COMMAND  # COMMAND: what starts the job; a rank that crashes prints its stack",)
+"""What to run when a process crashed and wrote no reason."""
+_IN_SLURM = "sacct -j {job} --format=JobID,State,ExitCode,Elapsed,Timelimit"
+"""Shows why Slurm ended a job."""
+_FRAMES = ("grep -rn -A 30 'Fatal Python error' LOGS  # LOGS: the job's logs; where in the script the process was",)
+"""What to run when a process that crashed printed its Python stack."""
+_AFTER_SIGTERM = (
+    "distcheck explain --log LOGS  # LOGS: all logs of the job, of sbatch and srun, --output and --error",
+    f"{_IN_SLURM.format(job='JOB')}  # with Slurm; JOB: the number of the job",
+)
+"""What to run when a job was ended from outside and its log does not say why."""
 
 
 class NamedCause(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,6 +216,15 @@ def _next(seen: Sighting, found: Hang | None, *, dumped: bool) -> tuple[str, ...
     if "gloo" in spelling.source.lower() or _OF_GLOO.search(seen.text):
         stuck = found.ranks[:1] if found and collective else ()
         return (*(STACK.format(rank=rank, on="  # on its node, while it hangs") for rank in stuck), _IN_GLOO)
+    if spelling is TIME_LIMIT:
+        job = _JOB.search(seen.text)
+        return (_IN_SLURM.format(job=job[1] if job else "JOB"),)
+    if spelling.says == SAYS["SIGTERM"]:
+        return _AFTER_SIGTERM
+    if spelling is ABORT_STACK:
+        return _FRAMES
+    if "-X faulthandler" in spelling.says:
+        return _AFTER_A_CRASH
     if collective:
         return _WITH_DUMPS if dumped else _AFTER_A_HANG
     return (PARTITIONS,) if spelling.says.startswith("Slurm refused") else _NEXT[spelling.about]

@@ -287,5 +287,19 @@ FIXES_BY_LINE: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
             ("command -v python torchrun", "ls -l PROGRAM  # on every node"),
         ),
     ),
+    "storage-path-missing": (
+        (
+            r"couldn't chdir to",
+            "Slurm started the job in /tmp, because the node does not have its working directory: start the job in a folder that"
+            " every node mounts.",
+            ("ls -ld {folder|FOLDER}  # on every node", "sbatch --chdir=FOLDER job.sh  # FOLDER: one that every node mounts; or srun --chdir"),
+        ),
+        (
+            r"getcwd|current (?:working )?directory|get the cwd|libtorch_cpu|change working directory|\[Errno 2\] No such file or directory$",
+            "The working directory was deleted after the shell or the job had entered it, perhaps to create it again: enter"
+            " it again, or another one, then start the job again.",
+            ('cd "$PWD" || cd "$HOME"  # in the shell that starts the job',),
+        ),
+    ),
 }  # fmt: skip
 """Where the line that names the rule decides the fix: a pattern, and the text and commands if it is found in the line."""

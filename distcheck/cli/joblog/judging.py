@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from distcheck.cli.joblog.matching import Sighting
 from distcheck.cli.joblog.spelling import CONSEQUENCE, ERROR, GUESS, LIKELY, NOISE, SYMPTOM, About
+from distcheck.cli.joblog.spellings import aborts
 from distcheck.cli.joblog.spellings.endings import FAILED, ROOT_CAUSE
 from distcheck.cli.joblog.spellings.errors import MISTAKE
 from distcheck.cli.joblog.spellings.guesses import TRAINING
 from distcheck.cli.joblog.spellings.slurm import TASK_FAILED, TIME_LIMIT
+from distcheck.cli.joblog.spellings.working_folder import GOES_ON
 
 _MOST_CAUSES = 3
 _DECEMBER = 12
@@ -24,6 +26,12 @@ _LEAST: dict[About, int] = {"GPU": ERROR, "process killed": LIKELY}
 _STARTS: frozenset[About] = frozenset({"start-up", "network"})
 """What fails when ranks start, and not when they train."""
 _RETRIED = re.compile(r"\bretrying\b|\b(?:will|to) retry\b|\bretry(?:ing)? to connect", re.IGNORECASE)
+_NOT_FOUND = re.compile(
+    r"No such file or directory(?:$|: b?['\"](?!/))|can't open file|No module named|libtorch_cpu\.so"
+)
+"""What fails in a working directory that is not the right one, or is none."""
+_OF_AN_ABORT = re.compile(r"watchdog|\[E[\d :.]*ProcessGroup|terminate called", re.IGNORECASE)
+"""What is written before torch itself ends a rank by abort()."""
 
 
 class LikelyCause(NamedTuple):
@@ -56,7 +64,9 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
     Programs warn of every attempt to connect that they repeat: if something else failed later, the ranks had met.
 
     Consequences do not tell who failed first: torchrun's agent does, unless it saw a collective that timed out, or a
-    rank that only `lost` the connection to another one.
+    rank that only `lost` the connection to another one. A rank that called abort() and wrote nothing leads.
+
+    A deleted working directory, with which a shell goes on, is no cause of a failure that has nothing to do with it.
 
     What fails while torchrun starts the ranks again is no cause of the first failure. A time limit is none after a
     task has failed: the others waited for it until then.
@@ -72,7 +82,7 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
         if any(_is_elsewhere(seen) and all(_precedes(one, seen) for one in retried) for seen in met):
             judgement = judged(met, lost)
             return judgement._replace(consequences=(*judgement.consequences, *retried))
-    if later := _of_a_restart(sightings) or _limits_of_a_wait(sightings):
+    if later := _of_a_restart(sightings) or _limits_of_a_wait(sightings) or _other_folders(sightings):
         judgement = judged([seen for seen in sightings if seen not in later], lost)
         return judgement._replace(consequences=(*judgement.consequences, *later))
     ended = any(s.spelling.weight >= SYMPTOM and s.spelling.rules and not s.warning for s in sightings)
@@ -80,13 +90,16 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
     final = [seen for seen in sightings if not (ended and seen.warning)]
     heaviest = max(seen.spelling.weight for seen in final)
     leading = _in_order([seen for seen in final if seen.spelling.weight == heaviest])
+    leading.sort(key=_is_abort)  # what a process wrote comes before its end
     rest = _in_order([*goes_on, *(seen for seen in final if seen.spelling.weight < heaviest)])
     first = leading[0]
     if first.spelling.weight <= SYMPTOM or (first.spelling.rules and first.spelling.rules[0] in _WAITED):
         first = next((seen for seen in rest if seen.spelling is MISTAKE and _precedes(seen, first)), first)
     if heaviest == CONSEQUENCE and not any("collective" in seen.spelling.says for seen in leading):
         roots = (seen for seen in rest if seen.spelling is ROOT_CAUSE and int(seen.values.get("rank", -1)) not in lost)
-        first = next(roots, first)
+        root = next(roots, None)
+        told = any(_OF_AN_ABORT.search(seen.text) for seen in (*leading, *rest))
+        first = (None if told else _aborted(leading, root, lost)) or root or first
     consequences = tuple(seen for seen in (*leading, *rest) if seen.spelling is not first.spelling)
     if heaviest == NOISE:
         return Judgement((), None)
@@ -113,13 +126,47 @@ def _of_a_restart(sightings: Sequence[Sighting]) -> list[Sighting]:
 
 
 def _limits_of_a_wait(sightings: Sequence[Sighting]) -> list[Sighting]:
-    """Return the lines about a time limit, if an error and the end of a task with an exit code come before them."""
+    """Return the lines about a time limit, if an error and the end of a task with an exit code come before them.
+
+    Slurm's lines may be in another file than those of the ranks: --error, and the --output of srun.
+    """
     limits = [seen for seen in sightings if seen.spelling is TIME_LIMIT]
-    if not limits:
+    ended = [limit for limit in limits if any(s.spelling is TASK_FAILED and _is_above(s, limit) for s in sightings)]
+    errors = [seen for seen in sightings if seen.spelling.weight >= ERROR and seen not in limits]
+    before = any(_is_above(seen, limit) or _is_of_a_rank(seen, limit) for limit in ended for seen in errors)
+    return limits if before else []
+
+
+def _is_above(seen: Sighting, other: Sighting) -> bool:
+    return seen.file == other.file and seen.line < other.line
+
+
+def _is_of_a_rank(seen: Sighting, limit: Sighting) -> bool:
+    """Whether an error in another file may have come before a time limit; the signals that end the ranks did not."""
+    return seen.file != limit.file and seen.spelling.about != "process killed" and _precedes(seen, limit)
+
+
+def _other_folders(sightings: Sequence[Sighting]) -> list[Sighting]:
+    """Return the lines about a working directory, if the job went on and then failed, but not to find a file."""
+    went_on = [seen for seen in sightings if seen.spelling in GOES_ON]
+    if not went_on:
         return []
-    before = [seen for seen in sightings if seen.file == limits[0].file and seen.line < limits[0].line]
-    failed = any(seen.spelling is TASK_FAILED for seen in before)
-    return limits if failed and any(seen.spelling.weight >= ERROR for seen in before) else []
+    errors = [seen for seen in sightings if seen.spelling.weight >= ERROR and seen not in went_on]
+    return went_on if errors and not any(_NOT_FOUND.search(seen.text) for seen in errors) else []
+
+
+def _aborted(leading: Sequence[Sighting], root: Sighting | None, lost: Collection[int]) -> Sighting | None:
+    """Return the end of a rank by abort(): of the rank that torchrun saw fail first, if it did."""
+    own = [seen for seen in leading if _is_abort(seen) and seen.place.rank not in lost]
+    if root:
+        stacks = [s for s in own if s.spelling is aborts.ABORT_STACK and s.times == 1 and s.place.rank is None]
+        own = [seen for seen in own if str(seen.place.rank) == root.values.get("rank")]
+        own += stacks if own else []
+    return next((seen for seen in own if seen.spelling is aborts.ABORT_STACK), own[0] if own else None)
+
+
+def _is_abort(seen: Sighting) -> bool:
+    return seen.spelling in aborts.SPELLINGS
 
 
 def _is_retried(seen: Sighting) -> bool:

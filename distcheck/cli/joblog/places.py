@@ -57,7 +57,7 @@ _RANK_INSIDE = re.compile(
 )
 _NODE_INSIDE = re.compile(
     rf"\b({_NAME}):\d+:\d+ \[\d+\] |\bhost\s*:\s+({_NAME})|srun: error: ({_NAME}): task|\bON ({_NAME}) CANCELLED"
-    rf"|on node ({_NAME}) exited on signal|: Node failure on ({_NAME}(?:\[[\d,-]+\])?)"
+    rf"|\bslurmstepd-({_NAME}): error|on node ({_NAME}) exited on signal|: Node failure on ({_NAME}(?:\[[\d,-]+\])?)"
 )
 _TASK = re.compile(r"srun: error: [\w.-]+: tasks? (\d+)")
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]

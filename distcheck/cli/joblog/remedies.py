@@ -13,6 +13,7 @@ from distcheck.rules.finding import Fix
 _VALUE = re.compile(r"\{(\w+)\|([^}]*)\}")
 _SAFE = re.compile(r"[\w.:-]{1,253}")
 """What a value of a log may be to stand in a command."""
+_SAFE_PATH = re.compile(r"/[\w./:@%+-]{1,1000}")
 _COMMAND = re.compile(
     r"(?:sudo|export|unset|ulimit|nvidia-smi|docker|torchrun|srun|sbatch|ip|ss|pip|systemctl|sysctl|modprobe|df|scontrol"
     r"|ibstat|ethtool|dcgmi|chmod|mount|kubectl|getent|ldconfig)\b[^…]*"
@@ -30,7 +31,7 @@ def fix(rule: str, values: Mapping[str, str], line: str = "") -> Fix:
     """
     for pattern, text, commands in FIXES_BY_LINE.get(rule, ()):
         if re.search(pattern, line, re.IGNORECASE):
-            return Fix(text, commands)
+            return Fix(text, tuple(_VALUE.sub(lambda m: _value(values, m[1], m[2]), c) for c in commands))
     if rule in FIXES:
         text, commands = FIXES[rule]
         return Fix(text, tuple(_VALUE.sub(lambda m: _value(values, m[1], m[2]), c) for c in commands))
@@ -73,4 +74,5 @@ def proof(rule: str, values: Mapping[str, str], nodes: tuple[str, ...]) -> str:
 
 def _value(values: Mapping[str, str], name: str, default: str) -> str:
     value = values.get(name, "").strip("[]()'\",")
-    return value if _SAFE.fullmatch(value) and not value.startswith("-") else default
+    safe = _SAFE_PATH if name == "folder" else _SAFE
+    return value if safe.fullmatch(value) and not value.startswith("-") else default

@@ -173,12 +173,6 @@ SPELLINGS = (
         says="A check in C++ failed.",
     ),
     _app(
-        r"Aborted \(core dumped\)",
-        source="https://man7.org/linux/man-pages/man7/signal.7.html",
-        weight=CONSEQUENCE,
-        says="A process ended itself after an error, which is in the lines before.",
-    ),
-    _app(
         r"Stalled ranks",
         source="https://horovod.readthedocs.io/en/stable/troubleshooting_include.html",
         weight=CONSEQUENCE,

@@ -167,9 +167,6 @@ SPELLINGS = (
     ),
     _app(r"exits with return code = [1-9]", source=_DEEPSPEED, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _app(r"ChildFailedError", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
-    _app(r"exitcode\s*: ?\(?-6\b", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
-    _app(r"exit code:? ?-6\b", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
-    _app(r"Signal 6 \(SIGABRT\)", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _killed(r"The actor died unexpectedly", source=_RAY, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _killed(r"worker died or was killed", source=_RAY, weight=CONSEQUENCE, says=_CONSEQUENCE),
 )

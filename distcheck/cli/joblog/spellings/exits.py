@@ -29,11 +29,10 @@ _WORDS = (
 )  # fmt: skip
 _FAILED = "A rank failed. The cause is in the lines of that rank before this report."
 _SHM = "host-shm-too-small"
-_ABORT = "A process ended itself with abort(). The lines before this one say why."
 _FLOAT = "A process divided an integer by zero in C or C++ (SIGFPE). Run it with python -X faulthandler."
 
 
-def _ended(
+def ended(
     codes: str, names: str, *, about: About, weight: int, rules: str = "", says: str = ""
 ) -> tuple[Spelling, ...]:
     """Return the spellings of one ending: by its codes, and by the name and number of its signal."""
@@ -49,15 +48,14 @@ def _ended(
 
 
 SPELLINGS = (
-    *_ended(r"-9|137", r"9|SIGKILL|KILL", about="process killed", weight=LIKELY, says=SAYS["SIGKILL"]),
-    *_ended(r"-7|135", r"7|SIGBUS|BUS", about="start-up", weight=LIKELY, rules=_SHM),
-    *_ended(r"-11|139", r"11|SIGSEGV|SEGV", about="application", weight=SYMPTOM, says=SAYS["SIGSEGV"]),
-    *_ended(r"-4|132", r"4|SIGILL|ILL", about="application", weight=SYMPTOM, says=SAYS["SIGILL"]),
-    *_ended(r"-8|136", r"8|SIGFPE|FPE", about="application", weight=SYMPTOM, says=_FLOAT),
-    *_ended(r"-6|134", r"6|SIGABRT|ABRT", about="application", weight=CONSEQUENCE, says=_ABORT),
-    *_ended(r"-15|143", r"15|SIGTERM|TERM", about="process killed", weight=CONSEQUENCE, says=SAYS["SIGTERM"]),
-    *_ended(r"130", r"2|SIGINT|INT", about="process killed", weight=CONSEQUENCE, says=SAYS["SIGINT"]),
-    *_ended(r"129", r"1|SIGHUP|HUP", about="process killed", weight=SYMPTOM, says=SAYS["SIGHUP"]),
+    *ended(r"-9|137", r"9|SIGKILL|KILL", about="process killed", weight=LIKELY, says=SAYS["SIGKILL"]),
+    *ended(r"-7|135", r"7|SIGBUS|BUS", about="start-up", weight=LIKELY, rules=_SHM),
+    *ended(r"-11|139", r"11|SIGSEGV|SEGV", about="application", weight=SYMPTOM, says=SAYS["SIGSEGV"]),
+    *ended(r"-4|132", r"4|SIGILL|ILL", about="application", weight=SYMPTOM, says=SAYS["SIGILL"]),
+    *ended(r"-8|136", r"8|SIGFPE|FPE", about="application", weight=SYMPTOM, says=_FLOAT),
+    *ended(r"-15|143", r"15|SIGTERM|TERM", about="process killed", weight=CONSEQUENCE, says=SAYS["SIGTERM"]),
+    *ended(r"130", r"2|SIGINT|INT", about="process killed", weight=CONSEQUENCE, says=SAYS["SIGINT"]),
+    *ended(r"129", r"1|SIGHUP|HUP", about="process killed", weight=SYMPTOM, says=SAYS["SIGHUP"]),
     # shells that report a job
     told(r"\[\d+\] +[+-]? *\d+ killed\s", about="process killed", weight=LIKELY, source=_SHELL, says=SAYS["SIGKILL"]),
     told(r"^\[\d+\][+-]?\s+Killed\s", about="process killed", weight=LIKELY, source=_SHELL, says=SAYS["SIGKILL"]),

@@ -135,18 +135,6 @@ SPELLINGS = (
     _start(rf"ls: cannot access '?{_MOUNTED}\S*: No such file", _MISSING, weight=SYMPTOM, source=_SHELL),
     _start(rf"mount point {_MOUNTED}\S* does not exist", _MISSING, weight=LIKELY, source=_MOUNT),
     _start(r"hostPath type check failed", "storage-path-missing", weight=LIKELY, source=_KUBERNETES),
-    _start(
-        r"getcwd(?:\(\))?: cannot access parent directories",
-        "storage-hangs storage-path-missing",
-        weight=SYMPTOM,
-        source=_SHELL,
-    ),
-    _start(
-        r"(?:job-working-directory|shell-init): error retrieving current",
-        "storage-path-missing storage-hangs",
-        weight=SYMPTOM,
-        source=_SHELL,
-    ),
     _start(r"chdir to cwd \(", "storage-path-missing", source=_MOUNT_CONTAINER),
     _start(r"trying to mount a directory onto a file", "storage-path-missing", weight=LIKELY, source=_MOUNT_CONTAINER),
     # a file that one node wrote, on another node

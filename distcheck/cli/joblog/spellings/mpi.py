@@ -190,7 +190,7 @@ SPELLINGS = (
     *(
         _start(pattern, source=_MPI, weight=CONSEQUENCE, about="application", says=_RANK_FAILED)
         for pattern in (
-            r"process rank \d+ .*exited on signal (?!9\b|7\b)",
+            r"process rank \d+ .*exited on signal (?![976]\b)",
             r"one or more processes exited with non-zero status",
             r"Primary job\s+terminated normally, but",
         )

@@ -132,12 +132,6 @@ SPELLINGS = (
         )
     ),
     # What others report of a rank that failed.
-    _app(
-        r"^Aborted\.?$",
-        weight=CONSEQUENCE,
-        source=_SIGNAL,
-        says="A process ended itself after an error, which is in the lines before.",
-    ),
     _app(r"ProcessRaisedException", weight=CONSEQUENCE, source=_SPAWN, says=_FAILED),
     _app(
         r"CalledProcessError: .*python[\d.]*'?,? .*\.py\b.*(?:returned non-zero exit status (?!255\b)\d|died with)",

@@ -99,10 +99,14 @@ SPELLINGS = (
         source=_STEPD,
     ),
     _start(r"execve\(\): .*(?:Permission denied|Exec format error)", "launch-failed", source=_STEPD),
-    _start(r"slurmstepd: error: couldn't chdir to", "storage-path-missing", source=_STEPD, weight=LIKELY),
-    _start(r"slurmstepd: error: .*mpi/(?:pmix|pmi2|openmpi|cray)", "launch-failed", weight=LIKELY, source=_STEPD),
     _start(
-        r"slurmstepd: error: .*(?:TaskProlog|task_p_pre_launch|spank)", "launch-failed", weight=LIKELY, source=_STEPD
+        r"slurmstepd(?:-\S+)?: error: .*mpi/(?:pmix|pmi2|openmpi|cray)", "launch-failed", weight=LIKELY, source=_STEPD
+    ),
+    _start(
+        r"slurmstepd(?:-\S+)?: error: .*(?:TaskProlog|task_p_pre_launch|spank)",
+        "launch-failed",
+        weight=LIKELY,
+        source=_STEPD,
     ),
     _start(
         r"Could not open std(?:out|err|in) file .*: No such file",
@@ -116,7 +120,7 @@ SPELLINGS = (
         weight=LIKELY,
         source=_STEPD,
     ),
-    _start(r"slurmstepd: error: pyxis: ", "launch-failed", source=_PYXIS),
+    _start(r"slurmstepd(?:-\S+)?: error: pyxis: ", "launch-failed", source=_PYXIS),
     _start(r"Failed to invoke spank plugin stack", "launch-failed", weight=LIKELY, source=_PYXIS),
     _start(
         r"sbatch: (?:error|fatal): ",
