@@ -81,7 +81,7 @@ class Attempt(Facts, frozen=True):
     door: Literal["master", "side"]
     outcome: Literal[
         "met", "waiting", "elsewhere", "agent", "refused", "timeout", "unreachable", "unresolved", "silent", "closed",
-        "foreign", "stranger", "failed",
+        "foreign", "stranger", "full", "failed",
     ]  # fmt: skip
     tries: Count = 1
     detail: str = ""

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import resource
+from pathlib import Path
 
 _MOST = 1 << 20
 """What counts as no limit: the kernel's own default for one process (fs.nr_open)."""
+
+_FEWEST = 4
 
 Limit = tuple[int, int]
 """Soft and hard."""
@@ -35,3 +40,16 @@ def restore_limit(before: Limit | None) -> None:
     if before is not None:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def left() -> int:
+    """Return how many files this process may still open.
+
+    Raises:
+        OSError: fewer than `_FEWEST` (EMFILE). Nothing could be done with them: asyncio's loop alone takes three.
+    """
+    soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = (_MOST if soft == resource.RLIM_INFINITY else soft) - sum(1 for _ in Path("/proc/self/fd").iterdir())
+    if free < _FEWEST:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return free

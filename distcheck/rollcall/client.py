@@ -119,8 +119,8 @@ class _Search:
     def take(self, door: Door, attempt: Attempt, connection: Connection | None) -> None:
         """Note how an attempt ended, and keep the first connection."""
         seen = self.last.get(door)
-        if seen is not None and seen.outcome == attempt.outcome and attempt.outcome in _UNANSWERED:
-            attempt = seen  # the end of the roll call cuts the last attempt short
+        if seen is not None and _says_more(seen, attempt):
+            attempt = seen
         self.last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
         if attempt.outcome == "elsewhere":
             self._leads.extend(_named(attempt.detail, (*self._ways, *self._leads)))
@@ -184,6 +184,14 @@ async def _give_up(search: _Search, knocks: Mapping[_Knock, Door], waited: float
     for result in await asyncio.gather(*knocks, return_exceptions=True):
         if not isinstance(result, BaseException) and result[1] is not None:
             result[1].writer.close()
+
+
+def _says_more(seen: Attempt, attempt: Attempt) -> bool:
+    """Whether an earlier attempt at an endpoint tells more than the last one."""
+    if seen.outcome == "full":  # a leader without a file to spare does not even answer everybody
+        return attempt.outcome in {*_UNANSWERED, "closed", "refused"}
+    # The end of the roll call cuts the last attempt short.
+    return seen.outcome == attempt.outcome and attempt.outcome in _UNANSWERED
 
 
 def _named(address: str, known: Sequence[Door]) -> list[Door]:

@@ -112,7 +112,9 @@ def _turned_away(answer: Answer, nonce: str) -> tuple[str, str]:
         return "waiting", f"the roll call there is for {answer.master}"
     if isinstance(answer, Elsewhere):
         return "elsewhere", answer.address
-    return "stranger", answer.reason if isinstance(answer, Refused) else _UNKNOWING
+    if isinstance(answer, Refused):
+        return "full" if answer.full else "stranger", answer.reason
+    return "stranger", _UNKNOWING
 
 
 async def _ask(

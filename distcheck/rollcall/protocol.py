@@ -95,6 +95,8 @@ class Refused(Word, frozen=True):
 
     nonce: Name
     reason: Name
+    full: bool = False
+    """True where the leader may not open more files; an earlier version only gives the reason."""
 
 
 class PeerDoor(msgspec.Struct, frozen=True):

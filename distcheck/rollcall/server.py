@@ -20,7 +20,8 @@ from distcheck.rollcall.wire import ProtocolError
 
 _BACKLOG = 1 << 16
 """The kernel takes no more than net.core.somaxconn; who does not fit tries again a second later."""
-_ACCEPTED_AT_ONCE = 256
+_TO_BE_TOLD = 16
+"""Connections beyond the limit, so that who comes too late has the time to say Hello and is told why."""
 _MOST_BYTES, _MOST_BYTES_A_RANK = 1 << 28, 1 << 18
 """The most bytes received from all followers in a run. A report has about 2 kB per rank."""
 _MOST_RANKS = 1 << 16
@@ -59,10 +60,12 @@ class Server:
         self.of_node = False
         """Whether only processes of this node that did not find rank 0 either are admitted."""
         self.most_connections = 4096
-        """Beyond that the oldest connection before its report is closed, and no follower is admitted: the leader must
-        be able to open files of its own."""
+        """Beyond that no follower is admitted, and soon the oldest connection before its report is closed: the leader
+        must be able to open files of its own."""
         self.on_trouble: Callable[[str], None] = lambda _reason: None
         """Called with the reason when a follower is in trouble, or lost."""
+        self.accepted_at_once = 256
+        """asyncio accepts so many before it reads from any connection: many delay who came first, and take files."""
         self.opened_at = asyncio.get_running_loop().time()
         self._rank = min(own := frozenset(ranks), default=0)
         self.elsewhere: dict[int, str] = {}
@@ -84,8 +87,8 @@ class Server:
         """Admit followers through a listening socket."""
         connection.prepare(sock)
         loop = asyncio.get_running_loop()
-        # asyncio accepts a whole backlog before it reads from any connection: a large one delays who came first.
-        self._servers.append(await loop.create_server(lambda: Visit(self), sock=sock, backlog=_ACCEPTED_AT_ONCE))
+        backlog = self.accepted_at_once
+        self._servers.append(await loop.create_server(lambda: Visit(self), sock=sock, backlog=backlog))
         sock.listen(_BACKLOG)
 
     async def open_side_door(self, most: int | None = None) -> int | None:
@@ -100,6 +103,11 @@ class Server:
     def complete(self) -> bool:
         """Whether a process has reported for every rank of the world."""
         return len(self._present) >= self.world_size
+
+    @property
+    def _full(self) -> bool:
+        """Whether as many processes were admitted as this one may open files for."""
+        return len(self._visits) - len(self._at_the_door) >= self.most_connections
 
     @property
     def present(self) -> int:
@@ -205,12 +213,12 @@ class Server:
         self._visits.add(visit)
         self._at_the_door[visit] = None
         oldest = next(iter(self._at_the_door))
-        if len(self._visits) > self.most_connections and oldest is not visit:
+        if len(self._visits) > self.most_connections + _TO_BE_TOLD and oldest is not visit:
             self.leave(oldest, 0)
             oldest.close()
 
     def trust(self, visit: Visit) -> None:
-        """Take a connection out of that queue: it knows the token, so a crowd of strangers must not push it out."""
+        """Take a connection out of that queue: a crowd must not push out who was admitted and has yet to report."""
         self._at_the_door.pop(visit, None)
 
     def leave(self, visit: Visit, unused_bytes: int) -> None:
@@ -245,8 +253,8 @@ class Server:
         self._changed.set()
 
     def secret_for(self, hello: Hello) -> bytes | None:
-        """Return the secret that a follower must prove to know; None without one, and for another job's."""
-        return self._secret if hello.job == identity.public_key(self.job) else None
+        """Return the secret that a follower must prove to know; None without one, and where it is turned away anyway."""
+        return self._secret if hello.job == identity.public_key(self.job) and not self._full else None
 
     def _note_present(self, ranks: Iterable[int]) -> None:
         self._present.update(n for n in ranks if 0 <= n < self.world_size)
@@ -258,8 +266,8 @@ class Server:
             return Refused(hello.nonce, f"this is the roll call of another job{or_token}")
         if len(self.followers) >= self.world_size + _MORE_FOLLOWERS:
             return Refused(hello.nonce, "more processes than ranks have joined already")
-        if len(self._visits) > self.most_connections:
-            return Refused(hello.nonce, "rank 0's process may not open more files")
+        if self._full:
+            return Refused(hello.nonce, "rank 0's process may not open more files", full=True)
         if hello.uid in self.followers or not self._open:
             return Refused(hello.nonce, "this process has joined already, or the roll call is closed")
         if self.leader_at:  # this address is not the leader's, so only the same spelling counts

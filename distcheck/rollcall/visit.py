@@ -56,7 +56,7 @@ class Leader(Protocol):
         """Take note that a connection is closed, and take back the bytes that it announced for nothing."""
 
     def trust(self, visit: Visit) -> None:
-        """Take note that the other side knows the token."""
+        """Take note that the other side is of this job, and knows its token if there is one."""
 
     def expect(self, size: int) -> None:
         """Count a frame of this size; raises ProtocolError if it is one too many."""
@@ -197,8 +197,7 @@ class Visit(asyncio.BufferedProtocol):
             self._await("nothing", _HELLO_SECONDS)
             self._transport.close()
             return
-        if self._seals is not None:
-            self._leader.trust(self)
+        self._leader.trust(self)
         self._await("report", _REPORT_SECONDS)
 
     def _take_report(self, body: bytes) -> None:

@@ -21,6 +21,8 @@ from distcheck.run.progress import StageView
 from distcheck.run.request import NEVER_MET, NOBODY_ELSE, NOBODY_TO_MEET, WITH_OTHERS, Publish, Request, RunResult
 from distcheck.run.watchdog import Watchdog
 
+_CLOSED = "Invalid file descriptor: -1"
+"""What selectors say about a closed socket."""
 _CLOSE_SECONDS = 2.5
 _RULES_SECONDS = 10.0
 """How long before the deadline a process that may have to report alone begins to import the rules."""
@@ -28,6 +30,7 @@ _RULES_SECONDS = 10.0
 
 def run_to_end(request: Request, publish: Publish, dog: Watchdog) -> RunResult:
     """Run to the end, whatever happens; the result holds everything collected until then."""
+    open_files.left()  # asyncio's loop must not be made halfway
     run = Session(request, publish, dog)
     outcome = asyncio.run(_bounded(run))
     return outcome._replace(exit_code=128 + run.interrupted) if run.interrupted else outcome
@@ -186,6 +189,10 @@ async def _close(run: Session) -> None:
 
 
 def _without_strangers(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Ignore socket errors that others cause, such as too many connections; report the rest."""
-    if not isinstance(context.get("exception"), OSError):
+    """Ignore socket errors that others cause, such as too many connections; report the rest.
+
+    Where too many files are open, asyncio serves again a second later, even if the listener is closed by then.
+    """
+    error = context.get("exception")
+    if not (isinstance(error, OSError) or str(error) == _CLOSED):
         loop.default_exception_handler(context)

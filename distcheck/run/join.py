@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from distcheck.run.context import Session
 
 _FILES_BESIDE_FOLLOWERS, _FILES_KEPT_FREE = 512, 64
-_FEWEST_CONNECTIONS = 64
 _MATES_SECONDS = 3.0
 """How long the first process of a node that did not find rank 0 waits for the others."""
 
@@ -147,10 +145,14 @@ async def _attend(
 
 def _new_server(run: Session) -> Server:
     """Return a server for the roll call, with as many open files as its followers may need."""
-    files = _raise_file_limit(run, run.request.placements[0].world_size or 0)
+    followers = run.request.placements[0].world_size or 0
+    _raise_file_limit(run, followers)
+    left = open_files.left()
     server = _server(run)
     server.packages = storage.packages_of(run)
-    server.most_connections = max(_FEWEST_CONNECTIONS, files - _open_files() - _FILES_KEPT_FREE)
+    server.most_connections = left - min(_FILES_KEPT_FREE, left // 2)
+    if left < followers + _FILES_BESIDE_FOLLOWERS:
+        server.accepted_at_once = 2  # nobody has to go before its Hello is read
     run.record.note(most_followers=server.most_connections)
     if run.complete:
         server.close_roll()
@@ -170,16 +172,10 @@ def _server(run: Session) -> Server:
     )
 
 
-def _open_files() -> int:
-    """Return how many files this process has open."""
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def _raise_file_limit(run: Session, followers: int) -> int:
-    """Raise the limit of open files for this many followers; return the limit in force."""
-    limit, before = open_files.raise_limit(4 * followers + _FILES_BESIDE_FOLLOWERS)
+def _raise_file_limit(run: Session, followers: int) -> None:
+    """Raise the limit of open files for this many followers."""
+    _limit, before = open_files.raise_limit(4 * followers + _FILES_BESIDE_FOLLOWERS)
     run.file_limit = run.file_limit or before
-    return limit
 
 
 async def _join_as_follower(run: Session, ways: Doors, addresses: tuple[str, ...]) -> Role:

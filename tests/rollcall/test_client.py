@@ -10,7 +10,7 @@ import time
 import pytest
 
 from distcheck.facts.network import A_STORE
-from distcheck.rollcall import client, identity, wire
+from distcheck.rollcall import client, framing, identity, protocol, wire
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.handshake import Door
 from distcheck.rollcall.protocol import Welcome
@@ -231,6 +231,28 @@ async def test_a_master_port_that_was_silent_is_tried_again_once_a_side_port_ans
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("after", ["silent", "closed"])
+async def test_who_was_told_that_the_leader_is_full_knows_it_though_nobody_answers_later(hello, after):
+    asked = []
+
+    async def serve(reader, writer):
+        asked.append(writer)
+        if len(asked) == 1:
+            said = framing.decode(await framing.read_body(reader, 1 << 16), protocol.hello_decoder)
+            writer.write(encode(protocol.Refused(said.nonce, "no more files", full=True)))
+        if len(asked) == 1 or after == "closed":
+            writer.close()
+
+    other = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = int(other.sockets[0].getsockname()[1])
+    came, _ = await _attend(hello, Door("127.0.0.1", port, side=False), seconds=1)
+    assert len(asked) > 1
+    assert [(a.outcome, a.detail) for a in came.attempts] == [("full", "no more files")]
+    other.close()
+    for writer in asked:
+        writer.close()
+
+
 async def test_a_refused_master_port_is_reported_though_a_side_port_answers(leading, hello, closed_port):
     async with leading() as leader:
         ways = _door(closed_port), _door(leader.port, side=True)

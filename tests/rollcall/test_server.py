@@ -90,6 +90,27 @@ async def test_many_silent_connections_do_not_keep_followers_out(leading):
         assert await asyncio.wait_for(crowd[0][0].read(), 2) == b""  # the oldest had to go
 
 
+async def test_a_crowd_does_not_push_out_who_was_admitted_and_has_yet_to_report(leading, hello, report):
+    async with leading(2) as leader:
+        leader.server.most_connections = 4
+        reader, writer = await leader.connect()
+        writer.write(encode(hello("follower", 1)))
+        assert isinstance(await framing.read(reader, protocol.answer_decoder, 1 << 16), protocol.Welcome)
+        crowd = [await leader.connect() for _ in range(100)]
+        assert await asyncio.wait_for(crowd[0][0].read(), 2) == b""
+        writer.write(encode(report("follower", 1)))
+        assert await leader.server.wait_for_all(3)
+
+
+async def test_a_follower_is_told_if_the_leader_may_not_open_more_files(leading):
+    async with leading(4) as leader:
+        leader.server.most_connections = 1
+        assert (await leader.come("first", 1)).connection is not None
+        came = await leader.come("second", 2, seconds=0.5)
+        assert came.connection is None
+        assert [a.outcome for a in came.attempts] == ["full"]
+
+
 async def test_a_follower_with_another_master_waits_until_missing_ranks_may_be_filled(leading):
     async with leading(2) as leader:
         other = {"master": "127.0.0.1:1", "world_size": 2}

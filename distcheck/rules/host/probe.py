@@ -8,7 +8,7 @@ from distcheck.facts.job import Job, Launched
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
-from distcheck.rules.job.leader_files import is_out_of_files, short_of_files
+from distcheck.rules.job.leader_files import is_out_of_files, short_of_files, turned_away
 from distcheck.rules.wording import found, grouped, named, nodes_of, numbers_of
 
 
@@ -58,30 +58,32 @@ def probe_open_files(job: Job) -> Iterator[Outcome]:
     Ranks beyond the limit cannot join the roll call. The job's own store fails in the same way, with ``Too many open
     files``, because it holds a connection to every rank. distcheck raises the soft limit by itself; only the hard limit
     counts. Found if ranks are missing and the limit has no room for their processes. It is an error once the limit
-    is reached, and a warning before that, because then the missing ranks have another cause as well.
+    is reached, and a warning before that, because then the missing ranks have another cause as well. A rank that comes
+    too late is told so by rank 0's process, and reports it.
 
     Fix: ``LimitNOFILE=131072`` in slurmd's unit, ``docker run --ulimit nofile=131072``, or limits.conf; or start one
     distcheck for each node (``--nproc``), which needs one connection for each node.
     """
-    short = short_of_files(job)
-    if short is None:
-        return
-    leader, most, expected = short
-    reached = is_out_of_files(job)
-    ranks = [r for r in job.ranks if r.process == leader.uid]
-    yield found(
-        job,
-        ranks,
-        f"{named(job, ranks)} may hold connections to {most} processes; the job has {expected} others",
-        Fix(
-            "Raise the hard limit of open files of the service that starts the jobs, or start one distcheck per node.",
-            ("ulimit -Hn", "sudo systemctl edit slurmd  # [Service] LimitNOFILE=131072"),
-        ),
-        severity="error" if reached else "warning",
-        scope="job",
-        owner="admin",
-        evidence={"room": most, "processes": expected, "joined": len(job.processes) - 1},
+    fix = Fix(
+        "Raise the hard limit of open files of the service that starts the jobs, or start one distcheck per node.",
+        ("ulimit -Hn", "sudo systemctl edit slurmd  # [Service] LimitNOFILE=131072"),
     )
+    if short := short_of_files(job):
+        leader, most, expected = short
+        ranks = [r for r in job.ranks if r.process == leader.uid]
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)} may hold connections to {most} processes; the job has {expected} others",
+            fix,
+            severity="error" if is_out_of_files(job) else "warning",
+            scope="job",
+            owner="admin",
+            evidence={"room": most, "processes": expected, "joined": len(job.processes) - 1},
+        )
+    elif ranks := turned_away(job):
+        what = f"{named(job, ranks)} could not join: rank 0's process may not open more files"
+        yield found(job, ranks, what, fix, scope="job", owner="admin")
 
 
 @rule("meeting", always=True, scope="node", unless=("launch-probe-broken",))

@@ -8,7 +8,7 @@ from distcheck.facts.rank import Role
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
-    from distcheck.facts.rank import ProcessFacts
+    from distcheck.facts.rank import ProcessFacts, RankFacts
 
 
 def short_of_files(job: Job) -> tuple[ProcessFacts, int, int] | None:
@@ -27,4 +27,10 @@ def short_of_files(job: Job) -> tuple[ProcessFacts, int, int] | None:
 def is_out_of_files(job: Job) -> bool:
     """Whether the leader has reached its limit, so that the missing ranks could not join."""
     short = short_of_files(job)
-    return short is not None and len(job.processes) - 1 >= short[1]
+    return bool(turned_away(job)) or (short is not None and len(job.processes) - 1 >= short[1])
+
+
+def turned_away(job: Job) -> list[RankFacts]:
+    """Return the ranks that the leader's process did not admit because of its limit."""
+    away = {p.uid for p in job.processes if any(a.outcome == "full" for a in p.attempts)}
+    return [rank for rank in job.ranks if rank.process in away] if away else []

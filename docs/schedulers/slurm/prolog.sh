@@ -2,7 +2,7 @@
 # Slurm Prolog: no job starts on a node that is confirmed bad.   slurm.conf: Prolog=/etc/slurm/prolog.sh
 #
 # slurmd runs it as root, without PATH, before the first step of each job on the node. It must be short and must not call
-# Slurm's commands, so it writes its reason to a file and the system log; health_check.sh copies it to Slurm.
+# Slurm's commands, so it writes its reason to a file and the system log; health_check.sh gives Slurm one.
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 distcheck=/opt/distcheck/bin/distcheck gpus=

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from distcheck.facts.network import Attempt
+
 FAMILIES = ("probe", "ranks")
 
 
@@ -23,6 +25,17 @@ def test_a_limit_that_is_reached_explains_the_ranks_that_are_missing(job_of, cha
     assert "ulimit -Hn" in found.fix.commands
     assert said.verdict.exit_code == 30
     assert "could not open more connections" in {n.rule: n.reason for n in said.not_checked}["env-rank-missing"]
+
+
+def test_who_was_told_that_rank_0_is_out_of_files_names_that_and_blames_no_port(job_of, change, judge):
+    told = (Attempt("10.0.0.1", 29500, "master", "full", detail="rank 0's process may not open more files"),)
+    job = change.keep(job_of(20, 2, "slurm"), 6)
+    job = change.job(change.process(job, 0, attempts=told), met=False)
+    said = judge(job, *FAMILIES, "network", "master_port")
+    (found,) = said.findings
+    assert (found.rule, found.severity, found.ranks) == ("probe-open-files", "error", (6,))
+    assert "rank 0's process may not open more files" in found.message
+    assert said.verdict.exit_code == 30
 
 
 def test_a_limit_that_is_not_reached_is_not_why_ranks_are_missing(job_of, change, judge):
