@@ -253,7 +253,7 @@ class Server:
         self._changed.set()
 
     def secret_for(self, hello: Hello) -> bytes | None:
-        """Return the secret that a follower must prove to know; None without one, and where it is turned away anyway."""
+        """Return the secret that a follower must prove to know; None without one, and if it is turned away anyway."""
         return self._secret if hello.job == identity.public_key(self.job) and not self._full else None
 
     def _note_present(self, ranks: Iterable[int]) -> None:
