@@ -20,6 +20,7 @@ from distcheck.rollcall.protocol import Hello
 from distcheck.rollcall.server import Server
 from distcheck.run import lost, storage
 from distcheck.run.progress import StageView
+from distcheck.selection.job_ids import with_shared_ids
 
 if TYPE_CHECKING:
     from distcheck.run.context import Session
@@ -59,7 +60,8 @@ async def arrive(run: Session) -> Role:
 
 def _job_name(run: Session) -> str:
     """Return the name by which processes of one job recognize each other."""
-    return identity.job_key(run.request.environ, run.request.placements[0])
+    place = run.request.placements[0]
+    return identity.job_key(with_shared_ids(run.request.environ, place), place)
 
 
 def _secret(run: Session) -> bytes | None:
