@@ -67,7 +67,8 @@ async def attend(
     follower names are added here.
     """
     loop = asyncio.get_running_loop()
-    search = _Search(ways, [] if leads is None else leads, loop.time() + seconds)
+    least = min(connect_seconds, _LEAST_MASTER_SECONDS)
+    search = _Search(ways, [] if leads is None else leads, loop.time() + seconds, least)
     start = loop.time()
 
     def knock(door: Door) -> _Knock:
@@ -85,8 +86,10 @@ async def attend(
 class _Search:
     """What a process knows while it tries to join: how each endpoint answered, and who admitted it."""
 
-    def __init__(self, ways: tuple[Door, ...], leads: list[Door], until: float) -> None:
+    def __init__(self, ways: tuple[Door, ...], leads: list[Door], until: float, least: float) -> None:
         self._ways, self._leads = ways, leads
+        self._least = least
+        """Seconds without which an attempt that is not answered says nothing."""
         self.until = until
         """When to stop, by the loop's clock."""
         self.last: dict[Door, Attempt] = {}
@@ -94,6 +97,8 @@ class _Search:
         self._asked_at: dict[Door, float] = {}
         self._began = 0.0
         """When the present round began."""
+        self._is_short = False
+        """Whether the present round began too late for an attempt to have enough time."""
 
     @property
     def done(self) -> bool:
@@ -112,6 +117,7 @@ class _Search:
     def due(self, now: float) -> list[Door]:
         """Return the endpoints for the next round, which begins now."""
         self._began = now
+        self._is_short = self.until - now < self._least
         leads = [d for d in self._leads if now - self._asked_at.get(d, -_LEAD_SECONDS) >= _LEAD_SECONDS]
         self._asked_at.update(dict.fromkeys(leads, now))
         return [d for d in (*self._ways, *leads) if self.matters(d)]
@@ -119,8 +125,8 @@ class _Search:
     def take(self, door: Door, attempt: Attempt, connection: Connection | None) -> None:
         """Note how an attempt ended, and keep the first connection."""
         seen = self.last.get(door)
-        if seen is not None and seen.outcome == attempt.outcome and attempt.outcome in _UNANSWERED:
-            attempt = seen  # the end of the roll call cuts the last attempt short
+        if seen is not None and attempt.outcome in _UNANSWERED and (self._is_short or seen.outcome == attempt.outcome):
+            attempt = seen  # the end of the roll call cuts the last attempts short
         self.last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
         if attempt.outcome == "elsewhere":
             self._leads.extend(_named(attempt.detail, (*self._ways, *self._leads)))
