@@ -67,7 +67,8 @@ async def attend(
     follower names are added here.
     """
     loop = asyncio.get_running_loop()
-    search = _Search(ways, [] if leads is None else leads, loop.time() + seconds)
+    least = min(connect_seconds, _LEAST_MASTER_SECONDS)
+    search = _Search(ways, [] if leads is None else leads, loop.time() + seconds, least)
     start = loop.time()
 
     def knock(door: Door) -> _Knock:
@@ -85,8 +86,10 @@ async def attend(
 class _Search:
     """What a process knows while it tries to join: how each endpoint answered, and who admitted it."""
 
-    def __init__(self, ways: tuple[Door, ...], leads: list[Door], until: float) -> None:
+    def __init__(self, ways: tuple[Door, ...], leads: list[Door], until: float, least: float) -> None:
         self._ways, self._leads = ways, leads
+        self._least = least
+        """Seconds without which an attempt that is not answered says nothing."""
         self.until = until
         """When to stop, by the loop's clock."""
         self.last: dict[Door, Attempt] = {}
@@ -94,6 +97,8 @@ class _Search:
         self._asked_at: dict[Door, float] = {}
         self._began = 0.0
         """When the present round began."""
+        self._is_short = False
+        """Whether the present round began too late for an attempt to have enough time."""
 
     @property
     def done(self) -> bool:
@@ -112,6 +117,7 @@ class _Search:
     def due(self, now: float) -> list[Door]:
         """Return the endpoints for the next round, which begins now."""
         self._began = now
+        self._is_short = self.until - now < self._least
         leads = [d for d in self._leads if now - self._asked_at.get(d, -_LEAD_SECONDS) >= _LEAD_SECONDS]
         self._asked_at.update(dict.fromkeys(leads, now))
         return [d for d in (*self._ways, *leads) if self.matters(d)]
@@ -119,7 +125,7 @@ class _Search:
     def take(self, door: Door, attempt: Attempt, connection: Connection | None) -> None:
         """Note how an attempt ended, and keep the first connection."""
         seen = self.last.get(door)
-        if seen is not None and _says_more(seen, attempt):
+        if seen is not None and _says_more(seen, attempt, cut_short=self._is_short):
             attempt = seen
         self.last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
         if attempt.outcome == "elsewhere":
@@ -186,12 +192,16 @@ async def _give_up(search: _Search, knocks: Mapping[_Knock, Door], waited: float
             result[1].writer.close()
 
 
-def _says_more(seen: Attempt, attempt: Attempt) -> bool:
-    """Whether an earlier attempt at an endpoint tells more than the last one."""
-    if seen.outcome == "full":  # a leader without a file to spare does not even answer everybody
-        return attempt.outcome in {*_UNANSWERED, "closed", "refused"}
-    # The end of the roll call cuts the last attempt short.
-    return seen.outcome == attempt.outcome and attempt.outcome in _UNANSWERED
+def _says_more(seen: Attempt, attempt: Attempt, *, cut_short: bool) -> bool:
+    """Whether an earlier attempt at an endpoint tells more than the last one.
+
+    The end of the roll call cuts the last attempts short. A leader that may not open more files does not even answer
+    everybody.
+    """
+    unanswered = attempt.outcome in _UNANSWERED
+    if seen.outcome == "full":
+        return unanswered or attempt.outcome in {"closed", "refused"}
+    return unanswered and (cut_short or seen.outcome == attempt.outcome)
 
 
 def _named(address: str, known: Sequence[Door]) -> list[Door]:

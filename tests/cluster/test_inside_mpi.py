@@ -54,6 +54,15 @@ def test_open_mpi_is_healthy_and_the_job_runs_after_it(cluster, address, program
     assert findings(report, "info") == []
 
 
+@pytest.mark.without_slurm
+def test_open_mpi_over_ssh_in_a_job_of_pbs_is_healthy(cluster):
+    carried = ("-x", "MASTER_ADDR=node1", "-x", "MASTER_PORT=29500")
+    look = _openmpi("distcheck", "net", "--format", "json")
+    ended = cluster.run("node1", *_mpirun(*carried, nodes=NODES[:2]), *look, env=_ROOT | {"PBS_JOBID": "7.server"})
+    (report,) = reports(ended)
+    assert (ended.code, report["verdict"], findings(report)) == (0, "pass", []), ended
+
+
 @pytest.mark.slow  # tests/cluster/test_soak.py gates with MPICH in every change
 def test_mpich_is_healthy_and_the_job_runs_after_it(cluster):
     carried = ("-genv", "MASTER_ADDR", "node1", "-genv", "MASTER_PORT", "29500")

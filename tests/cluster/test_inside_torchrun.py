@@ -132,6 +132,19 @@ def test_c10d_torchrun_on_four_nodes_is_healthy_and_the_job_runs_after_it(launch
     assert rules(done.report, "info") == []
 
 
+@pytest.mark.without_slurm
+def test_agents_of_which_one_has_the_variables_of_an_salloc_shell_are_healthy(cluster):
+    job = {"SLURM_JOB_ID": "42", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[1-2]"}
+    agent = (*QUICK_TORCHRUN, "--nnodes", "2", *_MASTER, "--nproc-per-node", "1", "--no-python")
+    look = ("distcheck", "net", "--format", "json")
+    running = [
+        cluster.start(node, *agent, "--node-rank", str(number), *look, env={} if number else job)
+        for number, node in enumerate(_NODES[:2])
+    ]
+    done = Launched({node: r.wait(150) for node, r in zip(_NODES, running, strict=False)})
+    assert (set(done.codes.values()), done.report["verdict"], rules(done.report)) == ({0}, "pass", []), done
+
+
 @pytest.mark.slow
 def test_standalone_torchrun_on_one_node_is_healthy_and_the_job_runs_after_it(launched):
     agent = [*QUICK_TORCHRUN, "--standalone", "--nproc-per-node", "2"]

@@ -150,6 +150,19 @@ async def test_an_agent_gets_a_connection_and_no_data(hello):
     server.close()
 
 
+@pytest.mark.parametrize("outcome", ["agent", "refused"])
+async def test_the_last_attempt_on_a_long_path_does_not_replace_an_earlier_answer(hello, monkeypatch, outcome):
+    """It ends with the roll call, before its answer can arrive: no packet was dropped."""
+
+    async def answer_after_a_round_trip(door, hello, seconds, *_):
+        await asyncio.sleep(min(0.25, seconds))
+        return (door.attempt(outcome) if seconds > 0.25 else door.attempt("timeout")), None
+
+    monkeypatch.setattr(client, "shake_hands", answer_after_a_round_trip)
+    came, _ = await _attend(hello, _door(1), seconds=0.5, connect_seconds=0.4)
+    assert [(a.outcome, a.tries) for a in came.attempts] == [(outcome, 2)]
+
+
 def test_a_side_port_is_used_soon_if_the_master_port_drops_packets(leading, live, hello):
     """A firewall that drops MASTER_PORT, a long --connect-timeout, and a leader that waits 10 s for the report."""
 

@@ -229,6 +229,11 @@ def fix_for_start(error: str) -> Fix:
         return Fix("A file torch.py hides torch: rename it.", ("python -c 'import torch; print(torch.__file__)'",))
     if "torch" in error:
         return Fix("Make the same torch importable on every node.", ("python -c 'import torch'",))
+    if error.endswith(("Permission denied", "No such file or directory")):
+        return Fix(
+            "Let this user run the Python interpreter of distcheck on these nodes.",
+            ("python -c 'import os, sys; print(sys.executable, os.access(sys.executable, os.X_OK))'",),
+        )
     return Fix("Raise the limit, or end what uses it up.", ("ulimit -u; cat /sys/fs/cgroup/pids.max", "free -g"))
 
 

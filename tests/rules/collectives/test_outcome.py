@@ -232,6 +232,15 @@ def test_ranks_that_a_limit_of_processes_kept_from_starting_are_no_fault_of_torc
     assert "torch" not in f"{found.fix}"
 
 
+def test_an_interpreter_that_cannot_be_run_is_no_limit(ran, only):
+    denied = "no process could be started: Permission denied"
+    run = alike(range(4), {"outcome": "not started", "step": "started", "detail": denied})
+    found, _ = only(ran(run=run, collectives=measured(0)), "collective-failed")
+    assert found.message == f"ranks 0-3 (node1 and node2) could not start: {denied}"
+    assert "interpreter" in found.fix.text
+    assert "ulimit" not in f"{found.fix}"
+
+
 def test_ranks_that_could_not_start_because_of_another_rank_are_not_blamed(ran, only):
     late = {"outcome": "not started", "detail": "the run was ended while torch was being imported"}
     died = {"outcome": "died", "detail": "was ended by SIGSEGV"}
