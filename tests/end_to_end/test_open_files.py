@@ -32,6 +32,7 @@ async def _follow(mark: str, port: int, rank: int, node) -> int | str | None:
     )  # fmt: skip
     ways = client.doors(["127.0.0.1"], port, "", side=False)
     secret = identity.job_secret(environ)
+    await asyncio.sleep(0.03 * rank)  # as processes of their own, which do not all connect at once
     came = await client.attend(ways, hello, seconds=12, connect_seconds=3, secret=secret)
     if came.connection is None:
         return came.attempts[0].outcome
