@@ -33,6 +33,12 @@ def _searched(job: Job) -> Isolation | None:
     return job.isolation if isinstance(job.isolation, Isolation) else None
 
 
+def _culprits(job: Job) -> tuple[CulpritFacts, ...]:
+    """Return what is at fault; nothing where most nodes or ways show faults, for which what they share stands."""
+    searched = _searched(job)
+    return searched.culprits if searched and searched.kind != "shared" else ()
+
+
 def _on(job: Job, names: Sequence[str], local_ranks: Sequence[int] = ()) -> list[RankFacts]:
     """Return the ranks on these nodes, limited to these local ranks if given."""
     return [
@@ -102,8 +108,7 @@ def isolation_bad_node(job: Job) -> Iterator[Outcome]:
 
     Fix: exclude the node and restart; check its GPUs, its network interface and its kernel log.
     """
-    searched = _searched(job)
-    for culprit in searched.culprits if searched else ():
+    for culprit in _culprits(job):
         if culprit.part in {"node", "rail"} and culprit.fault not in _SPEEDS:
             yield _found(
                 job,
@@ -128,8 +133,7 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
 
     Fix: exclude the node; check for other processes, throttled clocks, a CPU limit, or a link at a lower rate.
     """
-    searched = _searched(job)
-    for culprit in searched.culprits if searched else ():
+    for culprit in _culprits(job):
         if culprit.part in {"node", "rail", "rank"} and (culprit.fault in _SPEEDS or culprit.part == "rank"):
             nvidia = any(n.accelerator == "nvidia" for n in job.nodes if job.node_names[n.key] in culprit.nodes)
             clocks = "nvidia-smi -q -d PERFORMANCE" if nvidia else "lscpu --extended"
@@ -155,8 +159,7 @@ def isolation_bad_link(job: Job) -> Iterator[Outcome]:
 
     Fix: check the path between the two nodes; to start now, exclude one of them.
     """
-    searched = _searched(job)
-    for culprit in searched.culprits if searched else ():
+    for culprit in _culprits(job):
         hosts = _hosts(job, culprit.nodes)
         if culprit.part == "link" and len(hosts) > 1:
             a, *_, b = hosts
@@ -244,6 +247,7 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
             owner="unknown",
             confirmed=False,
             message=brief(searched.sentence, 300),
+            evidence=_evidence([test for culprit in searched.culprits for test in culprit.evidence]),
             fix=Fix("Check what the nodes share: software, settings, the network.", ("distcheck gate -v",)),
         )
     if searched.kind == "healthy" and len(job.nodes) < _COMPARABLE:

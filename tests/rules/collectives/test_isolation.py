@@ -150,9 +150,12 @@ def test_undecided_suspects_are_named(searched, said):
     assert (finding.confirmed, code) == (False, 20)
 
 
-def test_a_fault_of_most_nodes_has_scope_system(searched, said):
-    (finding,), _, code = said(searched(Isolation("shared", "most nodes fail by themselves", rounds=2)))
+def test_a_fault_of_most_nodes_has_scope_system_and_no_node_is_to_be_excluded(searched, said):
+    each = tuple(culprit("node", (f"node{n}",), certain=False) for n in (1, 2, 3, 4))
+    shared = Isolation("shared", "most nodes fail by themselves", culprits=each, rounds=2)
+    (finding,), _, code = said(searched(shared))
     assert (finding.rule, finding.scope, finding.nodes, code) == ("isolation-undecided", "system", (), 30)
+    assert finding.evidence
 
 
 @pytest.mark.parametrize("kind", ["unmeasured", "ended", "undecided", "boundary", "found"])
