@@ -10,7 +10,7 @@ sender     message                                     meaning
 follower   Hello                                       who I am, with a nonce that the answer must repeat
 leader     Challenge                                   with a DISTCHECK_TOKEN: prove that you know it
 follower   Proof                                       the proof; every later frame is sealed (seal.py)
-leader     Welcome | NotYet | Refused                  admitted | another master address | another job
+leader     Welcome | NotYet | Refused                  admitted | another master address | another job, or full
 follower   Elsewhere                                   the leader is at this address
 follower   Report                                      the facts of my node, process and ranks
 leader     AskNode                                     the facts of your node are missing here

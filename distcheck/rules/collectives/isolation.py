@@ -39,6 +39,13 @@ def _culprits(job: Job) -> tuple[CulpritFacts, ...]:
     return searched.culprits if searched and searched.kind != "shared" else ()
 
 
+def _untold(job: Job) -> Iterator[NotChecked]:
+    """Yield that the search did not decide: what isolation-undecided says of it may not be selected."""
+    searched = _searched(job)
+    if searched and searched.kind in {"shared", "undecided"}:
+        yield NotChecked(reason="the search could not decide which node or link is at fault")
+
+
 def _on(job: Job, names: Sequence[str], local_ranks: Sequence[int] = ()) -> list[RankFacts]:
     """Return the ranks on these nodes, limited to these local ranks if given."""
     return [
@@ -108,6 +115,7 @@ def isolation_bad_node(job: Job) -> Iterator[Outcome]:
 
     Fix: exclude the node and restart; check its GPUs, its network interface and its kernel log.
     """
+    yield from _untold(job)
     for culprit in _culprits(job):
         if culprit.part in {"node", "rail"} and culprit.fault not in _SPEEDS:
             yield _found(
@@ -133,6 +141,7 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
 
     Fix: exclude the node; check for other processes, throttled clocks, a CPU limit, or a link at a lower rate.
     """
+    yield from _untold(job)
     for culprit in _culprits(job):
         if culprit.part in {"node", "rail", "rank"} and (culprit.fault in _SPEEDS or culprit.part == "rank"):
             nvidia = any(n.accelerator == "nvidia" for n in job.nodes if job.node_names[n.key] in culprit.nodes)
@@ -159,6 +168,7 @@ def isolation_bad_link(job: Job) -> Iterator[Outcome]:
 
     Fix: check the path between the two nodes; to start now, exclude one of them.
     """
+    yield from _untold(job)
     for culprit in _culprits(job):
         hosts = _hosts(job, culprit.nodes)
         if culprit.part == "link" and len(hosts) > 1:

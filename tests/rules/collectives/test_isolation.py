@@ -7,6 +7,7 @@ import pytest
 from distcheck.facts.base import Missing
 from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Sides, Suspects
 from distcheck.facts.pci import Nic, Pci, PciPlace
+from distcheck.rules.diagnose import diagnose
 
 
 @pytest.fixture
@@ -158,9 +159,19 @@ def test_a_fault_of_most_nodes_has_scope_system_and_no_node_is_to_be_excluded(se
     assert finding.evidence
 
 
+@pytest.mark.parametrize("kind", ["shared", "undecided"])
+@pytest.mark.parametrize("rule", ["isolation-bad-node", "isolation-slow-node", "isolation-bad-link"])
+def test_a_search_that_could_not_tell_is_no_pass_for_who_selected_one_rule(searched, kind, rule):
+    each = tuple(culprit("node", (f"node{n}",), certain=False) for n in (1, 2, 3, 4))
+    both = (Suspects(("node1", "node2"), (), "either may be bad"),)
+    job = searched(Isolation(kind, "unclear", culprits=each if kind == "shared" else (), undecided=both, rounds=2))
+    said = diagnose(job, select=(rule,))
+    assert (said.findings, said.verdict.exit_code) == ((), 20)
+
+
 @pytest.mark.parametrize("kind", ["unmeasured", "ended", "undecided", "boundary", "found"])
 def test_an_unfinished_search_is_unknown(searched, said, kind):
-    findings, (unlooked,), code = said(searched(Isolation(kind, "the time for it was over", rounds=1)))
+    findings, (*_, unlooked), code = said(searched(Isolation(kind, "the time for it was over", rounds=1)))
     assert (findings, unlooked.required, code) == ([], True, 20)
     assert "the time for it was over" in unlooked.reason
 

@@ -8,7 +8,8 @@ from distcheck.cli.joblog.spelling import Spelling
 from distcheck.cli.joblog.spellings import guesses
 
 _LAYERS = (
-    "working_folder", "aborts", "agents", "services", "variables", "transports", "tools", "own_words", "placement", "empties", "parallel_sizes",
+    "working_folder", "aborts", "agents", "services", "variables", "transports", "tools", "own_words", "placement",
+    "empties", "parallel_sizes",
     "rendezvous", "store", "names", "gloo", "sockets", "languages", "slurm_steps", "slurm", "batch", "mpi_starting",
     "mpi", "shells", "ssh", "mpi_networks", "mpich", "trackers", "frameworks", "launchers", "ray", "containers",
     "kubernetes", "hosts", "memory", "storage", "filesystems", "folders", "shared_memory", "gpu_sharing",
