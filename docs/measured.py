@@ -8,8 +8,8 @@ A page has a block for a table between two comments::
 The program that measures calls ``put(page, NAME, lines, covers=[...], command="python ... --write")``, which writes
 the lines with date, commit and machine. Until then the block is empty. `covers` are the files, or glob patterns of
 files, relative to the root of the repository, that can change the figures; FILE.py::NAME is one function or class of a
-file. A test fails if they have changed since.
-``python docs/measured.py`` lists the stale tables, with the commands that write them.
+file. ``python docs/measured.py`` lists the tables whose files have changed since, with the commands that write them.
+They are written anew for a release (docs/releasing.md), not by every change: a table has the commit that it is of.
 """
 
 from __future__ import annotations

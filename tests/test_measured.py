@@ -31,8 +31,11 @@ def put(repository, *lines, covers=("code.py", "*.j2")):
     return (repository / "docs" / "page.md").read_text()
 
 
-def test_no_measured_table_is_stale():
-    assert measured.stale() == []
+def test_every_measured_table_names_the_files_it_covers_and_its_command():
+    for page in [measured.ROOT / "README.md", *(measured.ROOT / "docs").rglob("*.md")]:
+        for table in measured.tables(page.read_text()):
+            assert table.command, f"{page}: {table.name}"
+            assert measured.digest(table.covers), f"{page}: {table.name}"
 
 
 @pytest.mark.process
