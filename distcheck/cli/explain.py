@@ -114,8 +114,8 @@ def _more_paths(words: list[str], option: str) -> list[Path]:
 
 def _log(paths: list[Path], form: str) -> int:
     """Print the answer to logs and return the exit code."""
-    from distcheck.cli.joblog.answer import explained
-    from distcheck.cli.joblog.rendering import RENDERERS
+    from distcheck.explain.answer import explained
+    from distcheck.explain.rendering import RENDERERS
 
     _check_format(form, RENDERERS)
     answer = explained(paths)
@@ -125,8 +125,8 @@ def _log(paths: list[Path], form: str) -> int:
 
 def _flight(paths: list[Path], jobs: list[Path], form: str) -> int:
     """Print the answer to Flight Recorder dumps and return the exit code."""
-    from distcheck.cli.flight.answer import flight_explained
-    from distcheck.cli.flight.rendering import FLIGHT_RENDERERS
+    from distcheck.explain.flight.answer import flight_explained
+    from distcheck.explain.flight.rendering import FLIGHT_RENDERERS
 
     _check_format(form, FLIGHT_RENDERERS)
     answer = flight_explained(paths, jobs)

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from explain.measure import matcher
 
-from distcheck.cli.joblog.answer import Answer, answer
-from distcheck.cli.joblog.matching import Sighting
-from distcheck.cli.joblog.reading import whole_lines
+from distcheck.explain.answer import Answer, answer
+from distcheck.explain.matching import Sighting
+from distcheck.explain.reading import whole_lines
 
 HEALTHY = """
 node1: NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>

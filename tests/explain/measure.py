@@ -17,19 +17,19 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 import measured
 
-from distcheck.cli.joblog.answer import answer
-from distcheck.cli.joblog.matching import Matcher
-from distcheck.cli.joblog.quoted import quoted
-from distcheck.cli.joblog.reading import Log, pieces
-from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
+from distcheck.explain.answer import answer
+from distcheck.explain.matching import Matcher
+from distcheck.explain.quoted import quoted
+from distcheck.explain.reading import Log, pieces
+from distcheck.explain.spellings import TABLES, UNKNOWN
 
 LOGS = Path(__file__).parent / "logs"
 BY_HAND = Path(__file__).parent / "by_hand.json"
 """The answers of a reader who knew the table of rules and saw of each log that was held out its lines, nothing else."""
 OUTCOMES = ("right rule first", "right rule among three", "only wrong rules", "nothing")
 COVERS = (
-    "distcheck/cli/joblog/matching.py", "distcheck/cli/joblog/judging.py", "distcheck/cli/joblog/quoted.py",
-    "distcheck/cli/joblog/spellings/*.py", "tests/explain/logs/index.json",
+    "distcheck/explain/matching.py", "distcheck/explain/judging.py", "distcheck/explain/quoted.py",
+    "distcheck/explain/spellings/*.py", "tests/explain/logs/index.json",
     "tests/explain/by_hand.json",
 )  # fmt: skip
 PARTS = {"build": "used to write the tables", "held out": "held out", "fresh": "held out, third collection"}

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from distcheck.cli.joblog import reading, remedies
-from distcheck.cli.joblog.answer import _AFTER_A_HANG, _IN_GLOO, _NEXT, _STACKS, _WITH_DUMPS, explained
-from distcheck.cli.joblog.reading import CHUNK_BYTES
 from distcheck.cli.main import app
+from distcheck.explain import reading, remedies
+from distcheck.explain.answer import _AFTER_A_HANG, _IN_GLOO, _NEXT, _STACKS, _WITH_DUMPS, explained
+from distcheck.explain.reading import CHUNK_BYTES
 from distcheck.facts.errors import UsageError
 from distcheck.rules import all_rules
 

@@ -6,8 +6,8 @@ import pytest
 from explain.answered import found
 from explain.test_shapes import first_rule
 
-from distcheck.cli.joblog.spelling import SHAPE
-from distcheck.cli.joblog.spellings import counts
+from distcheck.explain.spelling import SHAPE
+from distcheck.explain.spellings import counts
 from distcheck.rules import find_rule
 
 

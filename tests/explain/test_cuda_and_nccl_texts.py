@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from explain.answered import found
 
-from distcheck.cli.joblog.spelling import told
+from distcheck.explain.spelling import told
 
 FORMS = (
     "RuntimeError: CUDA error: {}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.cli.joblog.answer import explained
+from distcheck.explain.answer import explained
 
 
 @pytest.fixture

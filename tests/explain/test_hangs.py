@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from distcheck.cli.joblog.answer import explained
-from distcheck.cli.joblog.hang import hang
-from distcheck.cli.joblog.places import NOWHERE, Place
-from distcheck.cli.joblog.reading import Piece
-from distcheck.cli.joblog.watchdog import WatchdogLines
 from distcheck.cli.main import app
+from distcheck.explain.answer import explained
+from distcheck.explain.hang import hang
+from distcheck.explain.places import NOWHERE, Place
+from distcheck.explain.reading import Piece
+from distcheck.explain.watchdog import WatchdogLines
 
 DEFAULT = "PG ID 0 PG GUID 0(default_pg)"
 

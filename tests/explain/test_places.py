@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 import pytest
 
-from distcheck.cli.joblog.places import Place, of_path, place, plain, when
+from distcheck.explain.places import Place, of_path, place, plain, when
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from distcheck.cli.flight.answer import flight_explained
-from distcheck.cli.joblog import reading
-from distcheck.cli.joblog.answer import explained
+from distcheck.explain import reading
+from distcheck.explain.answer import explained
+from distcheck.explain.flight.answer import flight_explained
 from distcheck.facts import files
 from distcheck.facts.errors import UsageError
 

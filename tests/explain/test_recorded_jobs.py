@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from distcheck.cli.joblog.answer import _AFTER_A_HANG, _NEXT, _WITH_DUMPS, explained
 from distcheck.cli.main import app
+from distcheck.explain.answer import _AFTER_A_HANG, _NEXT, _WITH_DUMPS, explained
 
 JOBS = Path(__file__).parents[1] / "recorded" / "failed_jobs"
 

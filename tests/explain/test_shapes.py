@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from explain.answered import found
 
-from distcheck.cli.joblog.answer import known
-from distcheck.cli.joblog.matching import Matcher
-from distcheck.cli.joblog.reading import Piece
-from distcheck.cli.joblog.spelling import SHAPE, told
-from distcheck.cli.joblog.spellings import shapes
+from distcheck.explain.answer import known
+from distcheck.explain.matching import Matcher
+from distcheck.explain.reading import Piece
+from distcheck.explain.spelling import SHAPE, told
+from distcheck.explain.spellings import shapes
 from distcheck.rules import find_rule
 
 MISTAKE = """Traceback (most recent call last):

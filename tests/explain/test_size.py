@@ -8,10 +8,10 @@ import tracemalloc
 
 import pytest
 
-from distcheck.cli.joblog.answer import known
-from distcheck.cli.joblog.matching import Matcher
-from distcheck.cli.joblog.reading import CHUNK_BYTES, Piece
-from distcheck.cli.joblog.spelling import anchors
+from distcheck.explain.answer import known
+from distcheck.explain.matching import Matcher
+from distcheck.explain.reading import CHUNK_BYTES, Piece
+from distcheck.explain.spelling import anchors
 
 LINES = 3000
 

@@ -7,11 +7,11 @@ import re
 import pytest
 from explain.answered import HEALTHY, found, rules
 
-from distcheck.cli.joblog import remedies
-from distcheck.cli.joblog.quoted import quoted
-from distcheck.cli.joblog.spelling import NOISE, anchor, told, trie
-from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
-from distcheck.cli.joblog.subject import about
+from distcheck.explain import remedies
+from distcheck.explain.quoted import quoted
+from distcheck.explain.spelling import NOISE, anchor, told, trie
+from distcheck.explain.spellings import TABLES, UNKNOWN
+from distcheck.explain.subject import about
 from distcheck.rules import all_rules, find_rule
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from explain.answered import found_in
 
-from distcheck.cli.joblog.answer import explained
+from distcheck.explain.answer import explained
 
 FAULT = "1: Traceback (most recent call last):\n1:   File \"train.py\", line 3, in <module>\n1: KeyError: 'lr'\n"
 STEP = "0: slurmstepd-node1: error: *** STEP 12.0 ON node1 CANCELLED AT 2026-11-28T13:52:15 DUE TO TIME LIMIT ***\n"

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from distcheck.cli.flight import loading
-from distcheck.cli.flight.answer import flight_explained
-from distcheck.cli.flight.rendering import FLIGHT_RENDERERS
-from distcheck.cli.flight.unpickling import unpickled
 from distcheck.cli.main import app
+from distcheck.explain.flight import loading
+from distcheck.explain.flight.answer import flight_explained
+from distcheck.explain.flight.rendering import FLIGHT_RENDERERS
+from distcheck.explain.flight.unpickling import unpickled
 from distcheck.facts import saved
 from distcheck.facts.errors import UsageError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distcheck.cli.flight.answer import flight_explained
+from distcheck.explain.flight.answer import flight_explained
 
 pytestmark = pytest.mark.process
 

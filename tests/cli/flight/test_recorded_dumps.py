@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from distcheck.cli.flight.answer import flight_explained
-from distcheck.cli.flight.unpickling import unpickled
+from distcheck.explain.flight.answer import flight_explained
+from distcheck.explain.flight.unpickling import unpickled
 
 JOBS = Path(__file__).parents[2] / "recorded" / "failed_jobs"
 DUMPS = sorted(JOBS.glob("*/nccl_trace_rank_*"))

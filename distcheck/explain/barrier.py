@@ -1,0 +1,21 @@
+"""Tells from the lines of torch's monitored_barrier() which ranks it waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distcheck.explain.hang import Hang, named
+from distcheck.explain.matching import Sighting
+from distcheck.explain.spellings.application import BARRIERS
+
+
+def barrier(seen: Sequence[Sighting]) -> Hang | None:
+    """Return the ranks that a monitored barrier reports as late; None if no line names one."""
+    line = min((s for s in seen if s.spelling in BARRIERS), key=lambda s: BARRIERS.index(s.spelling), default=None)
+    if line is None:
+        return None
+    ranks = tuple(map(int, line.values["late"].split(",")))
+    verb, they = ("is", "it") if len(ranks) == 1 else ("are", "they")
+    seconds = f"{int(line.values['late_ms']) / 1000:g} s"
+    says = f"{named(ranks)} {verb} behind: {they} did not reach monitored_barrier() within {seconds}"
+    return Hang(kind="behind", says=f"{says}; these are numbers in the barrier's process group", ranks=ranks)

@@ -1,0 +1,48 @@
+"""What a rule concerns, and the command that looks for what it names."""
+
+from __future__ import annotations
+
+from distcheck.explain.spelling import About
+from distcheck.rules import FAMILIES, Rule, find_rule
+
+_ABOUT: dict[str, About] = {
+    "network": "network",
+    "fabric": "network",
+    "collectives": "network",
+    "gpu": "GPU",
+    "environment": "start-up",
+    "mesh": "start-up",
+    "launchers": "start-up",
+    "nccl": "start-up",
+    "host": "start-up",
+}
+"""By the folder of the rule's family."""
+_COMMANDS = {
+    "launch": "net",
+    "environment": "env",
+    "meeting": "net",
+    "peers": "net",
+    "gpu": "gpu",
+    "node": "node",
+    "training": "gate --step",
+}
+"""The first command that has the look of a rule; gate has all."""
+
+
+def about(name: str) -> About:
+    """Return the class of a rule's problem."""
+    if name.startswith("host-oom"):
+        return "process killed"
+    return _ABOUT[FAMILIES[_rule(name).family].module.split(".")[0]]
+
+
+def command(name: str) -> str:
+    """Return the name of distcheck's command that judges a rule."""
+    return _COMMANDS.get(_rule(name).look, "gate")
+
+
+def _rule(name: str) -> Rule:
+    rule = find_rule(name)
+    if rule is None:
+        raise LookupError(f"no rule is named {name}")
+    return rule
