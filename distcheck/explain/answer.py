@@ -15,17 +15,13 @@ from distcheck.explain.fixes import PARTITIONS, STACK
 from distcheck.explain.gloo import unheard
 from distcheck.explain.hang import Hang, hang, mismatch
 from distcheck.explain.judging import LikelyCause, judged
+from distcheck.explain.known import known
 from distcheck.explain.matching import Matcher, Sighting
 from distcheck.explain.places import of_path
 from distcheck.explain.quoted import quoted
 from distcheck.explain.reading import logs, pieces
 from distcheck.explain.redaction import shown
 from distcheck.explain.spelling import CONSEQUENCE, HINT, About, Spelling
-from distcheck.explain.spellings import TABLES, UNKNOWN
-from distcheck.explain.spellings.aborts import ABORT_STACK
-from distcheck.explain.spellings.application import MISMATCH
-from distcheck.explain.spellings.endings import FAILED, ROOT_CAUSE, SAYS
-from distcheck.explain.spellings.slurm import TIME_LIMIT
 from distcheck.explain.waits import Waits
 from distcheck.explain.watchdog import WatchdogLines
 from distcheck.rules import find_rule
@@ -145,9 +141,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def known() -> tuple[Spelling, ...]:
-    """Return all spellings: those of the tables, those that the rules quote, and errors that neither knows."""
-    return (*TABLES, *quoted(), *UNKNOWN)
+def spellings() -> tuple[Spelling, ...]:
+    """Return all spellings: those of the tables, and those that the rules quote."""
+    return (*known(), *quoted())
 
 
 def explained(paths: Sequence[Path]) -> Answer:
@@ -156,7 +152,7 @@ def explained(paths: Sequence[Path]) -> Answer:
     Raises:
         UsageError: a log that is named itself cannot be read.
     """
-    matcher, watchdog = Matcher(known()), WatchdogLines()
+    matcher, watchdog = Matcher(spellings()), WatchdogLines()
     seen: list[Sighting] = []
     unread: list[str] = []
     for log in logs(paths, unread):
@@ -171,15 +167,15 @@ def answer(seen: Sequence[Sighting], watch: Waits | None = None) -> Answer:
 
     The watchdog's lines count only if a collective that timed out is all that the log shows.
     """
-    if any(s.spelling is ROOT_CAUSE or s.spelling is FAILED for s in seen):  # torchrun numbers the ranks
+    if any(s.tags & {"root-cause", "failed"} for s in seen):  # torchrun numbers the ranks
         seen = [s._replace(place=s.place._replace(rank=None)) if s.place.of_task else s for s in seen]
     judgement = judged(seen, watch.lost if watch else ())
     first = judgement.telling
     if first is None:
         return Answer(causes=(), about=None, telling=None, next=_NEXT[""])
-    root = next((s for s in seen if s.spelling is ROOT_CAUSE), None)
+    root = next((s for s in seen if "root-cause" in s.tags), None)
     nodes = tuple(dict.fromkeys(s.place.node for s in seen if s.place.node))
-    values = {name: value for s in reversed(seen) for name, value in s.values.items() if s.spelling is not ROOT_CAUSE}
+    values = {name: value for s in reversed(seen) for name, value in s.values.items() if "root-cause" not in s.tags}
     causes = tuple(_named(cause, root if cause.seen is first else None, values, nodes) for cause in judgement.causes)
     later = {(s.file, s.line): s for s in reversed(judgement.consequences) if s.spelling.weight > HINT}
     later.pop((first.file, first.line), None)
@@ -202,32 +198,32 @@ def _hang(seen: Sequence[Sighting], watch: Waits | None, spelling: Spelling) -> 
     if watch is None:
         return None
     found = None
-    if "collective" in spelling.says:
+    if "collective" in spelling.tags:
         found = hang(watch) if spelling.weight == CONSEQUENCE else mismatch(watch)
     return found or (unheard(watch) if spelling.weight == CONSEQUENCE else None)
 
 
 def _next(seen: Sighting, found: Hang | None, *, dumped: bool) -> tuple[str, ...]:
     """Return what to run if no rule names the cause of an error."""
-    spelling = seen.spelling
-    collective = "collective" in spelling.says and not spelling.says.startswith("The script")
-    if spelling is MISMATCH:
+    spelling, tags = seen.spelling, seen.tags
+    collective = "collective" in tags and "script" not in tags
+    if "mismatch" in tags:
         return _STACKS
-    if "gloo" in spelling.source.lower() or _OF_GLOO.search(seen.text):
+    if "gloo" in tags or _OF_GLOO.search(seen.text):
         stuck = found.ranks[:1] if found and collective else ()
         return (*(STACK.format(rank=rank, on="  # on its node, while it hangs") for rank in stuck), _IN_GLOO)
-    if spelling is TIME_LIMIT:
+    if "time-limit" in tags:
         job = _JOB.search(seen.text)
         return (_IN_SLURM.format(job=job[1] if job else "JOB"),)
-    if spelling.says == SAYS["SIGTERM"]:
+    if "sigterm" in tags:
         return _AFTER_SIGTERM
-    if spelling is ABORT_STACK:
+    if "stack" in tags:
         return _FRAMES
-    if "-X faulthandler" in spelling.says:
+    if "crash" in tags:
         return _AFTER_A_CRASH
     if collective:
         return _WITH_DUMPS if dumped else _AFTER_A_HANG
-    return (PARTITIONS,) if spelling.says.startswith("Slurm refused") else _NEXT[spelling.about]
+    return (PARTITIONS,) if "refused" in tags else _NEXT[spelling.about]
 
 
 def _named(cause: LikelyCause, root: Sighting | None, values: dict[str, str], nodes: tuple[str, ...]) -> NamedCause:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from distcheck.explain.hang import Hang, named
 from distcheck.explain.matching import Sighting
-from distcheck.explain.spellings.application import BARRIERS
 
 
 def barrier(seen: Sequence[Sighting]) -> Hang | None:
     """Return the ranks that a monitored barrier reports as late; None if no line names one."""
-    line = min((s for s in seen if s.spelling in BARRIERS), key=lambda s: BARRIERS.index(s.spelling), default=None)
+    lines = (s for s in seen if "barrier" in s.tags)
+    line = max(lines, key=lambda s: s.values["late"].count(","), default=None)  # rather the one that names all
     if line is None:
         return None
     ranks = tuple(map(int, line.values["late"].split(",")))

@@ -8,12 +8,6 @@ from typing import NamedTuple
 
 from distcheck.explain.matching import Sighting
 from distcheck.explain.spelling import CONSEQUENCE, ERROR, GUESS, LIKELY, NOISE, SYMPTOM, About
-from distcheck.explain.spellings import aborts
-from distcheck.explain.spellings.endings import FAILED, ROOT_CAUSE
-from distcheck.explain.spellings.errors import MISTAKE
-from distcheck.explain.spellings.guesses import TRAINING
-from distcheck.explain.spellings.slurm import TASK_FAILED, TIME_LIMIT
-from distcheck.explain.spellings.working_folder import GOES_ON
 
 _MOST_CAUSES = 3
 _DECEMBER = 12
@@ -94,9 +88,9 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
     rest = _in_order([*goes_on, *(seen for seen in final if seen.spelling.weight < heaviest)])
     first = leading[0]
     if first.spelling.weight <= SYMPTOM or (first.spelling.rules and first.spelling.rules[0] in _WAITED):
-        first = next((seen for seen in rest if seen.spelling is MISTAKE and _precedes(seen, first)), first)
-    if heaviest == CONSEQUENCE and not any("collective" in seen.spelling.says for seen in leading):
-        roots = (seen for seen in rest if seen.spelling is ROOT_CAUSE and int(seen.values.get("rank", -1)) not in lost)
+        first = next((seen for seen in rest if "mistake" in seen.tags and _precedes(seen, first)), first)
+    if heaviest == CONSEQUENCE and not any("collective" in seen.tags for seen in leading):
+        roots = (seen for seen in rest if "root-cause" in seen.tags and int(seen.values.get("rank", -1)) not in lost)
         root = next(roots, None)
         told = any(_OF_AN_ABORT.search(seen.text) for seen in (*leading, *rest))
         first = (None if told else _aborted(leading, root, lost)) or root or first
@@ -117,7 +111,7 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
 
 def _of_a_restart(sightings: Sequence[Sighting]) -> list[Sighting]:
     """Return the lines about the start-up of a later attempt, if the first one ended with an error of another kind."""
-    end = next((seen for seen in sightings if seen.spelling is FAILED and seen.times > 1), None)
+    end = next((seen for seen in sightings if "failed" in seen.tags and seen.times > 1), None)
     if end is None:
         return []
     own = [seen for seen in sightings if seen.file == end.file]
@@ -130,8 +124,8 @@ def _limits_of_a_wait(sightings: Sequence[Sighting]) -> list[Sighting]:
 
     Slurm's lines may be in another file than those of the ranks: --error, and the --output of srun.
     """
-    limits = [seen for seen in sightings if seen.spelling is TIME_LIMIT]
-    ended = [limit for limit in limits if any(s.spelling is TASK_FAILED and _is_above(s, limit) for s in sightings)]
+    limits = [seen for seen in sightings if "time-limit" in seen.tags]
+    ended = [limit for limit in limits if any("task-failed" in s.tags and _is_above(s, limit) for s in sightings)]
     errors = [seen for seen in sightings if seen.spelling.weight >= ERROR and seen not in limits]
     before = any(_is_above(seen, limit) or _is_of_a_rank(seen, limit) for limit in ended for seen in errors)
     return limits if before else []
@@ -148,7 +142,7 @@ def _is_of_a_rank(seen: Sighting, limit: Sighting) -> bool:
 
 def _other_folders(sightings: Sequence[Sighting]) -> list[Sighting]:
     """Return the lines about a working directory, if the job went on and then failed, but not to find a file."""
-    went_on = [seen for seen in sightings if seen.spelling in GOES_ON]
+    went_on = [seen for seen in sightings if "goes-on" in seen.tags]
     if not went_on:
         return []
     errors = [seen for seen in sightings if seen.spelling.weight >= ERROR and seen not in went_on]
@@ -159,14 +153,14 @@ def _aborted(leading: Sequence[Sighting], root: Sighting | None, lost: Collectio
     """Return the end of a rank by abort(): of the rank that torchrun saw fail first, if it did."""
     own = [seen for seen in leading if _is_abort(seen) and seen.place.rank not in lost]
     if root:
-        stacks = [s for s in own if s.spelling is aborts.ABORT_STACK and s.times == 1 and s.place.rank is None]
+        stacks = [s for s in own if "stack" in s.tags and s.times == 1 and s.place.rank is None]
         own = [seen for seen in own if str(seen.place.rank) == root.values.get("rank")]
         own += stacks if own else []
-    return next((seen for seen in own if seen.spelling is aborts.ABORT_STACK), own[0] if own else None)
+    return next((seen for seen in own if "stack" in seen.tags), own[0] if own else None)
 
 
 def _is_abort(seen: Sighting) -> bool:
-    return seen.spelling in aborts.SPELLINGS
+    return "abort" in seen.tags
 
 
 def _is_retried(seen: Sighting) -> bool:
@@ -179,7 +173,7 @@ def _is_elsewhere(seen: Sighting) -> bool:
     """Whether a line shows what ranks that have not met cannot have: training, or a fault of another kind."""
     about, weight = seen.spelling.about, seen.spelling.weight
     if about == "application":
-        return seen.spelling in TRAINING or weight == GUESS or weight >= ERROR
+        return "training" in seen.tags or weight == GUESS or weight >= ERROR
     return about in _LEAST and weight >= _LEAST[about]
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from distcheck.explain.places import NOWHERE, Place, When, place, plain, when
 from distcheck.explain.reading import Piece
 from distcheck.explain.redaction import shown
-from distcheck.explain.spelling import NOISE, Pattern, Spelling, anchors, trie
+from distcheck.explain.spelling import NOISE, Pattern, Spelling, anchors, precedence, trie
 
 _AROUND_BYTES = 4000
 """How far `near` and `unless` look, and how much of a huge line is searched."""
@@ -53,12 +53,17 @@ class Sighting(NamedTuple):
     warning: bool = False
     """Whether the line is of level WARNING: what writes it goes on."""
 
+    @property
+    def tags(self) -> frozenset[str]:
+        """What the code asks of the answer that the spelling leads to."""
+        return self.spelling.tags
+
 
 class Matcher:
     """Searches logs for spellings; keeps which lines it has seen, since logs repeat themselves."""
 
     def __init__(self, spellings: Iterable[Spelling]) -> None:
-        self._spellings = tuple(spellings)
+        self._spellings = tuple(sorted(spellings, key=precedence))
         self._by_shingle = _by_shingle(tuple(spelling.anchor for spelling in self._spellings))
         self._any = trie(tuple(spelling.anchor for spelling in self._spellings))
         self._without: set[bytes] = set()
@@ -84,7 +89,7 @@ class Matcher:
                     continue
                 line = _Line(surroundings, start, end, candidates[0].anchor)
                 matched = False
-                for spelling in candidates:  # those of the tables first
+                for spelling in candidates:
                     if spelling.fallback and (matched or _NO_ERROR.search(line.raw)):
                         continue
                     known = found.get(id(spelling))

@@ -39,7 +39,7 @@ def quoted(rules: Iterable[Rule] | None = None) -> tuple[Spelling, ...]:
             about(quoting[0].name),
             SYMPTOM if any(rule.severity == "error" for rule in quoting) else HINT,
             "",
-            quoting[0].page,
+            (quoting[0].page,),
             fallback=True,
         )
         for text, quoting in texts.items()

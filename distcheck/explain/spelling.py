@@ -16,6 +16,12 @@ words that no table has. An error is one that nothing here knows. A consequence 
 or earlier. A hint is also written by healthy jobs: it leads only if nothing else does. A guess has only
 the form of a message about a failure: it leads after all these, and noise never."""
 
+WEIGHTS = {
+    "cause": CAUSE, "likely": LIKELY, "symptom": SYMPTOM, "shape": SHAPE, "error": ERROR, "consequence": CONSEQUENCE,
+    "hint": HINT, "guess": GUESS, "noise": NOISE,
+}  # fmt: skip
+"""The weights as the tables write them."""
+
 _SHORTEST_ANCHOR = 5
 
 _TOKEN = re.compile(
@@ -54,8 +60,8 @@ class Spelling(NamedTuple):
     weight: int
     says: str
     """What the line means, where no rule does."""
-    source: str
-    """Address of the code or page that has these words."""
+    sources: tuple[str, ...] = ()
+    """Addresses of the code or pages that have these words."""
     near: Pattern | None = None
     """What the lines around it must contain."""
     unless: Pattern | None = None
@@ -68,6 +74,23 @@ class Spelling(NamedTuple):
     """Whether it counts only if the same text occurs more than once."""
     fallback: bool = False
     """Whether it counts only on lines that no other spelling matches."""
+    first: int = 0
+    """The higher, the earlier it leads of those of its weight that have the same line."""
+    tags: frozenset[str] = frozenset()
+    """What the code asks of an answer: `collective`, `time-limit`, `abort` and so on."""
+
+
+def precedence(spelling: Spelling) -> tuple[object, ...]:
+    """Return what decides between spellings of one line: weight, conditions, then the number of constant characters.
+
+    Fallbacks come last, and of these noise first: it shows that the line is none of the others.
+    """
+    weight = spelling.weight if not spelling.fallback or spelling.weight > NOISE else CAUSE
+    conditions = sum(map(bool, (spelling.near, spelling.trace, spelling.only)))
+    constant = sum(map(len, _constants(spelling.pattern.pattern)))
+    return (
+        spelling.fallback, -weight, -spelling.first, -conditions, -constant, spelling.pattern.pattern, spelling.says,
+    )  # fmt: skip
 
 
 def told(
@@ -75,7 +98,7 @@ def told(
     rules: str = "",
     *,
     about: About,
-    source: str,
+    sources: tuple[str, ...] = (),
     weight: int = CAUSE,
     says: str = "",
     near: str = "",
@@ -84,6 +107,8 @@ def told(
     trace: str = "",
     twice: bool = False,
     fallback: bool = False,
+    first: int = 0,
+    tags: frozenset[str] = frozenset(),
 ) -> Spelling:
     """Return a spelling; `rules` are separated by spaces, patterns are searched without regard to case.
 
@@ -100,13 +125,15 @@ def told(
         about,
         weight,
         says,
-        source,
+        sources,
         Pattern(near) if near else None,
         Pattern(unless) if unless else None,
         only,
         Pattern(trace) if trace else None,
         twice,
         fallback,
+        first,
+        tags,
     )
 
 
@@ -114,13 +141,18 @@ def anchor(pattern: str) -> bytes:
     """Return the longest constant part of a pattern outside groups, without digits, in lower case."""
     if re.search(r"(?<!\\)\|", re.sub(r"\((?:[^()\\]|\\.|\((?:[^()\\]|\\.|\([^()]*\))*\))*\)|\[[^\]]*\]", "", pattern)):
         raise ValueError(f"alternatives need a group: {pattern}")
+    return max(_constants(pattern), key=len).lower().encode()
+
+
+def _constants(pattern: str) -> list[str]:
+    """Return the constant parts of a pattern outside groups, without digits."""
     runs = [""]
     for token in _TOKEN.finditer(pattern):
         if token["literal"]:
             runs[-1] += token["literal"].removeprefix("\\")
         else:
             runs.append("")
-    return max(runs, key=len).lower().encode()
+    return runs
 
 
 @cache

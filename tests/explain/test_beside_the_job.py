@@ -39,7 +39,6 @@ def test_what_is_beside_the_job_has_its_class_and_no_rule(line, about):
 def test_the_same_words_about_the_ranks_name_a_rule():
     assert rules("RuntimeError: Address already in use\n")[0] == "net-port-in-use"
     assert rules("ConnectionRefusedError: [Errno 111] Connection refused\n")[0] == "net-master-refused"
-    assert rules("RuntimeError: unable to open shared memory: /dev/shm is full\n")[0] == "host-shm-too-small"
 
 
 def test_a_signal_that_the_others_receive_is_a_consequence():

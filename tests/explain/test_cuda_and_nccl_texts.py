@@ -22,14 +22,7 @@ WARN = "node1:12:34 [0] init.cc:1085 NCCL WARN "
     [
         ("initialization error", ("gpu-cuda-init-failed",), "GPU"),
         ("API call is not supported in the installed CUDA driver", ("sw-driver-too-old", "sw-compat-libcuda"), "GPU"),
-        ("MPS client terminated", ("gpu-mps-active",), "GPU"),
-        ("a PTX JIT compilation failed", ("sw-arch-unsupported", "sw-driver-too-old"), "GPU"),
-        ("PTX JIT compiler library not found", (), "GPU"),
         ("operation not supported", (), "GPU"),
-        ("named symbol not found", (), "GPU"),
-        ("operation not permitted when stream is capturing", (), "application"),
-        ("too many resources requested for launch", (), "application"),
-        ("context is destroyed", (), "application"),
     ],
 )
 def test_the_text_of_a_cuda_error_means_the_same_in_every_program(
@@ -44,11 +37,6 @@ def test_the_text_of_a_cuda_error_means_the_same_in_every_program(
     [
         ("transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'", "slurm-gpus-per-task-hides-gpus"),
         (f"{WARN}Error : ring 0 does not loop back to start (14 != 0)", "nccl-hostid-split"),
-        (
-            f"{WARN}NCCL version mismatch with remote peer 10.0.0.1<1> (local: 22703, remote 22605)",
-            "sw-nccl-version-differs",
-        ),
-        (f"{WARN}NCCL library is too old. This application was compiled with NCCL version 2.29", "sw-nccl-shadowed"),
         (
             "/lib/libibverbs.so.1: version `IBVERBS_PRIVATE_22' not found (required by x.so)",
             "ib-no-device-in-container",
@@ -66,7 +54,6 @@ def test_the_text_of_a_cuda_error_means_the_same_in_every_program(
         ("Caught signal 7 (Bus error: nonexistent physical address)", "host-shm-too-small"),
         ("health check failed: XID error: 79 on GPU 3", "gpu-fell-off-bus"),
         ("dcgm: GPU 2: XID error 94", "gpu-xid-recent"),
-        (f"{WARN}CUDA some PFN functions not found in the library", "sw-driver-too-old"),
     ],
 )
 def test_a_rarer_warning_of_nccl_names_its_rule(text: str, rule: str) -> None:
@@ -78,13 +65,10 @@ def test_a_rarer_warning_of_nccl_names_its_rule(text: str, rule: str) -> None:
     [
         (f"{WARN}Net : Socket creation failed : Address family not supported by protocol", "network"),
         (f"{WARN}NET/IB : mlx5_0:1 Got async event : local catastrophic error", "network"),
-        (f"{WARN}TOPO/NET : Could not force merge NICs mlx5_0,mlx5_9", "start-up"),
         (f"{WARN}NET/OFI Request completed with error. RC: 21. Error: unknown error", "network"),
         (f"{WARN}HIP failure 'invalid device pointer'", "GPU"),
         ("RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "start-up"),
         ("RuntimeError: FlashAttention only supports Ampere GPUs or newer.", "GPU"),
-        (f"{WARN}Mismatched collective detected, please check your collective calls", "application"),
-        (f"{WARN}comm 0x55d5 has already been destroyed", "application"),
         (f"{WARN}Call to recv from 10.0.0.1<9> failed : Broken pipe", "network"),
         (
             "terminate called after throwing an instance of 'c10::DistBackendError'\nncclRemoteError: A call failed",
@@ -105,7 +89,7 @@ def test_too_many_open_files_is_told_from_a_missing_interface() -> None:
 @pytest.mark.parametrize("pattern", [r"(?:a|b)", r"\d+(?:x|y)*", r"a|b"])
 def test_a_pattern_that_every_line_may_match_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"constant part|need a group"):
-        told(pattern, about="GPU", source="https://example.com")
+        told(pattern, about="GPU")
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,6 @@ MIXED = "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_2:1/RoCE ; OOB eth0:10.
         ("['python', 'main.py'] exits with return code = -7", "host-shm-too-small"),
         ("in _new_shared_cuda\nRuntimeError: CUDA error: invalid resource handle", "host-ptrace-pidns"),
         ("CUDA_VISIBLE_DEVICES=MIG-1,MIG-2\nDuplicate GPU detected : rank 1 and rank 0", "gpu-mig-with-nccl"),
-        ("HW Slowdown : Not Active\nHW Thermal Slowdown : Active", "gpu-thermal-throttle"),
-        ("kernel: nf_conntrack: nf_conntrack: table full, dropping packet", "net-conntrack-full"),
         ("Bootstrap Root : mismatch in rank count from procs 8 : 16", "env-world-size-mismatch"),
         ("no device found matching eth9, verify NCCL_OOB_NET_IFNAME", "net-nccl-ifname-no-match"),
         ("Net : No interface found in the same subnet as remote address 10.1.0.1<0>", "net-subnet-mismatch"),

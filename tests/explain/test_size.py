@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from distcheck.explain.answer import known
+from distcheck.explain.answer import spellings
 from distcheck.explain.matching import Matcher
 from distcheck.explain.reading import CHUNK_BYTES, Piece
 from distcheck.explain.spelling import anchors
@@ -23,7 +23,7 @@ def words(generator):
 def seconds(line):
     generator = random.Random(1)
     data = "".join(line.format(words(generator)) for _ in range(LINES)).encode()
-    matcher = Matcher(known())
+    matcher = Matcher(spellings())
     matcher.search([Piece(1, line.format("first").encode())], "warm.log")
     start = time.process_time()
     found = matcher.search([Piece(1, data)], "job.log")
@@ -42,7 +42,7 @@ def test_errors_that_all_differ_cost_at_most_twenty_times_what_other_lines_cost(
 def test_a_line_without_end_takes_no_more_memory_than_a_few_pieces():
     generator = random.Random(2)
     pieces = (Piece(1, generator.randbytes(CHUNK_BYTES).replace(b"\n", b" ")) for _ in range(30))
-    matcher = Matcher(known())
+    matcher = Matcher(spellings())
     tracemalloc.start()
     matcher.search(pieces, "job.log")
     _, peak = tracemalloc.get_traced_memory()
@@ -51,7 +51,7 @@ def test_a_line_without_end_takes_no_more_memory_than_a_few_pieces():
 
 
 def test_lines_that_all_differ_do_not_add_up_in_memory():
-    matcher = Matcher(known())
+    matcher = Matcher(spellings())
     generator = random.Random(3)
     tracemalloc.start()
     for _ in range(3):
@@ -79,7 +79,7 @@ def test_a_match_of_a_pattern_has_one_of_its_anchors(pattern, parts):
 
 def test_every_anchor_of_what_must_stand_nearby_occurs_in_texts_that_match():
     """Each pattern's own alternatives are texts that match it, if they have no special characters."""
-    for spelling in known():
+    for spelling in spellings():
         for pattern in filter(None, (spelling.near, spelling.unless)):
             for text in pattern.pattern.replace("\\b", "").split("|"):
                 if text.replace(" ", "").replace("_", "").isalnum() and pattern.search(text):

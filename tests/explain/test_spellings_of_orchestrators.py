@@ -51,9 +51,6 @@ def test_the_layers_around_a_job_are_named(line, rule):
 @pytest.mark.parametrize(
     ("line", "about"),
     [
-        ("qsub: Job rejected by all possible destinations", "start-up"),
-        ('Unable to run job: denied: host "n1" is no submit host.', "start-up"),
-        ("ResourceLimitExceeded: An error occurred when calling the CreateTrainingJob operation", "start-up"),
         ('Error from server (Forbidden): pods is forbidden: User "a" cannot list resource "pods"', "start-up"),
         ('admission webhook "validator.kubeflow.org" denied the request', "start-up"),
         ('MountVolume.SetUp failed for volume "data" : mount failed: exit status 32', "start-up"),

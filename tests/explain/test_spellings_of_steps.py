@@ -29,15 +29,6 @@ from explain.answered import HEALTHY, found, rules
         ("node2: /usr/bin/python3: No module named deepspeed.launcher.launch", "launch-probe-missing"),
         ("srun: error: node1: task 3: Exited with exit code 127", "launch-probe-missing"),
         # MPI
-        ("ORTE does not know how to route a message to the specified daemon", "launch-node-unreachable"),
-        ("PRTE was unable to launch one or more daemons", "launch-node-unreachable"),
-        ("The binding request contains an unrecognized modifier:", "launch-failed"),
-        ("We were unable to find an allocation for this job as required by", "launch-failed"),
-        ("A call to mkdir was unable to create the desired directory:", "host-disk-full"),
-        ("It appears as if there is not enough space for /tmp/ompi.n1.0/jf.1/1/shared_mem", "host-shm-too-small"),
-        ("mpdboot_node1 (handle_mpd_output 420): from mpd on node2, invalid port info:", "launch-node-unreachable"),
-        ("[mpiexec@n] mfile_fn (ui/mpich/utils.c:336): error parsing hostfile", "launch-failed"),
-        ("horovodrun: error: unrecognized arguments: --gloo", "launch-failed"),
         ("RuntimeError: could not connect to some hosts via ssh", "launch-node-unreachable"),
         # logins
         ("Connection closed by 10.0.0.2 port 2222", "launch-node-unreachable"),
@@ -101,15 +92,7 @@ def test_what_kubernetes_reports_without_a_rule_has_its_class(line, about):
 @pytest.mark.parametrize(
     "line",
     [
-        "AssertionError: parallel_dims invalid: dp_replicate(1) * dp_shard(2) * cp(1) * tp(4) != WORLD_SIZE(4)",
-        "ValueError: Number of devices 4 must equal the product of mesh_shape (2, 4)",
-        "Exception: Topology.world_size() = 8 but dist.get_world_size() = 4",
         "AssertionError: data_parallel_size (3) * tensor_model_parallel_size (2) must equal world_size (8)",
-        "RuntimeError: Sequence parallel size 4 must divide world size 6",
-        "AssertionError: ulysses_degree 4 * ring_degree 2 != world_size 4",
-        "ValueError: fsdp_size 8 is larger than world size 4",
-        "AssertionError: ep_size (8) should be less than or equal to world size (4)",
-        "ValueError: The configured parallelisms are incompatible with the current world size (6)!",
     ],
 )
 def test_parallel_sizes_that_do_not_fit_the_ranks_are_named(line):
@@ -133,12 +116,8 @@ def test_sizes_of_the_model_and_a_lone_process_are_no_mesh(line):
 @pytest.mark.parametrize(
     ("line", "rule"),
     [
-        ("RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.", "step-skipped"),
-        ("AssertionError: Parameter hashes not matching across DP replicas", "step-parameters-differ"),
-        ("ValueError: model parameters differ across ranks", "step-parameters-differ"),
         ("AssertionError: MPI rank 3 does not match torch rank 0", "env-scheduler-disagrees"),
         ("ValueError: The node_rank must be less than the number of nodes.", "torchrun-nnodes-mismatch"),
-        ("launch_procs (): unable to change wdir to /data/run (No such file)", "storage-path-missing"),
         ('OCI runtime create failed: chdir to cwd ("/workspace") set in config.json failed', "storage-path-missing"),
         ("TimeoutError: [Errno 110] Connection timed out: '/fsx/x.pt'", "storage-hangs"),
         ("libceph: osd12 (1)10.0.0.3:6801 socket closed (con state OPEN)", "storage-hangs"),
