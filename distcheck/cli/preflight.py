@@ -69,11 +69,11 @@ class PreflightResult(NamedTuple):
 
     def __str__(self) -> str:
         report = self.report
-        words = outcome(self.verdict) if report is None else outcome(report.verdict, report.exclude.nodes)
-        lines = [f"distcheck {self.command}: {harmless(words)}, exit code {self.exit_code}"]
         if report is None:
+            lines = [f"{outcome(self.verdict)}: distcheck {self.command}, exit code {self.exit_code}"]
             lines += [] if self.passed else [_last_line(self.log) or "rank 0 has the report"]
             return "\n".join(lines)
+        lines = [harmless(report.headline)]
         for finding in report.findings:
             if finding.severity != "info":
                 lines.append(f"{finding.severity}: {finding.rule}: {harmless(finding.message)}")

@@ -16,7 +16,7 @@ from distcheck.report.plain import bar, drawn
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, problems, shown_gaps, where
-from distcheck.report.summary import advice, conclusion, headline, outcome_of
+from distcheck.report.summary import checked, counts
 from distcheck.rules.diagnose import Diagnosis
 
 WIDTH = 100
@@ -41,18 +41,15 @@ _COLORS = {
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the report as text."""
     report = document(job, diagnosis)
-    label = _colored(outcome_of(report), options, _COLORS[report.verdict])
-    parts: list[list[str]] = []
-    if not options.quiet:
-        parts += [
-            [f"{label}: {advice(report)}.", *headline(job, report)],
-            list(_ranks(report, options)),
-            list(_bandwidth(job, report, options)),
-        ]
-    parts += _findings(diagnosis, options)
+    word, colon, rest = report.headline.partition(":")
+    headline = _colored(word, options, _COLORS[report.verdict]) + colon + rest
+    tables = [list(_ranks(report, options)), list(_bandwidth(job, report, options))] if not options.quiet else []
+    found = _findings(diagnosis, options)
     if options.comparison is not None:
-        parts += _compared(options.comparison, options)
-    parts += [list(_gaps(diagnosis, options))]
+        found += _compared(options.comparison, options)
+    found.append(list(_gaps(diagnosis, options)))
+    parts = [] if options.quiet else [[headline, *checked(job, report)]]
+    parts += [*tables, *found] if report.verdict == "pass" else [*found, *tables]
     if options.timings:
         parts += [list(_timings(job, report, options))]
     if options.legend:
@@ -64,7 +61,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
                 *(line for entry in LEGEND.items() for line in _wrapped(options, ": ".join(entry), 2, 4)),
             ]
         ]
-    parts += [[label + conclusion(report, diagnosis).removeprefix(outcome_of(report))]]
+    parts += [[counts(report, diagnosis), headline]]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 

@@ -7,7 +7,7 @@ import pytest
 from distcheck.facts.job import Launched, LaunchedNode, LeftOut
 from distcheck.facts.network import Attempt
 from distcheck.report.document import document
-from distcheck.report.summary import advice
+from distcheck.report.headline import headline
 from distcheck.rules.job.own_failures import own_failure
 from distcheck.rules.launchers import started_probes
 
@@ -90,9 +90,9 @@ def test_each_node_has_its_own_cause_and_the_advice_counts_all_of_them(launched,
     assert found["node4",].fix.commands == ("ssh node4 ls -lL /opt/venv/bin/python", "ssh node4 mount")
     report = document(job, diagnosis)
     assert (report.exit_code, report.exclude.nodes) == (40, ("node3", "node4"))
-    assert advice(report) == "Exclude node[3-4], fix or exclude node2 (not confirmed) and restart the job"
+    assert report.headline.endswith(" exit code 40: exclude node[3-4], perhaps node2 too, and start again")
     alone = launched(node3=NO_MODULE, node4=MISSING)
-    assert advice(document(alone, judge(alone, "launch"))) == "Exclude node[3-4] and restart the job"
+    assert headline(alone, judge(alone, "launch")).endswith(" exit code 40: exclude node[3-4] and start again")
 
 
 @pytest.mark.parametrize("fate", [UNREACHABLE, MISSING, NO_MODULE, ENDED])
