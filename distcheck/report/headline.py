@@ -9,7 +9,7 @@ from distcheck.collectives.plan import label
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives, Job
-from distcheck.facts.quantities import count, size
+from distcheck.facts.quantities import count, signal_name, size
 from distcheck.facts.ranges import numbered
 from distcheck.report.harmless import harmless
 from distcheck.report.node_names import fold_nodes
@@ -22,6 +22,17 @@ _PLACE, _NODES, _OPERATIONS = 40, 40, 4
 _SUBJECT = re.compile(r"^(?:ranks? [\d,-]+ \([^()]*\)|process(?:es)? [^:]*? pid \d+): ")
 """Where a message begins with the place, which the line has at its end."""
 _ASIDE = re.compile(r" \([^()]*\)")
+_STAGES: dict[str, str] = {
+    "launch": "the start of the probes",
+    "started": "the start",
+    "environment": "the start",
+    "node": "the look at the node",
+    "meeting": "the roll call",
+    "peers": "the test of the paths",
+    "collectives": "the collectives",
+    "isolation": "the search",
+    "done": "the report",
+}
 _NEXT = {
     10: "fix the warnings or drop --strict",
     20: "retry",
@@ -33,6 +44,8 @@ _NEXT = {
 def headline(job: Job, diagnosis: Diagnosis, longest: int = LONGEST) -> str:
     """Return a judged job in one line: FAIL: GPU 0 of node5 is lost, rank 32. [gpu-lost] exit code 40: ..."""
     code = diagnosis.verdict.exit_code
+    if job.interrupted:
+        return harmless(f"{outcome(diagnosis.verdict)}: {_interruption(job)}; nothing was judged. exit code {code}")
     decisive = _decisive(diagnosis)
     owner = decisive[0].owner if decisive else ""
     ending = ": ".join(filter(None, (f"exit code {code}", _next_step(job, diagnosis, owner))))
@@ -47,8 +60,16 @@ def headline(job: Job, diagnosis: Diagnosis, longest: int = LONGEST) -> str:
         names = _names(gaps[0].rule, len({gap.rule for gap in gaps})) if gaps else ""
     else:
         text = seen(job)
-    began, ended = f"{outcome(diagnosis.verdict.name)}: ", harmless(f"{place}. {names}{ending}")
+    began, ended = f"{outcome(diagnosis.verdict)}: ", harmless(f"{place}. {names}{ending}")
     return began + _cut(harmless(text).rstrip("."), longest - len(began) - len(ended)) + ended
+
+
+def _interruption(job: Job) -> str:
+    """Return what ended the run, in which stage, and which ranks were awaited."""
+    stage = job.processes[0].stage if job.processes else "node" if "node" in job.asked.looks else "launch"
+    absent = job.missing_ranks if stage == "meeting" else ()
+    awaited = f", without {numbered(absent, 4)}" if absent else ""
+    return f"{signal_name(job.interrupted)} in {_STAGES[stage]} after {job.seconds:.1f} s{awaited}"
 
 
 def _decisive(diagnosis: Diagnosis) -> list[Finding]:

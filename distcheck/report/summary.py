@@ -56,7 +56,7 @@ def _restart(job: Job) -> str:
 def _lone_nodes(job: Job, report: Document) -> list[str]:
     """Return what was checked when nodes have no ranks."""
     began = f"distcheck {report.distcheck} {report.command}:"
-    if len(job.nodes) != 1:
+    if len(job.nodes) != 1:  # none if the run was interrupted
         return [f"{began} {count(len(job.nodes), 'node')}"]
     node = job.nodes[0]
     parts = [node.name]

@@ -15,6 +15,10 @@ VerdictName = Literal["pass", "warn", "unknown", "job", "node"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 
+BY_SIGNAL = 128
+"""Added to a signal's number, the exit code of a run that it ended."""
+
+
 class Fix(msgspec.Struct, frozen=True):
     """How to fix a finding: a text, and commands that can be pasted."""
 
@@ -87,6 +91,8 @@ def excluded_nodes(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(sorted({node for f in bad for node in f.nodes}))
 
 
-def outcome(name: VerdictName) -> str:
-    """Return the first word of a report: PASS, WARN, UNKNOWN or FAIL."""
-    return "FAIL" if name in {"job", "node"} else name.upper()
+def outcome(verdict: Verdict) -> str:
+    """Return the first word of a report: PASS, WARN, UNKNOWN, FAIL or INTERRUPTED."""
+    if verdict.exit_code > BY_SIGNAL:
+        return "INTERRUPTED"
+    return "FAIL" if verdict.name in {"job", "node"} else verdict.name.upper()

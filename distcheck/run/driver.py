@@ -9,6 +9,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from distcheck.facts.job import Job
 from distcheck.facts.rank import Role
 from distcheck.probe import open_files
@@ -154,10 +156,9 @@ async def _end_alone(run: Session) -> RunResult:
         run.record.met = False
     elif run.server is not None:
         run.record.take_late_reports(f.report for f in run.server.followers.values())
-    job = run.record.job()
+    job = msgspec.structs.replace(run.record.job(), interrupted=run.interrupted or 0)
     diagnosis = judge(job)
-    code = 128 + run.interrupted if run.interrupted else diagnosis.verdict.exit_code
-    outcome = await run.deliver(job, diagnosis, code)
+    outcome = await run.deliver(job, diagnosis, diagnosis.verdict.exit_code)
     await _dismiss(run, outcome)
     return outcome
 
@@ -166,7 +167,7 @@ async def _dismiss(run: Session, outcome: RunResult) -> None:
     if run.server is not None:
         from distcheck.run import leader
 
-        await leader.dismiss(run, outcome.exit_code)
+        await leader.dismiss(run, outcome)
 
 
 async def _close(run: Session) -> None:

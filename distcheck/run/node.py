@@ -41,6 +41,7 @@ from distcheck.report.headline import LONGEST, headline
 from distcheck.rules import rules_for
 from distcheck.rules.diagnose import Diagnosis, judge
 from distcheck.run import storage
+from distcheck.run.interrupts import InterruptedRunError, caught, give_up
 from distcheck.run.record import Record
 from distcheck.run.request import Publish, Request, RunResult
 from distcheck.run.watchdog import armed
@@ -66,8 +67,13 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = 
         request = Request(asked, (Placement(),), environ, start=start)
         record = Record(request)
         seconds = max(0.1, asked.timeout_seconds - _RESERVE_SECONDS)
-        with forking():  # the watchdog is the only thread
-            seen, record.history = asyncio.run(_look_and_read(asked, environ, seconds, past, record))
+        try:
+            with forking(), caught(give_up):  # the watchdog is the only thread
+                seen, record.history = asyncio.run(_look_and_read(asked, environ, seconds, past, record))
+        except InterruptedRunError as stop:
+            job = msgspec.structs.replace(record.job(), interrupted=stop.args[0])
+            diagnosis = judge(job)
+            return RunResult(job, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
         node = host.collect(
             environ,
             accelerator=seen.accelerator,

@@ -86,9 +86,14 @@ class Progress:
 
 
 def warn(text: str) -> None:
-    """Print a warning, with --quiet too; if stderr is closed or full, the run goes on without."""
+    """Print a warning, with --quiet too."""
+    tell(f"warning: {text}")
+
+
+def tell(text: str) -> None:
+    """Print a line, with --quiet too; if stderr is closed or full, the run goes on without."""
     if sys.stderr is not None:
-        _write(f"distcheck: warning: {_printable(text)}\n")
+        _write(f"distcheck: {_printable(text)}\n")
 
 
 def line(view: StageView, now: float, deadline: float, columns: int) -> str:

@@ -79,6 +79,8 @@ class RunResult(NamedTuple):
     exit_code: int
     reported: bool
     """Whether this process published the report, its own or the common one."""
+    headline: str = ""
+    """The first line of the report that this process published."""
 
 
 NOBODY_TO_MEET = "the placement is not valid, so there was no roll call"

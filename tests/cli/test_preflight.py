@@ -48,6 +48,8 @@ def test_a_result_shows_findings_and_fixes_and_what_is_unknown():
 def test_a_follower_names_who_has_the_report_and_a_broken_check_its_error():
     assert str(result(30)) == "FAIL: distcheck gate, exit code 30\nrank 0 has the report"
     assert str(result(0)) == "PASS: distcheck gate, exit code 0"
+    said = "FAIL: GPU 0 is lost. [gpu-lost] exit code 40: exclude a and start again; report: rank 0, node a, process 7"
+    assert str(result(40, log=f"distcheck: peers\ndistcheck: {said}\n")) == said
     log = "distcheck: error: cannot write\nlater\n"
     assert str(result(70, log=log)) == "UNKNOWN: distcheck gate, exit code 70\ncannot write"
 

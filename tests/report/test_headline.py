@@ -1,5 +1,7 @@
 """The first and the last line of every report."""
 
+import signal
+
 import msgspec
 import pytest
 import reported
@@ -7,8 +9,8 @@ import reported
 from distcheck.facts.asked import Asked
 from distcheck.facts.isolation import Isolation
 from distcheck.report.headline import LONGEST, headline
-from distcheck.rules.diagnose import Diagnosis
-from distcheck.rules.finding import Finding, Fix, NotChecked, verdict
+from distcheck.rules.diagnose import Diagnosis, judge
+from distcheck.rules.finding import Finding, Fix, NotChecked, Verdict, verdict
 
 
 def line(job, *outcomes, strict=False):
@@ -56,6 +58,22 @@ RETRY = "exit code 20: retry, preferably on other nodes"
 )  # fmt: skip
 def test_it_is_outcome_cause_place_rule_and_what_to_do(job_of, outcomes, expected):
     assert line(job_of(2, 8), *outcomes) == expected
+
+
+@pytest.mark.parametrize(
+    ("stage", "of", "where"),
+    [
+        ("meeting", 20, "the roll call after 4.1 s, without ranks 16-19"),
+        ("collectives", 16, "the collectives after 4.1 s"),
+    ],
+)
+def test_an_interrupted_run_judges_nothing(job_of, stage, of, where):
+    job = msgspec.structs.replace(job_of(2, 8, world=of), interrupted=signal.SIGTERM, seconds=4.1)
+    job = msgspec.structs.replace(job, processes=tuple(msgspec.structs.replace(p, stage=stage) for p in job.processes))
+    found = judge(job)
+    assert (found.findings, found.verdict) == ((), Verdict("unknown", 143))
+    assert {gap.reason for gap in found.not_checked} == {"the run was ended by SIGTERM"}
+    assert headline(job, found) == f"INTERRUPTED: SIGTERM in {where}; nothing was judged. exit code 143"
 
 
 def test_strict_says_what_the_warning_costs(job_of):

@@ -68,7 +68,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     return page("report.html.j2").render(
         report=report,
         checked=checked(job, report),
-        outcome=outcome(report.verdict),
+        outcome=outcome(diagnosis.verdict),
         counts=counts(report, diagnosis),
         problems=found,
         anchor=_anchor,

@@ -19,7 +19,7 @@ SSH = ("/opt/venv/bin/python", "-m", "distcheck.run.remote_probe")
 def launched(job_of, change):
     """A job of 4 nodes x 2 ranks that distcheck started; `fates` are those of nodes by number, from 1."""
 
-    def make(engine="ssh", command=SSH, exit_code=None, words="", interrupted="", left_out=(), need=None, **fates):
+    def make(engine="ssh", command=SSH, exit_code=None, words="", left_out=(), need=None, **fates):
         job = change.asked(job_of(4, 2, launcher="distcheck"), looks=LOOKS, need=need)
         nodes = []
         for n in range(4):
@@ -33,7 +33,6 @@ def launched(job_of, change):
             nodes=tuple(nodes),
             exit_code=exit_code,
             words=words,
-            interrupted=interrupted,
         )
         return change.job(job, launched=facts, left_out=left_out)
 
@@ -231,14 +230,6 @@ def test_a_process_that_srun_ended_with_all_others_is_not_blamed(
     diagnosis = judge(job, "launch", "ranks", "probe")
     assert [f.rule for f in diagnosis.findings] == ["launch-node-unreachable", "probe-process-lost"][: 1 + blamed]
     assert [n.ranks for n in diagnosis.not_checked if n.rule == "probe-process-lost"] == [(2, 3)] * (not blamed)
-    assert diagnosis.verdict.exit_code == 20
-
-
-@pytest.mark.parametrize("fate", [ENDED, SILENT])
-def test_a_signal_blames_no_node(launched, judge, fate):
-    diagnosis = judge(launched(node3=fate, interrupted="SIGTERM"), "launch", "ranks")
-    assert diagnosis.findings == ()
-    assert "the run was ended by SIGTERM" in {n.reason for n in diagnosis.not_checked}
     assert diagnosis.verdict.exit_code == 20
 
 
