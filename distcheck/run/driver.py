@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from distcheck.facts.job import Job
+from distcheck.facts.placement import NOBODY_TO_MEET
 from distcheck.facts.rank import Role
 from distcheck.probe import open_files
 from distcheck.run import collect, follower, measure
@@ -20,7 +21,7 @@ from distcheck.run.context import Session
 from distcheck.run.interrupts import INTERRUPT_SECONDS, caught
 from distcheck.run.join import arrive
 from distcheck.run.progress import StageView
-from distcheck.run.request import NEVER_MET, NOBODY_ELSE, NOBODY_TO_MEET, WITH_OTHERS, Publish, Request, RunResult
+from distcheck.run.request import NEVER_MET, NOBODY_ELSE, WITH_OTHERS, Publish, Request, RunResult
 from distcheck.run.watchdog import Watchdog
 
 _CLOSED = "Invalid file descriptor: -1"

@@ -79,12 +79,22 @@ def test_tables_and_prose_fit_the_terminal(width):
         assert max(map(len, rules)) <= width
 
 
+@pytest.mark.parametrize("width", [80, 100])
+def test_on_a_terminal_lines_wrap_at_words_and_elsewhere_the_first_line_is_one(failing, width):
+    for judged in (failing, *(made() for made in reported.CASES.values())):
+        lines = text(judged, width=width, terminal=True).splitlines()
+        long = [line for line in lines if len(line) > width and " " in line.strip()]
+        assert all(line.startswith(" " * 6) for line in long), "only a command is as long as it is"
+        assert " ".join(" ".join(lines).split()).startswith(document(*judged).headline)
+        assert text(judged, width=width).splitlines()[0] == document(*judged).headline
+
+
 def test_a_narrow_terminal_leaves_out_the_columns_that_matter_least():
     wide, narrow = text(reported.healthy(), width=200), text(reported.healthy(), width=80)
     assert re.search(r"algbw GB/s  busbw GB/s +expected  share  mean ms +±  min ms  max ms  slowest rank", wide)
     assert "too narrow" not in wide
     assert re.search(r"busbw GB/s  expected  share  mean ms +±  wrong", narrow)
-    assert "too narrow for: algbw GB/s, bar, min ms, max ms, slowest rank (-v shows all columns)" in narrow
+    assert "too narrow for: algbw GB/s, bar, min ms, max ms, slowest rank (-v shows all\n  columns)" in narrow
     assert "too narrow" not in text(reported.healthy(), width=80, verbose=True)
 
 
