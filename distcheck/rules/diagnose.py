@@ -10,8 +10,9 @@ import msgspec
 from distcheck.facts.asked import Look
 from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives, Job
+from distcheck.facts.quantities import signal_name
 from distcheck.rules import Rule, find_rule, rules_for
-from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
+from distcheck.rules.finding import BY_SIGNAL, SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
 from distcheck.rules.wording import grouped
 
 
@@ -24,8 +25,12 @@ class Diagnosis(NamedTuple):
 
 
 def judge(job: Job, rules: Iterable[Rule] | None = None) -> Diagnosis:
-    """Judge a job by the rules that the user selected, of all rules or of these."""
+    """Judge a job by the rules that the user selected, of all rules or of these; not if its run was interrupted."""
     asked = job.asked
+    if job.interrupted:
+        reason = f"the run was ended by {signal_name(job.interrupted)}"
+        gaps = tuple(NotChecked(rule=rule.name, reason=reason) for rule in rules_for(job) if rule.applies(job))
+        return Diagnosis((), gaps, Verdict("unknown", BY_SIGNAL + job.interrupted))
     return diagnose(job, strict=asked.strict, select=asked.select, ignore=asked.ignore, rules=rules)
 
 

@@ -58,8 +58,7 @@ def run_outside(request: Request, launch: Outside, publish: Publish, dog: Watchd
             job = start.round(launch.without(tuple(s.name for s in spare)))
             job = msgspec.structs.replace(job, left_out=spare, history=past)
             diagnosis = judge(job)
-        code = 128 + start.interrupted if start.interrupted else diagnosis.verdict.exit_code
-        code = publish(job, diagnosis, code)
+        code = publish(job, diagnosis, diagnosis.verdict.exit_code)
         start.remember(job, diagnosis)
         return RunResult(job, code, reported=True)
 
@@ -120,14 +119,13 @@ class _Start:
             raise UsageError(f"{commands[0].key} could not be started: {error}") from error
         finally:
             self.progress.close()
-        interrupted = self.interrupted.name if self.interrupted else ""
         ended = ""
-        if interrupted:
-            ended = f"the run was ended by {interrupted}"
+        if self.interrupted:
+            ended = f"the run was ended by {self.interrupted.name}"
         elif time.monotonic() >= self.deadline:
             ended = f"the run was ended by --timeout of {request.asked.timeout_seconds:g} s"
         seconds = time.monotonic() - request.start
-        return home.job(request.asked, _shown(commands[0]), seconds, ended=ended, interrupted=interrupted)
+        return home.job(request.asked, _shown(commands[0]), seconds, ended=ended, interrupted=self.interrupted or 0)
 
     def _run(self, launch: Outside, commands: tuple[Command, ...], home: Homecoming, variables: dict[str, str]) -> None:
         connect_seconds = self.request.connect_seconds + 2

@@ -21,7 +21,7 @@ replace = msgspec.structs.replace
 
 KEYS = {
     "": (
-        "schema distcheck command verdict exit_code seconds world findings not_checked ranks missing_ranks "
+        "schema distcheck command verdict exit_code headline seconds world findings not_checked ranks missing_ranks "
         "bandwidth exclude models devices mesh groups training critical_path comparison"
     ),
     "world": "ranks nodes launcher backend torch nccl",

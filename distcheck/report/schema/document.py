@@ -100,6 +100,8 @@ class Document(Part, frozen=True):
     command: str
     verdict: VerdictName
     exit_code: int
+    headline: str
+    """The report in one line of at most 200 characters: outcome, first cause, place, rule, what to do."""
     seconds: float
     world: World
     findings: tuple[Found, ...]
