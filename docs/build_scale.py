@@ -50,10 +50,6 @@ def _per_node(gpus: float) -> float:
     return gpus / NODE
 
 
-def _root_of_nodes(gpus: float) -> float:
-    return math.sqrt(gpus / NODE)
-
-
 LINES = (
     Line(
         "roll call, CPU of the leader, one process per node",
@@ -101,11 +97,10 @@ LINES = (
         lambda gpus: gpus / NODE / (1 << 20),
         "MiB",
     ),
-    Line("`--hosts`: logins from the starting machine", "outside_logins_per_root", _root_of_nodes, "logins"),
     Line(
         "`--hosts`: open files of the starting machine",
-        "outside_files_per_root",
-        _root_of_nodes,
+        "outside_files_per_host",
+        _per_node,
         "files",
         _OPEN_FILES,
         "hard limit of open files",

@@ -14,7 +14,7 @@ import msgspec
 from distcheck.facts.errors import UsageError
 from distcheck.facts.job import Job, LeftOut
 from distcheck.facts.quantities import count
-from distcheck.launch.remote import engine, mpi, slurm, ssh, tree
+from distcheck.launch.remote import engine, mpi, slurm, ssh
 from distcheck.launch.remote.assignment import Assignment
 from distcheck.launch.remote.collector import Homecoming
 from distcheck.launch.remote.engine import Wish
@@ -114,7 +114,13 @@ class _Start:
             partial(_view, home),
         )
         try:
-            self._run(launch, commands, home, {"DISTCHECK_TOKEN": token, **launch.environment})
+            engine.run(
+                commands,
+                home,
+                lambda: self._wish(home),
+                connect_seconds=request.connect_seconds + 2,
+                environment={"DISTCHECK_TOKEN": token, **launch.environment},
+            )
         except OSError as error:
             raise UsageError(f"{commands[0].key} could not be started: {error}") from error
         finally:
@@ -127,30 +133,11 @@ class _Start:
         seconds = time.monotonic() - request.start
         return home.job(request.asked, _shown(commands[0]), seconds, ended=ended, interrupted=self.interrupted or 0)
 
-    def _run(self, launch: Outside, commands: tuple[Command, ...], home: Homecoming, variables: dict[str, str]) -> None:
-        connect_seconds = self.request.connect_seconds + 2
-
-        def wish() -> Wish:
-            return self._wish(home)
-
-        if launch.engine == "ssh" and tree.worth(len(commands)):
-            tree.run(
-                commands,
-                ssh.gateway_line(launch),
-                home,
-                wish,
-                seconds=self.deadline - time.monotonic(),
-                connect_seconds=connect_seconds,
-                environment=variables,
-            )
-        else:
-            engine.run(commands, home, wish, connect_seconds=connect_seconds, environment=variables)
-
     def _assignment(self, launch: Outside) -> Assignment:
         request = self.request
         left = self.deadline - time.monotonic() - _START_UP_SECONDS
         # The first probes wait for those that start last.
-        starting = tree.last_start_seconds(len(launch.hosts)) if launch.engine == "ssh" else 0.0
+        starting = engine.last_start_seconds(len(launch.hosts)) if launch.engine == "ssh" else 0.0
         looks = tuple(look for look in request.asked.looks if look != "launch")
         asked = msgspec.structs.replace(
             request.asked,

@@ -64,88 +64,52 @@ def run(
     *,
     connect_seconds: float,
     environment: Mapping[str, str],
-    begun: Callable[[Starts], None] = lambda _starts: None,
-    later: int = 0,
 ) -> None:
     """Run commands in parallel until all have ended or `wish` ends them.
 
-    `wish` is called ten times a second. `begun` receives what starts the commands, to add up to `later` more.
+    `wish` is called ten times a second.
 
     To stop, programs of this machine get SIGUSR1, which srun and mpirun forward to the probes; over ssh a probe's
     standard input is closed. `environment` is added to the programs' own. They run in their own sessions, so that
     Ctrl-C reaches only distcheck, which then asks the probes for their facts.
 
     Raises:
-        UsageError: this machine lacks a program for the commands, or does not allow as many open files as they, or
-            those added, need.
+        UsageError: this machine lacks a program for the commands, or does not allow as many open files as they need.
     """
     _require_programs(commands)
     task = task_self()
     for stream in ("stdout_msgtree", "stderr_msgtree"):
         task.set_default(stream, False)  # noqa: FBT003 its own API; lines are read as they come; a node may print forever
-    task.set_info("fanout", max(PLACES, len(commands) + later))
+    task.set_info("fanout", max(PLACES, len(commands)))
     task.set_info("connect_timeout", max(1, round(connect_seconds)))
     task.set_info("ssh_path", "setsid ssh")
-    with _files_for(len(commands), later) as files, _added(environment):
-        starts = Starts(task, commands, listener, files)
-        begun(starts)
+    with _files_for(len(commands)), _added(environment):
+        starts = _Starts(task, commands, listener)
         starts.fill()
         task.timer(_LOOK_SECONDS, handler=_Clock(starts, wish), interval=_LOOK_SECONDS, autoclose=True)
         task.run()
 
 
-class Starts:
+class _Starts:
     """Starts the commands in order, as places become free, and keeps what runs."""
 
-    def __init__(self, task: Any, commands: Sequence[Command], listener: Listener, files: int) -> None:
+    def __init__(self, task: Any, commands: Sequence[Command], listener: Listener) -> None:
         self.task, self.listener = task, listener
-        self.waiting = deque(commands)
         self.workers: dict[str, tuple[Command, Any]] = {}
-        self.began: dict[str, float] = {}
-        """time.monotonic() at which each command began."""
+        self._waiting = deque(commands)
         self._held_until: dict[str, float] = {}
-        self._files, self._run = files, 0
-        self._stopped = False
-
-    def add(self, command: Command) -> None:
-        """Start one more command, unless they were told to stop."""
-        if not self._stopped:
-            self.waiting.append(command)
-            self.fill()
 
     def stop(self) -> None:
         """Start no more commands."""
-        self._stopped = True
-        self.waiting.clear()
-
-    def write(self, key: str, data: bytes) -> None:
-        """Write to the standard input of a command that runs."""
-        if key in self.workers:
-            self.workers[key][1].write(data)
-
-    def end_input(self, key: str) -> None:
-        """End the standard input of a command, once all is written."""
-        if key in self.workers:
-            self.workers[key][1].set_write_eof()
-
-    def kill(self, key: str) -> None:
-        """Kill a command, or do not start it."""
-        self.waiting = deque(command for command in self.waiting if command.key != key)
-        if key in self.workers:
-            _kill_group(self.workers[key][1])
-
-    def gone(self, key: str) -> None:
-        """Record that a command has ended."""
-        self._run -= 1
-        self.free(key)
+        self._waiting.clear()
 
     def fill(self) -> None:
         """Give the free places to the commands that come next."""
         now = time.monotonic()
         for key in [key for key, until in self._held_until.items() if until <= now]:
             del self._held_until[key]
-        while self.waiting and len(self._held_until) < PLACES:
-            command = self.waiting.popleft()
+        while self._waiting and len(self._held_until) < PLACES:
+            command = self._waiting.popleft()
             self._held_until[command.key] = now + HOLD_SECONDS
             try:
                 self._start(command)
@@ -155,14 +119,10 @@ class Starts:
 
     def free(self, key: str) -> None:
         """Pass on the place of a command that has answered or ended."""
-        if self._held_until.pop(key, None) is not None and self.waiting:
+        if self._held_until.pop(key, None) is not None and self._waiting:
             self.fill()
 
     def _start(self, command: Command) -> None:
-        self._run += 1
-        if self._files < _files_of(self._run):
-            self.stop()
-            raise _too_few_files(self._run + len(self.waiting), self._files)
         ears = _Ears(command.key, self)
         if command.argv:
             line = f"exec setsid {shlex.join(command.argv)} </dev/null"
@@ -173,13 +133,12 @@ class Starts:
         if command.stdin:
             worker.write(command.stdin)
         self.workers[command.key] = (command, worker)
-        self.began[command.key] = time.monotonic()
 
 
 class _Ears(EventHandler):  # type: ignore[misc]  # ClusterShell has no types
     """Passes on the output and the end of one command."""
 
-    def __init__(self, key: str, starts: Starts) -> None:
+    def __init__(self, key: str, starts: _Starts) -> None:
         self._key, self._starts = key, starts
 
     def ev_read(self, worker: Any, _node: str, sname: str, msg: bytes) -> None:
@@ -190,7 +149,7 @@ class _Ears(EventHandler):  # type: ignore[misc]  # ClusterShell has no types
 
     def ev_hup(self, _worker: Any, _node: str, rc: int) -> None:
         self._starts.listener.ended(self._key, rc)
-        self._starts.gone(self._key)
+        self._starts.free(self._key)
 
 
 # ClusterShell asks for the signature at each line, which takes longer than the line: a node that prints without end
@@ -201,7 +160,7 @@ _Ears.ev_read.__signature__ = inspect.signature(_Ears.ev_read)  # type: ignore[a
 class _Clock(EventHandler):  # type: ignore[misc]
     """Asks ten times a second what the commands should do, and does it."""
 
-    def __init__(self, starts: Starts, wish: Callable[[], Wish]) -> None:
+    def __init__(self, starts: _Starts, wish: Callable[[], Wish]) -> None:
         self._starts, self._wish = starts, wish
         self._done: Wish = "go on"
         self._abort_at = math.inf
@@ -247,26 +206,19 @@ def _require_programs(commands: Sequence[Command]) -> None:
 
 
 @contextlib.contextmanager
-def _files_for(commands: int, later: int) -> Iterator[int]:
-    """Raise the limit of open files for this many commands and, if possible, those added later; restore it."""
-    limit, before = open_files.raise_limit(_files_of(commands + later))
+def _files_for(commands: int) -> Iterator[None]:
+    """Raise the limit of open files for this many commands, and restore it."""
+    files = _FILES_EACH * commands + _FILES_BESIDE
+    limit, before = open_files.raise_limit(files)
     try:
-        if limit < _files_of(commands):
-            raise _too_few_files(commands, limit)
-        yield limit
+        if limit < files:
+            raise UsageError(
+                f"{commands} nodes need {files} open files on this machine, and its limit is {limit}: raise the hard "
+                "limit (ulimit -Hn), or start the probes with srun or mpirun (--launcher)"
+            )
+        yield
     finally:
         open_files.restore_limit(before)
-
-
-def _files_of(commands: int) -> int:
-    return _FILES_EACH * commands + _FILES_BESIDE
-
-
-def _too_few_files(commands: int, limit: int) -> UsageError:
-    return UsageError(
-        f"{commands} nodes need {_files_of(commands)} open files on this machine, and its limit is {limit}: raise the "
-        "hard limit (ulimit -Hn), or start the probes with srun or mpirun (--launcher)"
-    )
 
 
 @contextlib.contextmanager

@@ -80,17 +80,6 @@ def write(fd: int, frames: list[bytes]) -> None:
                 rest = rest[os.write(fd, rest) :]
 
 
-def ends(line: bytes) -> int | None:
-    """Return the number of the message that this line completes if no line before it was lost.
-
-    -1 for another line of a message; None if it is no frame.
-    """
-    found = _FRAME.search(line)
-    if found is None:
-        return None
-    return int(found[2]) if int(found[3]) + 1 == int(found[4]) else -1
-
-
 class Line(NamedTuple):
     """A parsed line of a probe's standard output."""
 

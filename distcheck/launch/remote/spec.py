@@ -98,14 +98,9 @@ class Words(NamedTuple):
 
 def probe_argv(launch: Outside, word: str) -> tuple[str, ...]:
     """Return a node's command; `word` is the assignment, or - if it comes on standard input."""
-    return python_argv(launch, "distcheck.run.remote_probe", word)
-
-
-def python_argv(launch: Outside, *module: str) -> tuple[str, ...]:
-    """Return the command that runs a module, with its arguments, on a node."""
     # -P keeps modules in the job's folder from hiding the standard library's; it needs Python 3.11.
     safe = ("-P",) if launch.python == sys.executable and sys.version_info >= (3, 11) and not _in_tree() else ()
-    argv = (launch.python, *safe, "-m", *module)
+    argv = (launch.python, *safe, "-m", "distcheck.run.remote_probe", word)
     if not launch.setup:
         return argv
     failed = '{ code=$?; echo "distcheck: --setup failed with exit code $code" >&2; exit 97; }'

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from distcheck.launch.remote.assignment import Assignment, encode
-from distcheck.launch.remote.spec import Command, Outside, Words, probe_argv, python_argv
+from distcheck.launch.remote.spec import Command, Outside, Words, probe_argv
 
 WORDS = Words(of_task=re.compile(r"(?!)()()"), of_node=())
 CANNOT_LOG_IN = 255
@@ -35,8 +35,3 @@ def commands(launch: Outside, assignment: Assignment) -> Sequence[Command]:
         )
         for task, host in enumerate(launch.hosts)
     ]  # fmt: skip
-
-
-def gateway_line(launch: Outside) -> str:
-    """Return the command of a gateway, which starts the probes of other nodes."""
-    return shlex.join(python_argv(launch, "distcheck.launch.remote.gateway", "-"))
