@@ -40,5 +40,6 @@ def test_a_unit_cost_is_that_of_the_usual_speed(speed):
     assert usual(speed(3.0)) == pytest.approx(3.0, rel=0.05)
 
 
+@pytest.mark.process
 def test_the_slowness_is_in_usual_seconds():
     assert 0.05 < pace.slowness() < 100
