@@ -151,12 +151,12 @@ async def _stuck(root: Path, suspects: set[int]) -> tuple[StuckProcess, ...]:
         seen = {pid: before for pid, before in seen.items() if _still(root, pid) and _switches(root, pid) == before}
     found, processes = [], _processes(root) if seen else {}
     for pid in sorted(seen.keys() & processes):
-        task, function = processes[pid], _waits_in(_blocked_thread(root / "proc" / str(pid)))
+        task, thread = processes[pid], _blocked_thread(root / "proc" / str(pid))
         if not (
-            frozen(pid, root) or _waits_for_child(pid, processes) or _dumps(root, pid) or _of_other_fuse(root, pid)
+            frozen(pid, root) or _waits_for_child(pid, processes) or _dumps(root, pid) or _of_other_fuse(root, thread)
         ):
             state: Literal["blocked", "ending"] = "blocked" if task.state == "D" else "ending"
-            found.append(StuckProcess(pid=pid, name=task.name, state=state, waits_in=function))
+            found.append(StuckProcess(pid=pid, name=task.name, state=state, waits_in=_waits_in(thread)))
     return tuple(found[:_MOST_STUCK])
 
 
@@ -200,19 +200,22 @@ def _dumps(root: Path, pid: int) -> bool:
     return "CoreDumping:\t1" in contents(root / "proc" / str(pid) / "status")
 
 
-def _of_other_fuse(root: Path, pid: int) -> bool:
-    """Return whether a FUSE server of another container, which is not the job's, may owe a process an answer.
+def _of_other_fuse(root: Path, thread: Path) -> bool:
+    """Return whether a FUSE server of another container, which is not the job's, may owe a thread an answer.
 
     Source: https://docs.kernel.org/filesystems/fuse/fuse.html (/sys/fs/fuse/connections); only root may read it.
     """
-    others = _fuse(root, str(pid)) - _fuse(root, "self")
+    others = _fuse(thread) - _fuse(root / "proc/self")
     return any(contents(root / "sys/fs/fuse/connections" / device / "waiting") != "0" for device in others)
 
 
-def _fuse(root: Path, pid: str) -> set[str]:
-    """Return the numbers of the FUSE connections that a process sees: the minor numbers of the file systems."""
+def _fuse(thread: Path) -> set[str]:
+    """Return the numbers of the FUSE connections that a thread sees: the minor numbers of the file systems.
+
+    The main thread of a killed process sees none any more, while others are still blocked.
+    """
     try:
-        lines = (root / "proc" / pid / "mountinfo").read_text("utf-8", "replace").splitlines()
+        lines = (thread / "mountinfo").read_text("utf-8", "replace").splitlines()
     except OSError:
         return set()
     mounts = (line.partition(" - ") for line in lines)

@@ -162,8 +162,9 @@ def test_a_process_that_ran_meanwhile_is_not_stuck(machine, monkeypatch):
     ],
 )
 def test_a_fuse_server_of_another_container_is_not_the_jobs(machine, own, others, waiting, stuck):
-    machine.process(10, "D")
-    for pid, device, kind in ("self", 7, own), ("10", 8, others):
+    machine.process(10, "Z", threads=2)  # it was killed, so that only its other thread still has mounts
+    machine.file("proc/10/task/11/stat", f"11 (x) D {'0 ' * 22}")
+    for pid, device, kind in ("self", 7, own), ("10/task/11", 8, others):
         mount = f"2 1 0:{device} / /m rw - {kind or 'xfs'} b rw\n"
         machine.file(f"proc/{pid}/mountinfo", f"1 0 0:3 / / rw - ext4 a rw\n{mount}")
     if waiting is not None:
