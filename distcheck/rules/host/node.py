@@ -13,7 +13,7 @@ from distcheck.facts.pci import Pci
 from distcheck.facts.quantities import count
 from distcheck.facts.storage import Space
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Finding, Fix, NotChecked, Severity
 from distcheck.rules.gpu.nodes import not_seen, nvidia_nodes
 from distcheck.rules.host.folders import lacks_temporary_space, temporary
 from distcheck.rules.wording import brief, free_space, grouped, listed
@@ -108,7 +108,8 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
     ``DataLoader worker (pid 77) is killed by signal: Bus error``. The default in Docker and Kubernetes is 64 MB. On
     hosts, files of ended jobs fill it.
 
-    Found by its free space: a warning at 64 MiB or less, an error at less than 1 MiB.
+    Found by its free space: a warning at 64 MiB or less, an info finding where the job uses Gloo, which needs none of
+    it; an error at less than 1 MiB.
 
     Fix: ``docker run --shm-size=8g``; in Kubernetes an ``emptyDir`` with ``medium: Memory`` on /dev/shm; on a host
     remove the files of ended jobs.
@@ -122,7 +123,9 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
             (_STALE,) if filled else ("# add to docker run: --shm-size=8g", "sudo mount -o remount,size=50% /dev/shm")
         )
         text = "Remove the files of ended jobs." if filled else "Increase its size."
-        yield _full(node, _SHM, space, Fix(text, commands))
+        backend = job.asked.backend
+        nccl = backend == "nccl" or (backend == "auto" and node.accelerator != "none")
+        yield _full(node, _SHM, space, Fix(text, commands), "warning" if nccl else "info")
     # host-shm-not-writable covers `distcheck node`; ranks on CPUs, and many on GPUs, work without /dev/shm.
     absent = grouped(
         (node for node in job.nodes if node.state is None and _unusable(node.shm)), lambda n: _unusable(n.shm)
@@ -272,11 +275,12 @@ def _suspected(node: NodeFacts, what: str, fix: Fix) -> Finding:
     )
 
 
-def _full(node: NodeFacts, folder: str, space: Space, fix: Fix) -> Finding:
+def _full(node: NodeFacts, folder: str, space: Space, fix: Fix, low: Severity = "warning") -> Finding:
+    """Return an error about a full folder, a finding of severity `low` about one that is nearly full."""
     full = space.free_bytes < _NOTHING_BYTES or space.free_files == 0
     files = "; no free inode" if space.free_files == 0 else ""
     return Finding(
-        severity="error" if full else "warning",
+        severity="error" if full else low,
         scope="node",
         owner="admin",
         confirmed=False,

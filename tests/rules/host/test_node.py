@@ -223,17 +223,20 @@ def test_the_rules_are_silent_for_a_job_with_ranks(job_of, judge):
 
 
 @pytest.mark.parametrize(
-    ("shm", "severity"),
+    ("shm", "backend", "severity"),
     [
-        (space(8 * MIB, 8 * MIB), "warning"),
-        (space(GIB, 0), "error"),
-        (space(65 * MIB, 65 * MIB), ""),
-        (Missing(reason="gone"), ""),
-        (None, ""),
+        (space(8 * MIB, 8 * MIB), "nccl", "warning"),
+        (space(64 * MIB, 64 * MIB), "gloo", "info"),
+        (space(64 * MIB, 64 * MIB), "auto", "info"),
+        (space(GIB, 0), "gloo", "error"),
+        (space(65 * MIB, 65 * MIB), "nccl", ""),
+        (Missing(reason="gone"), "nccl", ""),
+        (None, "nccl", ""),
     ],
 )
-def test_the_shared_memory_of_a_node_that_measures_is_judged_too(job_of, change, judge, shm, severity):
-    job = change.node(job_of(3, 2, looks=("environment", "meeting", "collectives")), 1, shm=shm)
+def test_the_shared_memory_of_a_node_that_measures_is_judged_too(job_of, change, judge, shm, backend, severity):
+    looks = ("environment", "meeting", "collectives")
+    job = change.node(job_of(3, 2, looks=looks, backend=backend), 1, shm=shm)
     # Even where the collectives were not run for something else: the room is known all the same.
     for looked in (job, change.job(job, skipped={"collectives": "not run because of something else"})):
         found = [f for f in judge(looked).findings if f.rule == "host-shm-too-small"]
