@@ -108,8 +108,8 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
     ``DataLoader worker (pid 77) is killed by signal: Bus error``. The default in Docker and Kubernetes is 64 MB. On
     hosts, files of ended jobs fill it.
 
-    Found by its free space: a warning at 64 MiB or less, an info finding where the job uses Gloo, which needs none of
-    it; an error at less than 1 MiB.
+    Found by its free space: a warning at 64 MiB or less, an error at less than 1 MiB. The warning is an info finding
+    where the job uses Gloo, which does not need it.
 
     Fix: ``docker run --shm-size=8g``; in Kubernetes an ``emptyDir`` with ``medium: Memory`` on /dev/shm; on a host
     remove the files of ended jobs.
