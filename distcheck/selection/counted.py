@@ -7,6 +7,7 @@
 | VC_TRAINER_NUM, VC_WORKER_NUM, ... | Volcano, the pods of each task of a job |
 | PET_NNODES x PET_NPROC_PER_NODE | Kubeflow, and the manifests of Indexed Jobs and JobSets |
 | PET_NNODES, NNODES, PBS_NUM_NODES, NHOSTS, SLURM_NNODES, SM_HOSTS | the same, schedulers and scripts |
+| PBS_NODEFILE, LSB_DJOB_HOSTFILE, PE_HOSTFILE | schedulers, the file with the hosts |
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import msgspec
 from distcheck.selection.placement import find_table, integer
 
 VOLCANO = re.compile(r"VC_\w+_NUM")
+HOSTFILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE")
+"""Variables that name a file with the job's hosts: of PBS, LSF and Grid Engine."""
 _NODES = ("PET_NNODES", "NNODES", "SLURM_NNODES", "PBS_NUM_NODES", "NHOSTS")
 
 
@@ -35,8 +38,11 @@ class Counted(NamedTuple):
     """The nodes on which they are; 0 if unknown."""
 
 
-def counted(environ: Mapping[str, str]) -> Iterator[Counted]:
-    """Yield the numbers by a process's variables; none under torchrun, which sets WORLD_SIZE itself."""
+def counted(environ: Mapping[str, str], hosts: Mapping[str, int]) -> Iterator[Counted]:
+    """Yield the numbers by a process's variables; none under torchrun, which sets WORLD_SIZE itself.
+
+    `hosts` are the numbers of hosts in the files that `HOSTFILES` name.
+    """
     table = find_table(environ)
     if table is not None and table.launcher == "torchrun":
         return
@@ -51,9 +57,9 @@ def counted(environ: Mapping[str, str]) -> Iterator[Counted]:
     if {"PET_NNODES", "PET_NPROC_PER_NODE"} <= values.keys():
         total = values["PET_NNODES"] * values["PET_NPROC_PER_NODE"]
         yield Counted("PET_NNODES x PET_NPROC_PER_NODE", total, "processes")
-    for name in _NODES:
-        if name in values:
-            yield Counted(name, values[name], "nodes", values[name])
+    of_nodes = {name: values[name] for name in _NODES if name in values}
+    for name, number in (*of_nodes.items(), *hosts.items()):
+        yield Counted(name, number, "nodes", number)
     with suppress(ValueError):
-        hosts = len(msgspec.json.decode(environ.get("SM_HOSTS", "[]"), type=list[str]))
-        yield Counted("SM_HOSTS", hosts, "nodes", hosts)
+        machines = msgspec.json.decode(environ.get("SM_HOSTS", "[]"), type=list[str])
+        yield Counted("SM_HOSTS", len(machines), "nodes", len(machines))

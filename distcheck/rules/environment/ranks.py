@@ -196,8 +196,9 @@ def env_world_size_not_product(job: Job) -> Iterator[Outcome]:
 
     Found when other variables count the job's processes, exactly these joined, and WORLD_SIZE is larger: the launcher's
     own (SLURM_NTASKS, OMPI_COMM_WORLD_SIZE), PET_NNODES times PET_NPROC_PER_NODE, and Volcano's VC_*_NUM. Variables
-    that count nodes or pods (PET_NNODES, NNODES, SM_HOSTS) hold if one process of each joined. Where one of them counts
-    as many processes as WORLD_SIZE, or more than joined, ranks are missing (env-rank-missing).
+    that count nodes or pods (PET_NNODES, NNODES, SM_HOSTS, the hosts in PBS_NODEFILE) hold if one process of each
+    joined. Where one of them counts as many processes as WORLD_SIZE, or more than joined, ranks are missing
+    (env-rank-missing).
 
     Fix: ``#SBATCH --ntasks-per-node=<GPUs>`` without ``--ntasks``, and WORLD_SIZE from the launcher. If each task
     starts a process per GPU, run distcheck with ``--nproc <GPUs>``.
@@ -219,13 +220,17 @@ def env_world_size_not_product(job: Job) -> Iterator[Outcome]:
     commands = [export(job, first, "WORLD_SIZE") if table_of(first) else f"export WORLD_SIZE={number}"]
     if world % number == 0 and starter(first):
         commands.append(f"{starter(first)} distcheck {job.asked.command} --nproc {world // number}")
+    elif world % number == 0 and counted.of == "nodes":
+        where = "--master-addr=$MASTER_ADDR --master-port=$MASTER_PORT train.py"
+        commands.append(f"torchrun --nnodes={number} --node-rank=$RANK --nproc-per-node={world // number} {where}")
     yield found(
         job,
         job.ranks,
         f"WORLD_SIZE is {world}, but {how}",
         Fix(
             "Start WORLD_SIZE processes, or set WORLD_SIZE to the number of processes."
-            + (" If each process starts one process per GPU, pass --nproc." if starter(first) else ""),
+            + (" If each process starts one process per GPU, pass --nproc." if starter(first) else "")
+            + (" torchrun starts several on each." if counted.of == "nodes" else ""),
             tuple(commands),
         ),
         scope="job",

@@ -122,7 +122,8 @@ def too_few_started(job: Job) -> Counted | None:
     None if something counts as many as WORLD_SIZE: ranks are missing then. What is not the launcher's own number holds
     only if ranks 0, 1, 2, ... joined, from as many nodes as it says: each pod that it counts may start several.
     """
-    told = [set(counted(kind.first.environment)) for kind in kinds(job) if not started_by_distcheck(job, kind.first)]
+    firsts = [kind.first for kind in kinds(job) if not started_by_distcheck(job, kind.first)]
+    told = [set(counted(rank.environment, job.process_of(rank).hosts_listed)) for rank in firsts]
     world, came = job.world_size or 0, len(job.ranks)
     if not told or len(worlds(job)) != 1 or gap(job) or came >= world:
         return None

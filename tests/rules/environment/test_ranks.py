@@ -156,7 +156,10 @@ def test_a_world_size_beyond_what_others_count_is_the_fault(job_of, change, judg
     if words:
         assert (finding.rule, finding.scope, exit_code) == ("env-world-size-not-product", "job", 30)
         assert finding.message == f"WORLD_SIZE is 4, but {words}"
-        assert finding.fix.commands == ("export WORLD_SIZE=2",)
+        assert finding.fix.commands[0] == "export WORLD_SIZE=2"
+        assert ("torchrun --nnodes=2 --node-rank=$RANK --nproc-per-node=2 " in finding.fix.commands[-1]) is (
+            len(shape) > 1
+        )
     else:
         assert (finding.rule, exit_code) == ("env-rank-missing", 20)
 
@@ -165,6 +168,13 @@ def test_what_counts_those_that_came_does_not_hold_where_higher_ranks_came(job_o
     job = change.environment(job_of(per_node=(1, 1)), None, WORLD_SIZE="4", NNODES="2")
     finding, _ = only(change.environment(job, 1, RANK="2"))
     assert (finding.rule, finding.ranks) == ("env-rank-missing", (1, 3))
+
+
+@pytest.mark.parametrize(("hosts", "rule"), [(2, "env-world-size-not-product"), (4, "env-rank-missing")])
+def test_the_hosts_of_a_hostfile_count_the_processes_too(job_of, change, only, hosts, rule):
+    job = change.environment(job_of(per_node=(1, 1)), None, WORLD_SIZE="4")
+    finding, exit_code = only(change.process(job, None, hosts_listed={"PBS_NODEFILE": hosts}))
+    assert (finding.rule, exit_code) == (rule, 30 if hosts == 2 else 20)
 
 
 @pytest.mark.parametrize("launcher", ["openmpi", "hydra", "horovod", "slurm"])
