@@ -137,6 +137,8 @@ class ProcessFacts(Facts, frozen=True):
     """By how much the offset may be wrong: half of the time in which its report was on its way."""
     began_seconds: dict[Stage, Offset] = {}
     """When it began each stage, counted from the leader's start; without a roll call, from its own."""
+    hosts_listed: dict[str, Count] = {}
+    """How many hosts are in the files in which a scheduler lists them, by the variable that names the file."""
 
 
 class Death(Facts, frozen=True):

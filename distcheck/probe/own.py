@@ -14,6 +14,7 @@ from distcheck.facts.node import NodeFacts
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
 from distcheck.probe import host, nccl_files, ports, process
+from distcheck.selection.counted import HOSTFILES
 
 
 def process_facts(
@@ -38,6 +39,7 @@ def process_facts(
         locked_memory_bytes=process.locked_memory(),
         nccl_files=files,
         named_paths=nccl_files.named_paths(environ, files),
+        hosts_listed=_hosts_listed(environ),
         stage="node",
         free_ports=ports.free_near(first.master_port, node.unprivileged_port_start, node.ephemeral_ports)
         if first is not None
@@ -46,6 +48,14 @@ def process_facts(
         memory_policy_error=process.memory_policy_error() if gpus else None,
     )
     return legible(found)
+
+
+def _hosts_listed(environ: Mapping[str, str]) -> dict[str, int]:
+    if environ.keys().isdisjoint(HOSTFILES):
+        return {}
+    from distcheck.probe.hostfiles import hosts_listed  # only needed in jobs of some schedulers
+
+    return hosts_listed(environ)
 
 
 def rank_facts(

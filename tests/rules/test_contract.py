@@ -18,6 +18,7 @@ from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
 from distcheck.facts.history import History, PastFigure
+from distcheck.facts.host import CpuQuota, Limits
 from distcheck.facts.isolation import CulpritFacts, Isolation
 from distcheck.facts.job import Collectives, Job, Launched, LaunchedNode, Measurement
 from distcheck.facts.libraries import Libraries, NcclPlugin
@@ -171,6 +172,16 @@ def half_as_fast_as_before(cause: str) -> Callable[..., Job]:
     return make
 
 
+def one_small_cpu_limit(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return a job of whose ranks, which share half a CPU, one got almost nothing of it."""
+    job = job_of(1, 4, looks=("environment", "meeting", "collectives"))
+    job = change.process(job, None, limits=Limits(cpu=CpuQuota(0.5, 100, 60, "/sys/fs/cgroup/job")))
+    for n, speed in enumerate((0.05, 0.05, 0.005, 0.05)):
+        test = DeviceTest("float32", 256, speed, 100 * speed)
+        job = change.rank(job, n, run=RankRun(1, "done", "done", device="cpu", device_test=test))
+    return job
+
+
 def one_node_without_torch(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
     """Return a job on one node of which torch is not installed, so that its ranks do not start and it fails alone."""
     job = job_of(4, 2, looks=("environment", "meeting", "collectives", "isolation"), command="gate")
@@ -202,6 +213,7 @@ EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "sw-driver-differs-nodes": {"sw-driver-too-old": one_old_driver},
     "sw-plugin-abi": {"nccl-net-plugin-missing": one_foreign_plugin},
     "probe-process-lost": {"launch-probe-broken": one_broken_probe},
+    "perf-slow-rank": {"perf-cgroup-cpu-quota": one_small_cpu_limit},
     "host-clock-skew": {"elastic-clock-skew": one_wrong_clock},
     "collective-failed": {"sw-torch-missing": one_node_without_torch},
     "isolation-bad-node": {"sw-torch-missing": one_node_without_torch},

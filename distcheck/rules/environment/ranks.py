@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from distcheck.facts.quantities import count
 from distcheck.facts.ranges import fold, numbered
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
@@ -187,40 +188,53 @@ def env_world_size_mismatch(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting")
 def env_world_size_not_product(job: Job) -> Iterator[Outcome]:
-    """The launcher started fewer processes than WORLD_SIZE says.
+    """WORLD_SIZE is larger than the number of processes that were started.
 
     All started processes wait for ranks that do not exist: ``Timed out after 601 seconds waiting
     for clients. 8/16 clients joined.`` WORLD_SIZE and the launcher's number of tasks should both be nodes times
-    processes per node. Found when every task of the launcher joined and WORLD_SIZE is larger.
+    processes per node. A retry on other nodes waits in the same way.
+
+    Found when other variables count the job's processes, exactly these joined, and WORLD_SIZE is larger: the launcher's
+    own (SLURM_NTASKS, OMPI_COMM_WORLD_SIZE), PET_NNODES times PET_NPROC_PER_NODE, and Volcano's VC_*_NUM. Variables
+    that count nodes or pods (PET_NNODES, NNODES, SM_HOSTS, the hosts in PBS_NODEFILE) hold if one process of each
+    joined. Where one of them counts as many processes as WORLD_SIZE, or more than joined, ranks are missing
+    (env-rank-missing).
 
     Fix: ``#SBATCH --ntasks-per-node=<GPUs>`` without ``--ntasks``, and WORLD_SIZE from the launcher. If each task
     starts a process per GPU, run distcheck with ``--nproc <GPUs>``.
     See: https://github.com/Lightning-AI/pytorch-lightning/issues/20391
     """
-    tasks = too_few_started(job)
-    if tasks is None:
+    counted = too_few_started(job)
+    if counted is None:
         return
-    world, first = job.world_size or 0, job.ranks[0]
-    table = table_of(first)
-    commands = [export(job, first, "WORLD_SIZE")]
-    if world % tasks == 0:
-        commands.append(f"{starter(first)} distcheck {job.asked.command} --nproc {world // tasks}")
+    world, first, number = job.world_size or 0, job.ranks[0], counted.number
+    processes = "1 process" if number == 1 else f"{number} processes"
+    if counted.of == "tasks":
+        how = f"{starter(first)} started {processes} on {count(len(job.nodes), 'node')}, and "
+        how += "it joined" if number == 1 else "all of them joined"
+    else:
+        pods = "pod" if "KUBERNETES_SERVICE_HOST" in first.environment else "node"
+        how = f"{counted.names} {'count' if ' and ' in counted.names else 'counts'} "
+        how += f"{processes}, and {number} came" if counted.of == "processes" else ""
+        how += f"{count(number, pods)}, and one process of each came" if counted.of == "nodes" else ""
+    commands = [export(job, first, "WORLD_SIZE") if table_of(first) else f"export WORLD_SIZE={number}"]
+    if world % number == 0 and starter(first):
+        commands.append(f"{starter(first)} distcheck {job.asked.command} --nproc {world // number}")
+    elif world % number == 0 and counted.of == "nodes":
+        where = "--master-addr=$MASTER_ADDR --master-port=$MASTER_PORT train.py"
+        commands.append(f"torchrun --nnodes={number} --node-rank=$RANK --nproc-per-node={world // number} {where}")
     yield found(
         job,
         job.ranks,
-        f"WORLD_SIZE is {world}, but {starter(first)} started {tasks} processes on {len(job.nodes)} "
-        f"{'node' if len(job.nodes) == 1 else 'nodes'}, and all of them joined",
+        f"WORLD_SIZE is {world}, but {how}",
         Fix(
-            "Start WORLD_SIZE processes, or set WORLD_SIZE to the number of processes. If each process starts one "
-            "process per GPU, pass --nproc.",
+            "Start WORLD_SIZE processes, or set WORLD_SIZE to the number of processes."
+            + (" If each process starts one process per GPU, pass --nproc." if starter(first) else "")
+            + (" torchrun starts several on each." if counted.of == "nodes" else ""),
             tuple(commands),
         ),
         scope="job",
-        evidence={
-            "WORLD_SIZE": world,
-            table.world_size if table else "tasks": tasks,
-            "nodes": len(job.nodes),
-        },
+        evidence={"WORLD_SIZE": world, counted.names: number, "nodes": len(job.nodes)},
     )
 
 

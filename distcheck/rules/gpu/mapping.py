@@ -10,6 +10,7 @@ from distcheck.facts.cuda import CudaView
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.quantities import count
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
@@ -46,8 +47,10 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
 
     Found by starting NVML in a child process with a deadline, and again while the collectives run; a failure only
     during the collectives is a warning. A version mismatch, an unloaded kernel module and a lost GPU are confirmed and
-    put the node on the exclude list. A hang and other errors may pass: retry elsewhere. If CUDA shows GPUs, the kernel
-    module is loaded: then a ``libnvidia-ml.so.1`` that denies it is not the driver's, and the node is not blamed.
+    put the node on the exclude list, and so does a driver library that is not installed or cannot be loaded where
+    ``distcheck node --gpus N`` says that the node has GPUs. A hang and other errors may pass: retry elsewhere. If CUDA
+    shows GPUs, the kernel module is loaded: then a ``libnvidia-ml.so.1`` that denies it is not the driver's, and the
+    node is not blamed.
 
     Fix: the finding names the fix for the error: ``sudo reboot`` after a driver upgrade, ``sudo modprobe nvidia``,
     ``docker run --gpus all`` for a container that was started without GPUs or has lost them; CUDA's ``stubs`` folder
@@ -58,7 +61,7 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
     failed = [n for n in nvidia_nodes(job) if _refusal(n).startswith("NVML")]
     yield from not_seen(job, but=failed)
     for (reason, stub), nodes in grouped(failed, lambda n: (_refusal(n), _has_stub(job, n))).items():
-        advice = STUB if stub else remedy(reason, max(len(job.ranks_on(node)) for node in nodes))
+        advice = STUB if stub else remedy(reason, max(len(job.ranks_on(node)) for node in nodes), job.asked.gpus)
         yield Finding(
             scope="rank" if stub else "node",
             owner=advice.owner,
@@ -66,7 +69,8 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
             ranks=numbers_of(job.ranks_on(*nodes)),
             nodes=tuple(node.name for node in nodes),
             message=f"{listed([node.name for node in nodes])}: {reason}"
-            + ("; but CUDA shows GPUs, so libnvidia-ml.so.1 is not the driver's" if stub else ""),
+            + ("; but CUDA shows GPUs, so libnvidia-ml.so.1 is not the driver's" if stub else "")
+            + (f"; expected {count(job.asked.gpus, 'GPU')} (--gpus)" if job.asked.gpus else ""),
             evidence={"nvml": reason},
             fix=advice.fix,
         )

@@ -102,7 +102,7 @@ def gpu_slow_host_copy(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("collectives", severity="warning", scope="rank")
+@rule("collectives", severity="warning", scope="rank", unless=("perf-cgroup-cpu-quota",))
 def perf_slow_rank(job: Job) -> Iterator[Outcome]:
     """A rank's CPU does the same work far more slowly than those of the other ranks.
 
@@ -111,7 +111,8 @@ def perf_slow_rank(job: Job) -> Iterator[Outcome]:
 
     Found by timing a matrix product and memory copies on every rank after the collectives. Waiting for a CPU that
     other processes use does not count; throttling by a CPU limit does. Healthy CPUs differ much, so a rank is slow only
-    below 0.2 of the median of the other ranks, in products and in copies. With NCCL the GPUs are tested instead.
+    below 0.2 of the median of the other ranks, in products and in copies. Of ranks that share a CPU limit which is too
+    small, chance decides which is slow: the limit is reported, and none of them. With NCCL the GPUs are tested instead.
 
     Fix: raise the CPU limit (cpu.max) of the rank's cgroup or container; check clocks and governor of its cores.
     """

@@ -118,6 +118,72 @@ def test_a_world_larger_than_the_tasks_of_srun(job_of, change, only):
     assert finding.fix.commands == ("export WORLD_SIZE=$SLURM_NTASKS", "srun distcheck env --nproc 4")
 
 
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "variables", "words"),
+    [
+        ((2,), {"VC_TRAINER_NUM": "2"}, "VC_TRAINER_NUM counts 2 processes, and 2 came"),
+        ((1, 1), {"VC_MASTER_NUM": "1", "VC_WORKER_NUM": "1", **POD},
+         "VC_MASTER_NUM and VC_WORKER_NUM count 2 pods, and one process of each came"),
+        ((2,), {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2"},
+         "PET_NNODES x PET_NPROC_PER_NODE counts 2 processes, and 2 came"),
+        ((1, 1), {"PET_NNODES": "2", "JOB_COMPLETION_INDEX": "0", **POD},
+         "PET_NNODES counts 2 pods, and one process of each came"),
+        ((2,), {"SLURM_NTASKS": "2", "SLURM_NNODES": "1"}, "SLURM_NTASKS counts 2 processes, and 2 came"),
+        ((1, 1), {"SM_HOSTS": '["algo-1", "algo-2"]'}, "SM_HOSTS counts 2 nodes, and one process of each came"),
+        # Something counts as many as WORLD_SIZE, others than joined, or pods that may start several ranks each.
+        ((2,), {}, ""),
+        ((2,), {"VC_TRAINER_NUM": "4"}, ""),
+        ((2,), {"VC_TRAINER_NUM": "3"}, ""),
+        ((2,), {"VC_TRAINER_NUM": "x"}, ""),
+        ((2,), {"VC_TRAINER_NUM": "2", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "2"}, ""),
+        ((2,), {"VC_TRAINER_NUM": "2", **POD}, ""),
+        ((2,), {"PET_NNODES": "2"}, ""),
+        ((2,), {"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "auto"}, ""),
+        ((2,), {"SLURM_NTASKS": "2", "SLURM_NNODES": "2"}, ""),
+        ((1,), {"SLURM_NTASKS": "1", "SLURM_NNODES": "1", "NNODES": "1"}, ""),
+        ((1, 1), {"SM_HOSTS": "algo-1"}, ""),
+    ],
+)  # fmt: skip
+def test_a_world_size_beyond_what_others_count_is_the_fault(job_of, change, judge, shape, variables, words):
+    address = {"WORLD_SIZE": "4", "MASTER_ADDR": "node1"}
+    job = change.environment(job_of(per_node=shape), None, **address, **variables)
+    diagnosis = judge(job, *CONTRACT)
+    exit_code = diagnosis.verdict.exit_code
+    (finding,) = [f for f in diagnosis.findings if f.severity == "error"]
+    if words:
+        assert (finding.rule, finding.scope, exit_code) == ("env-world-size-not-product", "job", 30)
+        assert finding.message == f"WORLD_SIZE is 4, but {words}"
+        assert finding.fix.commands[0] == "export WORLD_SIZE=2"
+        assert ("torchrun --nnodes=2 --node-rank=$RANK --nproc-per-node=2 " in finding.fix.commands[-1]) is (
+            len(shape) > 1
+        )
+    else:
+        assert (finding.rule, exit_code) == ("env-rank-missing", 20)
+
+
+def test_what_counts_those_that_came_does_not_hold_where_higher_ranks_came(job_of, change, only):
+    job = change.environment(job_of(per_node=(1, 1)), None, WORLD_SIZE="4", NNODES="2")
+    finding, _ = only(change.environment(job, 1, RANK="2"))
+    assert (finding.rule, finding.ranks) == ("env-rank-missing", (1, 3))
+
+
+@pytest.mark.parametrize(("hosts", "rule"), [(2, "env-world-size-not-product"), (4, "env-rank-missing")])
+def test_the_hosts_of_a_hostfile_count_the_processes_too(job_of, change, only, hosts, rule):
+    job = change.environment(job_of(per_node=(1, 1)), None, WORLD_SIZE="4")
+    finding, exit_code = only(change.process(job, None, hosts_listed={"PBS_NODEFILE": hosts}))
+    assert (finding.rule, exit_code) == (rule, 30 if hosts == 2 else 20)
+
+
+@pytest.mark.parametrize("launcher", ["openmpi", "hydra", "horovod", "slurm"])
+def test_ranks_that_the_launcher_counts_are_missing(job_of, change, only, launcher):
+    job = change.keep(job_of(nodes=2, launcher=launcher), 0, 1)
+    finding, exit_code = only(change.environment(job, None, VC_TRAINER_NUM="2"))
+    assert (finding.rule, exit_code) == ("env-rank-missing", 20)
+
+
 @pytest.mark.parametrize("value", ["0", "-4"])
 def test_an_impossible_world_size(job_of, change, only, value):
     finding, exit_code = only(change.environment(job_of(), None, WORLD_SIZE=value))

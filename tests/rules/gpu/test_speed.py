@@ -6,6 +6,7 @@ import pytest
 from distcheck.expectation.devices import CARD_MATMUL_SHARE, HOST_SHARE, MATMUL_SHARE, MEMORY_SHARE, floor_of, peak_of
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
+from distcheck.facts.host import CpuQuota, Limits
 from distcheck.facts.rank import RankRun
 from distcheck.rules.gpu.own_work import SLOW_CPU
 
@@ -136,6 +137,15 @@ def test_a_slow_cpu_is_a_warning_at_its_rank(job, judge):
     assert (finding.severity, said.verdict.exit_code) == ("warning", 0)
     assert "multiplies matrices at 9 GFLOPS; the 7 others like it reach 90 GFLOPS (median)" in finding.message
     assert "copies memory at 1.25 GB/s" in finding.message
+
+
+@pytest.mark.parametrize(("limit", "blamed"), [(0.5, False), (4.0, True), (None, True)])
+def test_of_ranks_that_share_a_small_cpu_limit_none_is_blamed(job, change, judge, limit, blamed):
+    slow = msgspec.structs.replace(CPU, matmul_TFLOPS=0.009, memory_GBps=1.25)
+    quota = CpuQuota(limit, 1000, 100, "/sys/fs/cgroup/job") if limit else None
+    limited = change.process(job(CPU, {1: slow}), (0, 1, 2, 3), limits=Limits(cpu=quota))
+    found = {f.rule: f.ranks for f in judge(limited, SPEED, "host_cpus").findings}
+    assert found == ({"perf-slow-rank": (1,)} if blamed else {"perf-cgroup-cpu-quota": (0, 1, 2, 3)})
 
 
 @pytest.mark.parametrize("share", [SLOW_CPU + 0.01, 0.5, 3.0])

@@ -245,6 +245,17 @@ def test_what_the_leader_cannot_write_is_not_compared(job_with, judge):
     assert [(n.rule, n.nodes, n.required) for n in made.not_checked] == [("storage-not-shared", ("node2",), False)]
 
 
+@pytest.mark.parametrize(("lost", "paths", "listed"), [((), (), True), ((2,), (), False), ((2,), ("/data",), True)])
+def test_a_node_whose_looking_process_never_came_is_not_listed_again(job_of, change, judge, lost, paths, listed):
+    job = change.asked(job_of(2, 2), looks=("environment", "meeting", "storage"), paths=paths, command="gate")
+    job = change.node(job, 0, storage=Storage(folders=()))
+    kept = change.keep(job, *(n for n in range(4) if n not in lost))
+    gaps = [n for n in judge(kept).not_checked if n.rule == "storage-path-missing"]
+    assert [(n.nodes, n.reason, n.required) for n in gaps] == (
+        [(("node2",), "no process looked", bool(paths))] if listed else []
+    )
+
+
 @pytest.mark.parametrize("paths", [(), ("/data",)])
 def test_a_node_that_could_not_look_is_not_checked_and_needed_only_for_a_named_folder(job_with, judge, change, paths):
     job = job_with(GOOD, GOOD)
