@@ -39,6 +39,11 @@ SPELLINGS = (
         source="https://github.com/apache/spark/blob/master/python/pyspark/worker.py",
     ),
     _start(
+        r"can't open file '[^']*/distcheck': \[Errno 2\]",
+        source=_MAIN,
+        says="torchrun takes distcheck for a Python file: write --no-python before distcheck, or -m distcheck.",
+    ),
+    _start(
         r"can't open file '[^']+': \[Errno 2\]",
         "command-file-missing",
         weight=LIKELY,
