@@ -94,8 +94,8 @@ def advice(report: Document) -> str:
 
 
 def counts(diagnosis: Diagnosis) -> str:
-    """Return the number of findings: 1 error, 2 warnings."""
-    severities = Counter(finding.severity for finding in diagnosis.findings)
+    """Return the number of problems, as they are listed: 1 error, 2 warnings."""
+    severities = Counter(severity for severity, _, _ in {(f.severity, f.confirmed, f.rule) for f in diagnosis.findings})
     unlooked = len({n.rule for n in diagnosis.not_checked})
     return ", ".join(
         [
