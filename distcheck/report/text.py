@@ -46,6 +46,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     if not options.quiet:
         parts += [
             [f"{label}: {advice(report)}.", *headline(job, report)],
+            list(_gpus(report, options)),
             list(_ranks(report, options)),
             list(_bandwidth(job, report, options)),
         ]
@@ -89,6 +90,14 @@ def _lines_of(texts: Iterable[str], options: Detail, first: int, rest: int) -> l
 
 def _drawn(table: tables.Grid, options: Detail) -> Iterator[str]:
     yield from drawn(table, 0 if options.verbose else options.width)
+
+
+def _gpus(report: Document, options: Detail) -> Iterator[str]:
+    table, others = tables.gpus(report, everything=options.verbose, whole_uuids=options.verbose)
+    if table.rows:
+        yield from _drawn(table, options)
+    if others:
+        yield others
 
 
 def _ranks(report: Document, options: Detail) -> Iterator[str]:

@@ -38,6 +38,7 @@ from distcheck.rules.diagnose import Diagnosis
 
 _CODE = re.compile(r"`([^`]+)`")
 SECTIONS = {
+    "gpus": "GPUs",
     "findings": "Findings",
     "not-checked": "Not checked",
     "comparison": "Comparison",
@@ -78,6 +79,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     found = problems(diagnosis.findings, everything=options.verbose)
     compared = options.comparison
     unchecked = tables.not_checked(gaps(diagnosis.not_checked))
+    gpus, more_gpus = tables.gpus(report, everything=options.verbose, whole_uuids=True)
     groups, devices = tables.groups(report), tables.devices(report)
     figures = [*models(report), *first_calls(job), *training_lines(report)]
     ended = job.collectives.ended if isinstance(job.collectives, Collectives) else ""
@@ -99,6 +101,8 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         line=line,
         facts=facts,
         ranks=ranks,
+        gpus=gpus,
+        more_gpus=more_gpus,
         others=others,
         dimensions=tables.dimensions(report),
         sweep=tables.sweep(report),
@@ -127,6 +131,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
             report.verdict,
             {"findings", "comparison"} if options.quiet else {*SECTIONS},
             {
+                "gpus": gpus.rows,
                 "findings": found,
                 "not-checked": unchecked.rows,
                 "comparison": compared,
