@@ -116,7 +116,7 @@ PHRASES = {
             "Below {} of what is usual is a warning, below {} an error, above {} a remark",
             [*COMPARED, of("judge:ABOVE")],
         ),
-        ("| product | {} of the dense peak", [of("expectation.devices:MATMUL_SHARE")]),
+        ("| matrix speed | {} of the dense peak", [of("expectation.devices:MATMUL_SHARE")]),
         ("in the data sheet; {} for A10", [of("expectation.devices:CARD_MATMUL_SHARE")]),
         ("| memory | {} of the rate", [of("expectation.devices:MEMORY_SHARE")]),
         ("| host copies | {} of the host link", [of("expectation.devices:HOST_SHARE")]),

@@ -38,7 +38,7 @@ def net(options: Looking) -> None:
     _look("net", ("environment", "meeting", "peers"), options)
 
 
-@command("Run env, then check GPU of each rank and GPU health.", "distcheck gpu --nproc 8")
+@command("Run env, then check the GPUs and which ranks use them.", "distcheck gpu --nproc 8")
 def gpu(options: Looking) -> None:
     """Run env, then check which GPU each rank uses, and the health of all GPUs.
 

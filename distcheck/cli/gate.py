@@ -16,12 +16,18 @@ from distcheck.cli.command import command
 from distcheck.cli.options import GateOptions
 from distcheck.cli.request import request_of
 from distcheck.cli.script import paths_in, rendezvous_backend_of, script_of
+from distcheck.cli.starting import described
 from distcheck.facts.base import legible_text
 from distcheck.facts.errors import UsageError
 from distcheck.facts.storage import is_text
 
 
-@command("Run all checks; on a pass, run COMMAND.", "srun distcheck gate --export -- python train.py")
+@command(
+    "Run all checks; on a pass, run COMMAND.",
+    "srun distcheck gate --export -- python train.py",
+    "In front of a job:",
+    described(),
+)
 def gate(
     options: GateOptions,
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="Run this on a pass.")] = None,

@@ -266,7 +266,9 @@ def _rules(text: str, option: str) -> tuple[str, ...]:
         raise UsageError(f"{option} {text!r} names no rule; list them with: distcheck explain")
     for name in found:
         if find_rule(name) is None:
-            raise UsageError(f"{option} {name}: unknown rule; list all rules with: distcheck explain")
+            from distcheck.cli.rule_names import unknown
+
+            raise UsageError(f"{option} {name}: unknown rule; {unknown(name)}")
     return found
 
 

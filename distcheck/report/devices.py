@@ -65,7 +65,7 @@ def _figures(device: str, dtype: str, rows: list[DeviceRow]) -> Iterator[Figures
     unit, factor = ("GFLOPS", 1e3) if on_cpu else ("TFLOPS", 1)
     ends = [None if on_cpu or row.burn is None else row.burn.last_TFLOPS for row in rows]
     columns: tuple[tuple[str, Sequence[float | None]], ...] = (
-        (f"{dtype} product, {unit}", [row.matmul_TFLOPS * factor for row in rows]),
+        (f"{dtype} matrix speed, {unit}", [row.matmul_TFLOPS * factor for row in rows]),
         ("memory, GB/s", [row.memory_GBps for row in rows]),
         ("from host, GB/s", [row.h2d_GBps for row in rows]),
         ("to host, GB/s", [row.d2h_GBps for row in rows]),

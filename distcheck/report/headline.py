@@ -53,7 +53,7 @@ def headline(job: Job, diagnosis: Diagnosis, longest: int = LONGEST) -> str:
     if decisive:
         text = _SUBJECT.sub("", decisive[0].message)
         place = _place(job, text, decisive)
-        names = _names(decisive[0].rule, len({(f.rule, f.message) for f in diagnosis.findings if f.severity != "info"}))
+        names = _names(decisive[0].rule, len({(f.severity, f.confirmed, f.rule) for f in _seen(diagnosis)}))
     elif diagnosis.verdict.name == "unknown":
         gaps = [gap for gap in diagnosis.not_checked if gap.required]
         text = next((gap.reason for gap in gaps), "no rule was checked")
@@ -75,9 +75,12 @@ def _interruption(job: Job) -> str:
 def _decisive(diagnosis: Diagnosis) -> list[Finding]:
     """Return the first finding that alone gives this verdict, and all others with its message."""
     end = diagnosis.verdict
-    deciding = [f for f in diagnosis.findings if verdict((f,), (), strict=end.exit_code == 10) == end]
-    deciding = [f for f in deciding if f.severity != "info"]
+    deciding = [f for f in _seen(diagnosis) if verdict((f,), (), strict=end.exit_code == 10) == end]
     return [f for f in deciding if (f.rule, f.message) == (deciding[0].rule, deciding[0].message)]
+
+
+def _seen(diagnosis: Diagnosis) -> list[Finding]:
+    return [f for f in diagnosis.findings if f.severity != "info"]
 
 
 def _names(rule: str, problems: int) -> str:

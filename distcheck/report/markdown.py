@@ -30,6 +30,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     blocks = [f"## {escaped(report.headline)}"]
     if not options.quiet:
         blocks += [escaped(line) for line in (*checked(job, report), counts(report, diagnosis))]
+        blocks += _gpus(report, options)
     for problem in problems(diagnosis.findings, everything=options.verbose):
         blocks += _problem(problem, options)
     if options.comparison is not None:
@@ -137,6 +138,14 @@ def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:
     if found:
         yield "### not checked"
         yield drawn(tables.not_checked(found))
+
+
+def _gpus(report: Document, options: Detail) -> Iterator[str]:
+    table, others = tables.gpus(report, everything=options.verbose, whole_uuids=True)
+    if table.rows:
+        yield drawn(table)
+    if others:
+        yield escaped(others)
 
 
 def _ranks(report: Document, options: Detail) -> Iterator[str]:

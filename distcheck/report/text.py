@@ -50,7 +50,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         found += _compared(options.comparison, options)
     found.append(list(_gaps(diagnosis, options)))
     about = [line for text in checked(job, report) for line in _fitted(text, options, 0, 2)]
-    parts = [] if options.quiet else [[*headline, *about]]
+    parts = [] if options.quiet else [[*headline, *about], list(_gpus(report, options))]
     parts += [*tables, *found] if report.verdict == "pass" else [*found, *tables]
     if options.timings:
         parts += [list(_timings(job, report, options))]
@@ -93,6 +93,14 @@ def _lines_of(texts: Iterable[str], options: Detail, first: int, rest: int) -> l
 
 def _drawn(table: tables.Grid, options: Detail) -> Iterator[str]:
     yield from drawn(table, 0 if options.verbose else options.width)
+
+
+def _gpus(report: Document, options: Detail) -> Iterator[str]:
+    table, others = tables.gpus(report, everything=options.verbose, whole_uuids=options.verbose)
+    if table.rows:
+        yield from _drawn(table, options)
+    if others:
+        yield others
 
 
 def _ranks(report: Document, options: Detail) -> Iterator[str]:

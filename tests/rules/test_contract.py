@@ -57,6 +57,10 @@ def test_every_rule_says_why_it_hurts_and_how_it_is_mended() -> None:
         assert not prose[0].startswith(("Fix:", "See:")), rule.name
 
 
+def test_the_words_of_a_rule_speak_to_the_reader() -> None:
+    assert [rule.name for rule in all_rules() if re.search(r"(?i)\bthe user\s+(would|will|sees)\b", rule.doc)] == []
+
+
 def test_every_name_is_kebab_case_and_starts_with_a_family() -> None:
     for rule in all_rules():
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)

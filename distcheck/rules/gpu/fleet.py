@@ -27,7 +27,7 @@ def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
     """The job's GPUs are of different models or have different memory sizes.
 
     The slowest GPU sets the pace, the smallest memory decides what fits, and NCCL disables algorithms that not all GPUs
-    support. The user would have seen ``CUDA out of memory`` on some ranks only.
+    support. You would see ``CUDA out of memory`` on some ranks only.
 
     Found by the names and memory sizes of the GPUs that the job uses; sizes within 1 % count as equal. The finding
     names the nodes or GPUs that differ from the majority, or all of them where there is no majority, as with one node

@@ -70,7 +70,7 @@ def gpu_mig_without_device(job: Job) -> Iterator[Outcome]:
 def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES names several MIG devices, but a process sees only the first.
 
-    CUDA shows a process one MIG device, and no GPU beside it. The user would have seen ``torch.cuda.device_count()`` of
+    CUDA shows a process one MIG device, and no GPU beside it. You would see ``torch.cuda.device_count()`` of
     1, ``CUDA error: invalid device ordinal``, or ``device >= 0 && device < num_gpus INTERNAL ASSERT FAILED``.
 
     Found by reading the value as CUDA does: several MIG UUIDs, or indices that include a GPU in MIG mode. If several
@@ -116,7 +116,7 @@ def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
     Up to 2.29 NCCL identifies a rank's GPU by its PCI address, which all its MIG devices share: ``Duplicate GPU
     detected : rank 1 and rank 0 both on CUDA device 1b000``. From 2.30 on it distinguishes them where
     NCCL_MULTI_RANK_GPU_ENABLE=1 is set; this is experimental and works without peer-to-peer access and NVLink SHARP.
-    Without the variable the user would have seen ``Multiple Ranks are using the same GPU/Partition``.
+    Without the variable you would see ``Multiple Ranks are using the same GPU/Partition``.
 
     Found by the GPU to which each rank's MIG device belongs. An error; with NCCL_MULTI_RANK_GPU_ENABLE=1 on all of
     these ranks it is a warning if NCCL's version is unknown, and an info finding if it is 2.30 or later. Two ranks on

@@ -59,7 +59,7 @@ def _others(reading: Reading) -> str:
 def gpu_other_processes(job: Job) -> Iterator[Outcome]:
     """Another process computes on a GPU, or holds its memory, before the job starts.
 
-    The user would have seen ``CUDA out of memory`` although the model fits, or a rank that is slower than the others.
+    You would see ``CUDA out of memory`` although the model fits, or a rank that is slower than the others.
     Mostly it is a process of an earlier job that did not end.
 
     Found by NVML's list of processes and, where processes are hidden, as in containers, by more than 1 GiB of memory in
@@ -210,7 +210,7 @@ def gpu_exclusive_mode(job: Job) -> Iterator[Outcome]:
 def gpu_prohibited_mode(job: Job) -> Iterator[Outcome]:
     """A GPU allows no process to use it.
 
-    The user would have seen ``CUDA error: all CUDA-capable devices are busy or unavailable`` on the rank that takes it.
+    You would see ``CUDA error: all CUDA-capable devices are busy or unavailable`` on the rank that takes it.
 
     Found by NVML's compute mode. An administrator has set it, so the hardware is not blamed.
 
