@@ -63,17 +63,14 @@ def frozen(pid: int, root: Path = Path("/")) -> bool:
         own, paths, mounts = _paths(root, "self"), _paths(root, str(pid)), _mounts(root, "freezer")
     except OSError:
         return False
-    below = {
-        version: _below(mounts[version], paths[key])
-        for version, key in ((1, "freezer"), (2, ""))
-        if version in mounts and key in paths
-    }
-    seen = [folder for v, own in below.items() if own is not None for folder in Cgroup(v, mounts[v], own).levels()]
+    there = [(v, mounts[v], paths[key]) for v, key in ((1, "freezer"), (2, "")) if v in mounts and key in paths]
+    groups = [Cgroup(v, top, folder) for v, top, path in there if (folder := _below(top, path)) is not None]
     first = paths.get("freezer", "/")
-    hidden = below.get(1) is None and first not in {"/", own.get("freezer")}  # this process is not frozen
+    hidden = first not in {"/", own.get("freezer")} and not any(group.version == 1 for group in groups)
     return hidden or any(
         contents(folder / "freezer.state") == "FROZEN" or number(folder, "cgroup.events", "frozen") == 1
-        for folder in seen
+        for group in groups
+        for folder in group.levels()
     )
 
 
