@@ -62,6 +62,9 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         groups=tuple(group_rows(job)),
         training=_training(job),
         critical_path=critical_path(job),
+        at=job.at,
+        host=job.host,
+        command_line=job.asked.line,
     )  # fmt: skip
 
 

@@ -19,7 +19,12 @@ from distcheck.rules.job.kinds import ranks_with
 
 
 def checked(job: Job, report: Document) -> list[str]:
-    """Return what was checked, in one to three lines."""
+    """Return what was checked, in one to three lines, and when, where and how."""
+    made = [harmless(f"{job.at} on {job.host}: {job.asked.line}")] if job.at else []
+    return [*_checked(job, report), *made]
+
+
+def _checked(job: Job, report: Document) -> list[str]:
     if "node" in job.asked.looks:
         return [harmless(line) for line in _lone_nodes(job, report)]
     world = report.world

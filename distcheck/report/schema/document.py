@@ -123,6 +123,12 @@ class Document(Part, frozen=True):
     """The stages in order; their seconds add up to `seconds`."""
     comparison: Comparison | None = None
     """None without `report --baseline`."""
+    at: str = ""
+    """When the run ended, with the time zone; empty for jobs of an older version, as the next two."""
+    host: str = ""
+    """Where the report was made."""
+    command_line: str = ""
+    """Secrets redacted."""
 
 
 def json_schema() -> dict[str, Any]:
