@@ -178,6 +178,11 @@ class LazyCommand(TyperCommand):
                 raise
             raise UsageError(f"{error} ({', '.join(sets)})") from error
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 typer's form
+        """Return what follows the command's name in its usage, alike in all versions of typer."""
+        arguments = [param for param in self.params if param.param_type_name == "argument"]
+        return ["[OPTIONS]", *(f"[{argument.metavar}]..." for argument in arguments)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options, one section per group."""
         from distcheck.cli.help import by_group

@@ -63,7 +63,7 @@ def test_the_example_of_a_command_is_valid(monkeypatch, capsys, name):
 @pytest.mark.parametrize("name", MODULES)
 def test_values_and_defaults_read_as_they_are_typed(monkeypatch, capsys, name):
     text = ended(monkeypatch, capsys, name, "--help")
-    assert not re.search(r"list\[|<|>=|\d\.0\b|\[\[|Arguments?:\n +\[", text)
+    assert not re.search(r"\bNone\b|list\[|<|>=|\d\.0\b|\[\[|Arguments?:\n +\[", text)
     heads = [head.split("  ")[0] for head in re.findall(r"^  (--?\w.*)$", text, re.MULTILINE)]
     assert all(len(words := head.replace(",", " ").split()) == len(set(words)) for head in heads), heads
 
