@@ -80,15 +80,19 @@ class CommandFile(Facts, frozen=True):
 
     word: str
     """As COMMAND names it; for the interpreter of a program's first line, as that line does."""
-    role: Literal["program", "interpreter", "script", "argument"]
+    role: Literal["program", "interpreter", "script", "module", "argument"]
     path: str
-    """Where it was looked for; empty if the program is not on PATH."""
+    """Where it was looked for; empty if the program is not on PATH, and of a module that no file has."""
     state: Literal["file", "folder", "absent", "other", "unreadable", "silent"]
     error: str = ""
     size_bytes: Count | None = None
     sha256: str = ""
     """Of the content; of a large file, of three samples of it (`sampled`)."""
     sampled: bool = False
+    near: str = ""
+    """Of a script that is absent: the name in its folder that is most like it; empty if none is."""
+    starts_others: bool | None = None
+    """Of a script or module: whether its text mentions what starts further processes; None: not read."""
 
 
 class Packages(Facts, frozen=True):
