@@ -11,6 +11,7 @@ from distcheck.facts.rank import Role, Script
 from distcheck.facts.storage import CommandFile, Packages, Storage
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.command_words import SETS_VARIABLES, for_torchrun, shown
 from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.versions import installed_of, torch_of
 from distcheck.rules.wording import brief, found, grouped, listed, majority, named, nodes_of, once, unread
@@ -90,6 +91,43 @@ def _fix(own: CommandFile, lacking: CommandFile, *, everywhere: bool) -> Fix:
         return Fix("Give the user access to it.", (f"ls -ld {quote(lacking.path)}", "id"))
     where = "the first line of COMMAND's program" if own.role == "interpreter" else "COMMAND"
     return Fix(f"Correct the path in {where}.{near}", (f"ls {quote(lacking.path.rpartition('/')[0] or '/')}",))
+
+
+@rule("storage", severity="warning", unless=("slurm-no-srun",))
+def command_one_process(job: Job) -> Iterator[Outcome]:
+    """COMMAND is one process, but several ranks were tested.
+
+    ``distcheck gate --nproc 2 -- python train.py`` tests two ranks and then starts Python once, as a shell or a step of
+    one task (``srun --pty``) would. Without a launcher the script trains alone, or stops with ``environment variable
+    RANK expected, but not set``.
+
+    Found with ``--nproc`` or ``--hosts``, where COMMAND is Python and its script mentions nothing that starts further
+    processes, such as ``mp.spawn``, subprocess, Lightning or Ray. Where COMMAND is a launcher or another program, or
+    the script could not be read, the number of its processes is not known.
+
+    Fix: ``distcheck gate -- torchrun --standalone --nproc-per-node 2 train.py``, or start distcheck on each rank:
+    ``srun distcheck gate --export -- python train.py``. No action if the modules of the script start the others.
+    """
+    asked = job.asked
+    texts = [f.starts_others for n in job.nodes for f in _files(n.storage) if f.role in {"script", "module"}]
+    starts, tested = 1 if job.launched else len(job.processes), len(job.ranks)
+    alone = asked.processes == "1" and asked.program not in SETS_VARIABLES and set(texts) == {False}
+    if not alone or not asked.started_here or asked.by_default or starts >= tested:
+        return
+    launched = f"torchrun --standalone --nproc-per-node {tested} {for_torchrun(job)}"
+    yield found(
+        job,
+        job.ranks,
+        f"COMMAND ({shown(job)}) is one process, started {'once' if starts == 1 else f'{starts} times'}; "
+        f"distcheck tested {tested} ranks",
+        Fix(
+            "Start COMMAND with a launcher that starts every rank. No action if it starts the other ranks itself.",
+            (f"distcheck gate -- {launched}",) if len(job.nodes) == 1 else (),
+        ),
+        severity="warning",
+        scope="job",
+        evidence={"COMMAND": shown(job)},
+    )
 
 
 @rule("storage", "sw-script-differs", severity="warning", scope="rank", also=("peers",))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.astray import astray
+from distcheck.rules.job.command_words import SETS_VARIABLES, shown
 from distcheck.rules.job.kinds import ranks_by, ranks_with
 from distcheck.rules.job.remedies import export, export_missing, master_commands, meant
 from distcheck.rules.job.settings import (
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT", "GROUP_RANK")
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_SETS_VARIABLES = frozenset({"torchrun", "accelerate", "deepspeed"})
-"""Programs that set these variables for the processes that they start."""
 DEFINITIONS = (
     "The rank is the number of a process in the whole job, counted from 0. "
     "The world size is the number of processes in the whole job. "
@@ -64,13 +63,12 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
     environment variable RANK expected, but not set``. This rule names all missing variables at once.
 
     Under srun it is a warning: many scripts (Lightning, Accelerate, submitit) map Slurm's own variables, and distcheck
-    derives MASTER_ADDR from the first host of the step and MASTER_PORT from the job id. It is silent there with
-    ``--export -- COMMAND``, which exports the variables to COMMAND, and where COMMAND is torchrun, which sets them for
-    its ranks. Under MPI and Horovod, env-mpi-horovod-vars-only reports the same problem. Found by checking the four
-    variables; values given as options count as set.
+    derives MASTER_ADDR from the first host of the step and MASTER_PORT from the job id. Scripts with defaults, such as
+    ``os.environ.get("RANK", 0)``, run as several jobs of one rank. It is silent there with ``--export -- COMMAND``, and
+    where COMMAND is torchrun, which sets them for its ranks. Under MPI and Horovod, env-mpi-horovod-vars-only reports
+    the same problem. Found by checking the four variables; values given as options count as set.
 
-    Fix: start the script with torchrun, which sets all four, or export them. Under srun, map Slurm's own
-    variables or use ``distcheck gate --export -- COMMAND``.
+    Fix: start the script with torchrun, which sets all four, or export them: ``distcheck gate --export -- COMMAND``.
     See: https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
     for (launcher, names), ranks in _unset_everywhere(job).items():
@@ -116,7 +114,7 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
         return
     lost = astray(job)
     met = all(r.placement.can_meet for r in ranks) and not (lost and lost.placement.master_derived)
-    if met and (job.asked.export or job.asked.program in _SETS_VARIABLES):
+    if met and (job.asked.export or job.asked.program in SETS_VARIABLES):
         return
     masters = [name for name in names if name.startswith("MASTER_")]
     numbers = [name for name in names if not name.startswith("MASTER_")]
@@ -126,18 +124,23 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
     if not met:
         home = f", and rank 0 is on {job.node_of(lost).name}" if lost else ""
         how = how + home if home else f"{program} does not provide the host of rank 0"
-    message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set; torch needs them for env://; {how}"
-    message += "; COMMAND will not get them" if job.asked.program else ""
+    message = f"{listed(names)} {are(names)} not set; torch needs them for env://; {how}"
     line = mapping(table)
     commands = [line, f"{program} bash -c '{line} && exec python train.py'"] if numbers else []
     commands += master_commands(job, first, *masters) if masters else ()
+    text = "export them before the script, or use distcheck gate --export -- COMMAND."
+    if job.asked.program and met:
+        message = f"{program} starts COMMAND ({shown(job)}) without {listed(names)}"
+        alone = len(numbers) > 1 and len(ranks) > 1
+        message += f"; if the script has defaults for them, {len(ranks)} jobs of one rank run" if alone else ""
+        commands = ["# add to distcheck gate, before COMMAND: --export"]
+        text = "let distcheck set them for COMMAND."
     yield found(
         job,
         ranks,
-        message,
+        f"{named(job, ranks)}: {message}",
         Fix(
-            "No action if the script sets them itself, as Lightning, Accelerate and submitit do. Otherwise export "
-            f"{'them' if len(names) > 1 else 'it'} before the script, or use distcheck gate --export -- COMMAND."
+            f"No action if the script sets them itself, as Lightning, Accelerate and submitit do. Otherwise {text}"
             if met
             else f"Set the host of rank 0 and a free port on every rank; {program} does not set them.",
             tuple(commands),
@@ -164,8 +167,8 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
     """MPI or Horovod started the ranks, and only its own variables are set.
 
     mpirun, mpiexec, jsrun and horovodrun number their processes in variables such as OMPI_COMM_WORLD_RANK,
-    PMI_RANK or HOROVOD_RANK. torch does not read them and stops with ``environment variable RANK expected,
-    but not set``. A script may map them itself, so this is a warning.
+    PMI_RANK or HOROVOD_RANK. torch does not read them and stops with ``environment variable RANK expected, but not
+    set``, or a script that has defaults runs as several jobs of one rank. It may map them, so this is a warning.
 
     distcheck takes as the host of rank 0 the one on which Open MPI's mpirun, Hydra's mpiexec or horovodrun runs, or
     the first host of a Slurm allocation. If neither is known, or rank 0 is on another host, the ranks cannot meet, and

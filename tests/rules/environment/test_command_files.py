@@ -160,3 +160,57 @@ def test_packages_are_not_compared_where_torch_differs(job, change, judge):
     job = with_packages(job, change, ("a==1",), ("a==2",), ("a==1",))
     job = change.process(job, (2, 3), installed=Installed("3.11.7", "/venv", TorchBuild("2.7.1", None, None)))
     assert judge(job, "command_files").findings == ()
+
+
+@pytest.fixture
+def started(job_of, with_files, change):
+    """Return a job whose ranks distcheck started itself, for a COMMAND that is Python, and its script's text."""
+
+    def started(*, text=False, nodes=1, role="script", words=("python", "train.py"), **asked):
+        given = {"program": "python", "script": "train.py", "processes": "1", "command": "gate", "looks": ("storage",)}
+        job = job_of(nodes, 2, "distcheck", **(given | asked))
+        job = change.process(job, None, command=("python", "-m", "distcheck", "gate", "--nproc", "2", "--", *words))
+        return with_files(job, (replace(file(role=role), starts_others=text),))
+
+    return started
+
+
+@pytest.mark.parametrize("words", [("python", "train.py", "--lr", "1"), ("python", "-u", "train.py", "--lr", "1")])
+def test_python_without_a_launcher_is_one_process_and_not_the_ranks_that_were_tested(started, judge, words):
+    (found,) = judge(started(words=words), "command_files").findings
+    assert (found.rule, found.severity, found.ranks) == ("command-one-process", "warning", (0, 1))
+    assert found.message == "COMMAND (python train.py) is one process, started once; distcheck tested 2 ranks"
+    launched = "distcheck gate --nproc 2 -- torchrun --standalone --nproc-per-node 2 train.py --lr 1"
+    assert found.fix.commands == (launched,)
+
+
+def test_a_module_is_started_by_torchrun_as_a_module(started, judge):
+    words = ("python", "-m", "pack.train", "--lr", "1")
+    job = started(role="module", words=words, script="", module=("python", "pack.train"))
+    (found,) = judge(job, "command_files").findings
+    assert found.message.startswith("COMMAND (python -m pack.train) is one process")
+    assert found.fix.commands[0].endswith("torchrun --standalone --nproc-per-node 2 -m pack.train --lr 1")
+
+
+def test_python_in_each_of_several_tasks_is_as_many_processes(started, judge):
+    (found,) = judge(started(nodes=2), "command_files").findings
+    assert "started 2 times; distcheck tested 4 ranks" in found.message
+    assert found.fix.commands == ()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"text": True},
+        {"text": None},
+        {"by_default": True},
+        {"started_here": False},
+        {"processes": ""},
+        {"processes": "2", "program": "torchrun"},
+        {"program": "torchrun"},
+        {"role": "argument"},
+    ],
+    ids=str,
+)
+def test_a_command_that_may_start_the_other_ranks_or_that_is_each_rank_is_silent(started, told, more):
+    assert told(started(**more)) == []

@@ -97,8 +97,10 @@ def test_a_launchers_ranks_without_rank_are_one_warning(job_of, change, found, l
     assert findings[rule].fix.commands[0].startswith("export RANK=$")
     assert "COMMAND" not in findings[rule].message
 
-    findings, _ = found(change.asked(job, program="python3"))
-    assert "COMMAND will not get them" in findings[rule].message
+    findings, _ = found(change.asked(job, program="python3", script="train.py"))
+    assert "starts COMMAND (python3 train.py) without RANK and WORLD_SIZE" in findings[rule].message
+    assert "if the script has defaults for them, 4 jobs of one rank run" in findings[rule].message
+    assert findings[rule].fix.commands == ("# add to distcheck gate, before COMMAND: --export",)
 
 
 @pytest.mark.parametrize(("launcher", "rule"), LACKING)
