@@ -107,6 +107,7 @@ FAMILIES: dict[str, Family] = {
     "host_containers": Family("host.containers", ("node", "collectives", "isolation")),
     "host_clock": Family("host.clock", ("node", "collectives", "isolation")),
     "gpu": Family("gpu.mapping", ("gpu",)),
+    "gpu_worlds": Family("gpu.worlds", ("gpu",)),
     "gpu_cuda": Family("gpu.cuda", ("gpu",)),
     "gpu_order": Family("gpu.order", ("gpu", "collectives")),
     "gpu_health": Family("gpu.health", ("gpu",)),
