@@ -137,6 +137,9 @@ class ProcessFacts(Facts, frozen=True):
     """By how much the offset may be wrong: half of the time in which its report was on its way."""
     began_seconds: dict[Stage, Offset] = {}
     """When it began each stage, counted from the leader's start; without a roll call, from its own."""
+    given_devices: str = ""
+    """The CUDA_VISIBLE_DEVICES with which the first process of its PBS or LSF job on this node began; empty without
+    one, and if that is hidden."""
 
 
 class Death(Facts, frozen=True):

@@ -108,6 +108,7 @@ FAMILIES: dict[str, Family] = {
     "host_clock": Family("host.clock", ("node", "collectives", "isolation")),
     "gpu": Family("gpu.mapping", ("gpu",)),
     "gpu_worlds": Family("gpu.worlds", ("gpu",)),
+    "gpu_allocation": Family("gpu.allocation", ("gpu",)),
     "gpu_cuda": Family("gpu.cuda", ("gpu",)),
     "gpu_order": Family("gpu.order", ("gpu", "collectives")),
     "gpu_health": Family("gpu.health", ("gpu",)),
