@@ -62,6 +62,12 @@ def test_each_rank_has_the_gpu_that_cuda_would_give_it(gpu, nproc, variables, ex
     }  # fmt: skip
 
 
+def test_a_rank_on_a_gpu_of_another_job_is_named(gpu):
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
+    ended = gpu(2, CUDA_VISIBLE_DEVICES="0,2", SLURM_STEP_GPUS="0,1", **step)
+    assert (ended.code, named(ended)) == (30, [("gpu-outside-allocation", [1])])
+
+
 def test_a_ninth_rank_on_eight_gpus_is_named(gpu):
     ended = gpu(9)
     assert (ended.code, named(ended)) == (30, [("env-local-rank-out-of-range", [8])])

@@ -12,7 +12,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.nodes import VARIABLE, all_visible, without_loss
 from distcheck.rules.job.kinds import kinds
-from distcheck.rules.wording import are, found, listed, named
+from distcheck.rules.wording import found, listed, named
 from distcheck.selection.nodelist import first_host
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def gpu_outside_allocation(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {_gpus(taken)} {are(taken)} in use, but {given.source} gives the job "
-            f"{_gpus(given.gpus)} of {number}; another job may use the rest",
+            f"{named(job, ranks)} {'uses' if len(ranks) == 1 else 'use'} {_gpus(taken)}, which may belong to another "
+            f"job; {given.source} gives this one {_gpus(given.gpus)} of {number}",
             Fix(
                 "Use the GPUs that the scheduler gave, and start no more ranks than it gave; or request more GPUs.",
                 (f"export {VARIABLE}={quote(','.join(given.gpus))}",),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.pci import Pci
+from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.gpu.nodes import all_visible, without_loss
@@ -77,12 +78,14 @@ def _overlap(job: Job, ranks: list[RankFacts], crowd: _Crowd) -> Finding:
     gate = f"distcheck {job.asked.command} --nproc {each} -- {shlex.join(words)}" if words else ""
     command = restarted(job, first, {}) if own else gate
     start = _ONE_PER_NODE.get(program)
-    starts = f"each starts {what} with" if crowd.certain else f"if each starts {what}, as this one did, with"
+    starts = f"each starts {what} with {each} processes, so"
+    if not crowd.certain:
+        starts = f"if each starts {what} with {each} processes, as this one did,"
     return found(
         job,
         ranks,
-        f"{program} started {crowd.tasks} tasks on {listed(nodes_of(job, ranks))}; {starts} {each} processes, "
-        f"{'' if crowd.certain else 'there are '}{crowd.processes} for {crowd.gpus} GPUs",
+        f"{program} started {crowd.tasks} tasks on {listed(nodes_of(job, ranks))}; {starts} {crowd.processes} processes "
+        f"share {count(crowd.gpus, 'GPU')}",
         Fix("Start one task per node.", (f"{start} {command}",) if start and command else ()),
         severity="error" if crowd.certain else "warning",
         scope="job",

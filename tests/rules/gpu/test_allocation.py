@@ -44,7 +44,8 @@ def test_a_rank_on_a_gpu_that_slurm_gave_to_another_job_is_named(on, judge):
     assert (found.rule, found.severity, found.ranks, said.verdict.exit_code) == (
         "gpu-outside-allocation", "error", (1,), 30,
     )  # fmt: skip
-    assert "GPU 2 is in use, but SLURM_STEP_GPUS gives the job GPUs 0-1 of 8" in found.message
+    assert found.message.startswith("rank 1 (node1 pid 101) uses GPU 2, which may belong to another job; ")
+    assert found.message.endswith("SLURM_STEP_GPUS gives this one GPUs 0-1 of 8")
     assert found.fix.commands == ("export CUDA_VISIBLE_DEVICES=0,1",)
 
 
@@ -55,7 +56,7 @@ def test_without_the_variable_ranks_take_the_first_gpus_of_the_node(on, told):
 def test_the_same_fault_on_several_nodes_is_one_finding(on, judge):
     (found,) = judge(on("2,3", nodes=2, SLURM_STEP_GPUS="0,1", **SLURM), "gpu_allocation").findings
     assert (found.ranks, found.nodes) == ((0, 1, 2, 3), ("node1", "node2"))
-    assert "GPUs 2-3 are in use" in found.message
+    assert "use GPUs 2-3, which" in found.message
 
 
 def test_a_uuid_is_looked_up_for_slurms_numbers(on, told):
@@ -79,9 +80,7 @@ def test_what_a_job_of_pbs_or_lsf_began_with_may_be_the_users_own(on, change, ju
     job = change.process(on("0,2"), None, given_devices="0,1")
     (found,) = judge(job, "gpu_allocation").findings
     assert (found.severity, found.ranks) == ("warning", (1,))
-    assert (
-        "GPU 2 is in use, but the CUDA_VISIBLE_DEVICES with which it began gives the job GPUs 0-1 of 8" in found.message
-    )
+    assert "the CUDA_VISIBLE_DEVICES with which it began gives this one GPUs 0-1 of 8" in found.message
     assert judge(change.process(on("0,2"), None, given_devices="0,2"), "gpu_allocation").findings == ()
 
 

@@ -35,14 +35,17 @@ def test_worlds_with_as_many_processes_as_gpus_each_share_them(world, judge):
     assert (found.rule, found.severity, found.ranks, said.verdict.exit_code) == (
         "gpu-worlds-overlap", "error", (0, 1, 2, 3), 30,
     )  # fmt: skip
-    assert found.message == "srun started 2 tasks on node1; each starts torchrun with 4 processes, 8 for 4 GPUs"
+    assert (
+        found.message
+        == "srun started 2 tasks on node1; each starts torchrun with 4 processes, so 8 processes share 4 GPUs"
+    )
     assert found.fix.commands == ("srun --ntasks-per-node=1 torchrun --standalone --nproc-per-node=4 train.py",)
 
 
 def test_the_first_task_may_be_the_only_one_that_starts_torchrun(world, judge):
     (found,) = judge(world(task="0"), "gpu_worlds").findings
     assert found.severity == "warning"
-    assert "if each starts torchrun, as this one did, with 4 processes, there are 8 for 4 GPUs" in found.message
+    assert "if each starts torchrun with 4 processes, as this one did, 8 processes share 4 GPUs" in found.message
 
 
 def test_mpirun_starts_several_torchruns_too(world, judge):
@@ -101,7 +104,7 @@ def gated(job_of, change):
 def test_a_gate_in_each_task_starts_a_torchrun_in_each(gated, judge, launcher, start, processes):
     (found,) = judge(gated(processes, launcher=launcher), "gpu_worlds").findings
     assert (found.rule, found.severity, found.ranks) == ("gpu-worlds-overlap", "error", (0, 1))
-    assert "each starts COMMAND (torchrun train.py) with 4 processes, 8 for 4 GPUs" in found.message
+    assert "each starts COMMAND (torchrun train.py) with 4 processes, so 8 processes share 4 GPUs" in found.message
     gate = f"distcheck gate --nproc 4 -- torchrun --standalone --nproc-per-node={processes} train.py"
     assert found.fix.commands == (f"{start} {gate}",)
 
