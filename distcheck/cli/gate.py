@@ -19,6 +19,7 @@ from distcheck.cli.script import module_of, paths_in, processes_of, rendezvous_b
 from distcheck.facts.base import legible_text
 from distcheck.facts.errors import UsageError
 from distcheck.facts.storage import is_text
+from distcheck.selection.command import ON_NODES
 
 
 @command("Run all checks; on a pass, run COMMAND.", "srun distcheck gate --export -- python train.py")
@@ -47,7 +48,11 @@ def gate(
     from distcheck.run.storage import folder, lacking_here
 
     here, script, module = request.outside is None, script_of(command), module_of(command)
-    if not here and (file := lacking_here(script, module, os.environ)) is not None:
+    if (
+        not here
+        and Path(command[0]).name not in ON_NODES
+        and (file := lacking_here(script, module, os.environ)) is not None
+    ):
         near = f", its folder has {file.near}" if file.near else ""
         problem = "not found by its Python" if file.role == "module" else file.error or f"no such file{near}"
         raise UsageError(f"COMMAND's {file.role} {file.word}: {problem}; COMMAND starts on this machine: correct it")

@@ -46,7 +46,9 @@ _LAUNCHERS: Mapping[str, tuple[str, ...]] = {
 _LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
 _IN_FRONT = frozenset({"env", "nohup", "nice", "ionice", "numactl", "taskset", "stdbuf", "setsid", "time"})
 """Programs that start another one in the same folder, unless told to change it."""
-_CHANGE_FOLDER = ("-C", "--chdir")
+ON_NODES = frozenset({"srun", "mpirun", "mpiexec"})
+"""Those that start it on the nodes of the job, likewise."""
+_CHANGE_FOLDER = ("-C", "--chdir", "-D", "--wdir", "-wd", "--container", "--multi-prog")
 _NO_FILES = ("/dev/", "/proc/")
 """Descriptors of this process, such as bash's <(...), are no files to others."""
 
@@ -129,9 +131,11 @@ def runs(command: Sequence[str]) -> Runs:
     """Return what COMMAND runs."""
     words = tuple(command)
     program = _name(words[0]) if words else ""
-    if program in _IN_FRONT:
+    if program in _IN_FRONT | ON_NODES:
         at = next((n for n, word in enumerate(words) if _starts_python(_name(word))), len(words))
         inner = Runs() if any(word.startswith(_CHANGE_FOLDER) for word in words[:at]) else runs(words[at:])
+        if program in ON_NODES:  # an option's value may look like Python: --job-name python
+            return inner._replace(launcher=program) if inner.name.endswith(".py") else Runs(launcher=program)
         return inner if inner.kind == "script" else Runs()  # env may set another path of modules
     if _PYTHON.fullmatch(program):
         return _of_python(words)

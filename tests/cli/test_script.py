@@ -26,6 +26,11 @@ from distcheck.cli.script import module_of, paths_in, processes_of, rendezvous_b
         ("env LR=1 numactl -N 0 python train.py", "train.py"),
         ("env --chdir=/job python train.py", ""),
         ("srun --chdir /job python train.py", ""),
+        ("srun --container-image=image python train.py", ""),
+        ("srun -J python -n 4 python -u train.py", ""),
+        ("srun -n 4 python -u train.py", "train.py"),
+        ("mpirun -np 4 --hostfile hosts python train.py", "train.py"),
+        ("mpirun -wdir /job python train.py", ""),
         ("nohup", ""),
         ("/usr/bin/python3.11 -u /data/train.py", "/data/train.py"),
         ("torchrun --nproc-per-node 8 train.py", "train.py"),
@@ -68,6 +73,7 @@ def test_the_module_comes_with_the_interpreter_that_looks_for_it(command, module
         ("accelerate launch train.py", ""),
         ("./launch.sh", ""),
         ("bash -c python", ""),
+        ("srun torchrun train.py", ""),
     ],
 )
 def test_the_number_of_processes_is_known_where_the_words_tell_it(command, processes):

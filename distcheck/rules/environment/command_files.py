@@ -15,6 +15,7 @@ from distcheck.rules.job.command_words import SETS_VARIABLES, for_torchrun, show
 from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.versions import installed_of, torch_of
 from distcheck.rules.wording import brief, found, grouped, listed, majority, named, nodes_of, once, unread
+from distcheck.selection.command import ON_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,16 +45,17 @@ def command_file_missing(job: Job) -> Iterator[Outcome]:
     finds it (no package is imported), and every other word that is a path on the leader's node, except values of
     options whose name contains out, log or save. What another program or a shell runs is not known. A warning for other
     files and folders, which may be used by rank 0 only, and where distcheck starts the probes itself, because COMMAND
-    then runs on one machine.
+    then runs on one machine, unless it is srun or mpirun.
 
     Fix: correct the path; copy the file to all nodes, or use a shared folder or one image.
     """
     leaders = [p.node for p in job.processes if p.role is not Role.FOLLOWER]
     here = {file.word: file for node in job.nodes if node.key in leaders[:1] for file in _files(node.storage)}
+    elsewhere = job.asked.program in ON_NODES
     for word, seen in _by_word(job).items():
         lacking = [s for s in seen if s.file.state in _LACKING]
         own = here.get(word)
-        may_lack = own is not None and own.role != "argument" and not job.launched
+        may_lack = own is not None and own.role != "argument" and elsewhere is bool(job.launched)
         if own is None or not lacking or own.state not in (_THERE | _LACKING if may_lack else _THERE):
             continue
         there = [s for s in seen if s.file.state in _THERE]
@@ -68,7 +70,7 @@ def command_file_missing(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: COMMAND's {own.role} {brief(word, 100)} {what}{where}",
             _fix(own, file, everywhere=not there),
-            severity="warning" if own.role == "argument" or job.launched else "error",
+            severity="warning" if own.role == "argument" or (job.launched and not elsewhere) else "error",
             scope="rank" if there else "job",
             evidence={"path": file.path or own.path, "error": file.error},
         )

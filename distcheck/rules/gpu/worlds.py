@@ -81,11 +81,13 @@ def _overlap(job: Job, ranks: list[RankFacts], crowd: _Crowd) -> Finding:
     starts = f"each starts {what} with {each} processes, so"
     if not crowd.certain:
         starts = f"if each starts {what} with {each} processes, as this one did,"
+    names = nodes_of(job, ranks)
+    where = f"each of {listed(names)}" if len(names) > 1 else names[0]
     return found(
         job,
         ranks,
-        f"{program} started {crowd.tasks} tasks on {listed(nodes_of(job, ranks))}; {starts} {crowd.processes} processes "
-        f"share {count(crowd.gpus, 'GPU')}",
+        f"{program} started {crowd.tasks} tasks on {where}; {starts} {crowd.processes} processes share "
+        f"{count(crowd.gpus, 'GPU')}",
         Fix("Start one task per node.", (f"{start} {command}",) if start and command else ()),
         severity="error" if crowd.certain else "warning",
         scope="job",

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from distcheck.facts.base import Missing
+from distcheck.facts.job import Launched, LaunchedNode
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import Installed, Script
 from distcheck.facts.storage import CommandFile, Packages, Storage
@@ -80,6 +81,17 @@ def test_a_file_that_only_the_leaders_node_lacks_is_missing_there_if_command_run
     assert told(with_files(job, lacks, (file(), file("data/x", "argument")), (file(),))) == [
         ("command-file-missing", "error", (0, 1), ("node1",))
     ]
+
+
+@pytest.mark.parametrize(
+    ("program", "launched", "fires"),
+    [("python", False, True), ("srun", True, True), ("python", True, False), ("srun", False, False)],
+)
+def test_a_script_is_missed_where_command_runs_it(job, with_files, change, told, program, launched, fires):
+    nodes = tuple(LaunchedNode(node.name, (), "reported") for node in job.nodes)
+    job = change.asked(with_files(job, (file(state="absent"),)), program=program)
+    job = change.job(job, launched=Launched("slurm", ("srun",), nodes) if launched else None)
+    assert [severity for _, severity, *_ in told(job)] == ["error"] * fires
 
 
 @pytest.mark.parametrize("state", ["silent", "other"])
