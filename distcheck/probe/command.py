@@ -28,8 +28,8 @@ _MOST_PACKAGES = 2000
 _MOST_NAMES = 1000
 _MODULE_SECONDS = 4.0
 _STARTS_OTHERS = re.compile(
-    rb"spawn|multiprocess|Process\(|subprocess|fork|Popen|launch|elastic|lightning|fabric|accelerat|deepspeed|\bray\b"
-    rb"|submitit|horovod|joblib|dask|spark"
+    rb"spawn|multiprocess|Process\(|subprocess|os\.fork|Popen|launch\w*\(|lightning|Fabric\(|\bray\b|submitit|horovod"
+    rb"|joblib|dask|spark"
 )
 """Words of programs that start the other ranks themselves."""
 _FIND_MODULE = """

@@ -51,11 +51,11 @@ def command_file_missing(job: Job) -> Iterator[Outcome]:
     """
     leaders = [p.node for p in job.processes if p.role is not Role.FOLLOWER]
     here = {file.word: file for node in job.nodes if node.key in leaders[:1] for file in _files(node.storage)}
-    elsewhere = job.asked.program in ON_NODES
+    elsewhere, outside = job.asked.program in ON_NODES, bool(job.launched or job.asked.folder)
     for word, seen in _by_word(job).items():
         lacking = [s for s in seen if s.file.state in _LACKING]
         own = here.get(word)
-        may_lack = own is not None and own.role != "argument" and elsewhere is bool(job.launched)
+        may_lack = own is not None and own.role != "argument" and elsewhere is outside
         if own is None or not lacking or own.state not in (_THERE | _LACKING if may_lack else _THERE):
             continue
         there = [s for s in seen if s.file.state in _THERE]
@@ -70,7 +70,7 @@ def command_file_missing(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: COMMAND's {own.role} {brief(word, 100)} {what}{where}",
             _fix(own, file, everywhere=not there),
-            severity="warning" if own.role == "argument" or (job.launched and not elsewhere) else "error",
+            severity="warning" if own.role == "argument" or (outside and not elsewhere) else "error",
             scope="rank" if there else "job",
             evidence={"path": file.path or own.path, "error": file.error},
         )

@@ -90,8 +90,9 @@ def test_a_file_that_only_the_leaders_node_lacks_is_missing_there_if_command_run
 def test_a_script_is_missed_where_command_runs_it(job, with_files, change, told, program, launched, fires):
     nodes = tuple(LaunchedNode(node.name, (), "reported") for node in job.nodes)
     job = change.asked(with_files(job, (file(state="absent"),)), program=program)
+    probed = change.asked(job, folder="/job") if launched else job  # as the nodes judge it before the collectives
     job = change.job(job, launched=Launched("slurm", ("srun",), nodes) if launched else None)
-    assert [severity for _, severity, *_ in told(job)] == ["error"] * fires
+    assert [[severity for _, severity, *_ in told(each)] for each in (job, probed)] == [["error"] * fires] * 2
 
 
 @pytest.mark.parametrize("state", ["silent", "other"])
