@@ -53,9 +53,14 @@ def test_a_script_that_is_absent_comes_with_the_name_most_like_it(found, tmp_pat
 
 @pytest.mark.parametrize(
     ("text", "starts"),
-    [("import torch  # launch with torchrun, as a fork\n", False), ("import torch.multiprocessing as mp\n", True), ("mp.spawn(main)\n", True),
-     ("from lightning import Trainer\n", True), ("notebook_launcher(main, num_processes=2)", True)],
-)  # fmt: skip
+    [
+        ("import torch  # launch with torchrun, as a fork\n", False),
+        ("import torch.multiprocessing as mp\n", True),
+        ("mp.spawn(main)\n", True),
+        ("from lightning import Trainer\n", True),
+        ("notebook_launcher(main, num_processes=2)\n", True),
+    ],
+)
 def test_a_script_that_may_start_processes_is_told_by_its_text(found, tmp_path, text, starts):
     (tmp_path / "train.py").write_text(text)
     (seen,) = found(("", "train.py"), "train.py", str(tmp_path))
