@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import legible_text
 from distcheck.facts.storage import is_text
 from distcheck.probe.environment import redacted
-from distcheck.selection.command import runs
+from distcheck.selection.command import ON_NODES, runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def processes_of(command: Sequence[str], environ: Mapping[str, str]) -> str:
     found = runs(command)
     if found.launcher.startswith("torch") and found.kind:
         return legible_text(found.options.get("nproc-per-node") or environ.get("PET_NPROC_PER_NODE") or "1")
-    return "1" if found.kind and not found.launcher else ""
+    return "1" if found.kind and found.launcher in {"", *ON_NODES} else ""
 
 
 def paths_in(command: Sequence[str]) -> tuple[str, ...]:

@@ -6,6 +6,17 @@ from typing import Literal
 
 from distcheck.facts.base import Amount, Count, Facts
 
+STARTS_OTHERS = (
+    "spawn", "multiprocess", "Process(", "subprocess", "os.fork", "Popen", "launch(", "launcher(", "lightning",
+    "Fabric(", "import ray", "from ray", "submitit", "horovod", "joblib", "dask", "spark",
+)  # fmt: skip
+"""Words of programs that may start the other ranks themselves."""
+MAPS_LAUNCHER = (
+    "SLURM_", "OMPI_COMM_WORLD_", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_", "PALS_", "JSM_NAMESPACE_",
+    "mpi4py", "idr_torch", "hostlist", "lightning", "Fabric(", "submitit", "deepspeed", "horovod",
+)  # fmt: skip
+"""Words of programs that may take their ranks from srun's or mpirun's own variables."""
+READS_RANK = ("'RANK'", '"RANK"', "'WORLD_SIZE'", '"WORLD_SIZE"')
 ASKED, WORKING_DIRECTORY, SCRIPT = "--path", "working directory", "script"
 """What names a folder, apart from variables."""
 _NETWORK_TYPES = frozenset(
@@ -91,8 +102,8 @@ class CommandFile(Facts, frozen=True):
     sampled: bool = False
     near: str = ""
     """Of a script that is absent: the name in its folder that is most like it; empty if none is."""
-    starts_others: bool | None = None
-    """Of a script or module: whether its text mentions what starts further processes; None: not read."""
+    mentions: tuple[str, ...] | None = None
+    """Of a script or module: those of the words in its text that tell where its ranks come from; None: not read."""
 
 
 class Packages(Facts, frozen=True):

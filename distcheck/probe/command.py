@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import stat
 import subprocess
@@ -16,7 +15,7 @@ from io import FileIO
 
 from msgspec.structs import replace
 
-from distcheck.facts.storage import CommandFile, Packages, is_text
+from distcheck.facts.storage import MAPS_LAUNCHER, READS_RANK, STARTS_OTHERS, CommandFile, Packages, is_text
 from distcheck.probe.working_directory import working_directory
 
 _WHOLE_BYTES = 8 << 20
@@ -27,11 +26,6 @@ _ABSENT = {2, 20}
 _MOST_PACKAGES = 2000
 _MOST_NAMES = 1000
 _MODULE_SECONDS = 4.0
-_STARTS_OTHERS = re.compile(
-    rb"spawn|multiprocess|Process\(|subprocess|os\.fork|Popen|launch\w*\(|lightning|Fabric\(|\bray\b|submitit|horovod"
-    rb"|joblib|dask|spark"
-)
-"""Words of programs that start the other ranks themselves."""
 _FIND_MODULE = """
 import sys
 from importlib.machinery import PathFinder
@@ -99,7 +93,8 @@ def _read(file: CommandFile, opened: FileIO) -> tuple[CommandFile, ...]:
         if file.role == "program" and b"\0" not in first and not first.startswith((b"#!", b"\x7fELF")):
             return (replace(file, state="unreadable", error="its first line names no interpreter"),)
         if file.role in {"script", "module"} and not sampled:
-            file = replace(file, starts_others=_STARTS_OTHERS.search(part) is not None)
+            words = dict.fromkeys((*STARTS_OTHERS, *MAPS_LAUNCHER, *READS_RANK))
+            file = replace(file, mentions=tuple(word for word in words if word.encode() in part))
     found = replace(file, state="file", size_bytes=size, sha256=digest.hexdigest(), sampled=sampled)
     return (found, *(_interpreter(first) if file.role == "program" else ()))
 

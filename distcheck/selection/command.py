@@ -135,7 +135,8 @@ def runs(command: Sequence[str]) -> Runs:
         at = next((n for n, word in enumerate(words) if _starts_python(_name(word))), len(words))
         inner = Runs() if any(word.startswith(_CHANGE_FOLDER) for word in words[:at]) else runs(words[at:])
         if program in ON_NODES:  # an option's value may look like Python: --job-name python
-            return inner._replace(launcher=program) if inner.name.endswith(".py") else Runs(launcher=program)
+            launcher = inner.launcher or program
+            return inner._replace(launcher=launcher) if inner.name.endswith(".py") else Runs(launcher=launcher)
         return inner if inner.kind == "script" else Runs()  # env may set another path of modules
     if _PYTHON.fullmatch(program):
         return _of_python(words)

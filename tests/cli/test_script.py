@@ -73,7 +73,8 @@ def test_the_module_comes_with_the_interpreter_that_looks_for_it(command, module
         ("accelerate launch train.py", ""),
         ("./launch.sh", ""),
         ("bash -c python", ""),
-        ("srun torchrun train.py", ""),
+        ("srun -n 4 python train.py", "1"),
+        ("srun torchrun --nproc-per-node 8 train.py", "8"),
     ],
 )
 def test_the_number_of_processes_is_known_where_the_words_tell_it(command, processes):

@@ -30,7 +30,7 @@ def test_words_are_the_program_on_path_the_script_and_other_files(found, tmp_pat
     here = str(tmp_path)
     assert found(("run", "train.py", f"{here}/data", "absent.yaml"), "train.py", here, here) == [
         CommandFile("run", "program", f"{here}/run", "file", "", 4, hashlib.sha256(b"\x7fELF").hexdigest()),
-        CommandFile("train.py", "script", f"{here}/train.py", "file", "", 13, digest, starts_others=False),
+        CommandFile("train.py", "script", f"{here}/train.py", "file", "", 13, digest, mentions=()),
         CommandFile(f"{here}/data", "argument", f"{here}/data", "folder"),
         CommandFile("absent.yaml", "argument", f"{here}/absent.yaml", "absent"),
     ]
@@ -52,19 +52,18 @@ def test_a_script_that_is_absent_comes_with_the_name_most_like_it(found, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("text", "starts"),
+    ("text", "mentions"),
     [
-        ("import torch  # launch with torchrun, as a fork\n", False),
-        ("import torch.multiprocessing as mp\n", True),
-        ("mp.spawn(main)\n", True),
-        ("from lightning import Trainer\n", True),
-        ("notebook_launcher(main, num_processes=2)\n", True),
+        ("import torch  # launch with torchrun, as a fork\n", ()),
+        ("import torch.multiprocessing as mp\nmp.spawn(main)\n", ("spawn", "multiprocess")),
+        ("rank = os.environ['SLURM_PROCID']\n", ("SLURM_",)),
+        ("rank = os.environ.get('RANK', 0)\n", ("'RANK'",)),
     ],
 )
-def test_a_script_that_may_start_processes_is_told_by_its_text(found, tmp_path, text, starts):
+def test_a_script_is_read_for_words_that_tell_where_its_ranks_come_from(found, tmp_path, text, mentions):
     (tmp_path / "train.py").write_text(text)
     (seen,) = found(("", "train.py"), "train.py", str(tmp_path))
-    assert seen.starts_others is starts
+    assert seen.mentions == mentions
 
 
 MODULES = {

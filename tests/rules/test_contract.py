@@ -198,7 +198,7 @@ def python_in_a_batch_shell(job_of: Callable[..., Job], change: SimpleNamespace)
     """Return two ranks that distcheck started in a batch shell of four tasks, where COMMAND is Python."""
     asked = {"program": "python", "script": "train.py", "processes": "1", "batch_shell": True}
     job = job_of(launcher="distcheck", looks=("environment", "storage"), command="gate", **asked)
-    script = CommandFile("train.py", "script", "/job/train.py", "file", starts_others=False)
+    script = CommandFile("train.py", "script", "/job/train.py", "file", mentions=())
     job = change.node(job, None, storage=Storage(files=(script,)))
     slurm = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4"}
     return change.job(job, ranks=tuple(change.job(rank, environment=rank.environment | slurm) for rank in job.ranks))

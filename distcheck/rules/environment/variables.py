@@ -6,11 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
+from distcheck.rules.environment.launcher_variables import only_launcher_variables
 from distcheck.rules.finding import Fix
-from distcheck.rules.job.astray import astray
-from distcheck.rules.job.command_words import SETS_VARIABLES, shown
 from distcheck.rules.job.kinds import ranks_by, ranks_with
-from distcheck.rules.job.remedies import export, export_missing, master_commands, meant
+from distcheck.rules.job.remedies import export, export_missing, meant
 from distcheck.rules.job.settings import (
     MPI_LAUNCHERS,
     expected,
@@ -21,7 +20,7 @@ from distcheck.rules.job.settings import (
     unset,
 )
 from distcheck.rules.job.world import duplicates, in_blocks, out_of_range
-from distcheck.rules.wording import are, brief, by_name, found, listed, named, process_name, starter, table_of
+from distcheck.rules.wording import are, brief, by_name, found, listed, named, process_name, table_of
 from distcheck.selection.placement import Table, integer
 
 if TYPE_CHECKING:
@@ -64,9 +63,10 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
 
     Under srun it is a warning: many scripts (Lightning, Accelerate, submitit) map Slurm's own variables, and distcheck
     derives MASTER_ADDR from the first host of the step and MASTER_PORT from the job id. Scripts with defaults, such as
-    ``os.environ.get("RANK", 0)``, run as several jobs of one rank. It is silent there with ``--export -- COMMAND``, and
-    where COMMAND is torchrun, which sets them for its ranks. Under MPI and Horovod, env-mpi-horovod-vars-only reports
-    the same problem. Found by checking the four variables; values given as options count as set.
+    ``os.environ.get("RANK", 0)``, run as several jobs of one rank. It is an info where COMMAND's script mentions the
+    launcher's variables, Lightning or submitit, and silent with ``--export -- COMMAND``, and where COMMAND is torchrun,
+    which sets them for its ranks. Under MPI and Horovod, env-mpi-horovod-vars-only reports the same problem. Found by
+    checking the four variables; values given as options count as set.
 
     Fix: start the script with torchrun, which sets all four, or export them: ``distcheck gate --export -- COMMAND``.
     See: https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization
@@ -76,7 +76,7 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         if launcher in MPI_LAUNCHERS:
             continue
         if launcher == "slurm":
-            yield from _only_launcher_variables(job, ranks, names)
+            yield from only_launcher_variables(job, ranks, names)
             continue
         raises = torch_would_raise(first, names)
         commands: tuple[str, ...] = (
@@ -103,60 +103,6 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str, ...]) -> Iterator[Outcome]:
-    """Report what env:// lacks under a launcher; an error only if no master was derived.
-
-    Silent where COMMAND gets the variables from distcheck or sets them for its own ranks.
-    """
-    first = ranks[0]
-    table = table_of(first)
-    if table is None:
-        return
-    lost = astray(job)
-    met = all(r.placement.can_meet for r in ranks) and not (lost and lost.placement.master_derived)
-    if met and (job.asked.export or job.asked.program in SETS_VARIABLES):
-        return
-    masters = [name for name in names if name.startswith("MASTER_")]
-    numbers = [name for name in names if not name.startswith("MASTER_")]
-    program, where = starter(first), first.placement
-    at = f"{where.master_addr}:{where.master_port}"
-    how = f"distcheck derived {at}" if where.master_derived else f"distcheck used {program}'s own, such as {table.rank}"
-    if not met:
-        home = f", and rank 0 is on {job.node_of(lost).name}" if lost else ""
-        how = how + home if home else f"{program} does not provide the host of rank 0"
-    message = f"{listed(names)} {are(names)} not set; torch needs them for env://; {how}"
-    line = mapping(table)
-    commands = [line, f"{program} bash -c '{line} && exec python train.py'"] if numbers else []
-    commands += master_commands(job, first, *masters) if masters else ()
-    text = "export them before the script, or use distcheck gate --export -- COMMAND."
-    if job.asked.program and met:
-        message = f"{program} starts COMMAND ({shown(job)}) without {listed(names)}"
-        alone = len(numbers) > 1 and len(ranks) > 1
-        message += f"; if the script has defaults for them, {len(ranks)} jobs of one rank run" if alone else ""
-        commands = ["# add to distcheck gate, before COMMAND: --export"]
-        text = "let distcheck set them for COMMAND."
-    yield found(
-        job,
-        ranks,
-        f"{named(job, ranks)}: {message}",
-        Fix(
-            f"No action if the script sets them itself, as Lightning, Accelerate and submitit do. Otherwise {text}"
-            if met
-            else f"Set the host of rank 0 and a free port on every rank; {program} does not set them.",
-            tuple(commands),
-        ),
-        severity="warning" if met else "error",
-        evidence={
-            "unset": list(names),
-            "launcher": table.launcher,
-            table.rank: first.environment.get(table.rank, ""),
-            table.world_size: first.environment.get(table.world_size, ""),
-            "torch": torch_would_raise(first, names),
-        }
-        | ({"distcheck met at": at} if where.master_derived and met else {}),
-    )
-
-
 def _in_short(error: str) -> str:
     """Return the end of an error, which names the variable; the evidence has the full text."""
     return error.rpartition(": ")[2]
@@ -181,7 +127,7 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
     """
     for (launcher, names), ranks in _unset_everywhere(job).items():
         if launcher in MPI_LAUNCHERS:
-            yield from _only_launcher_variables(job, ranks, names)
+            yield from only_launcher_variables(job, ranks, names)
 
 
 @rule("environment", scope="rank")

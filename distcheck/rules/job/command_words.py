@@ -5,9 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from distcheck.facts.storage import Storage
 from distcheck.rules.wording import brief
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from distcheck.facts.job import Job
 
 _MOST_WORDS, _LONGEST = 40, 300
@@ -29,6 +32,17 @@ def shown(job: Job) -> str:
     asked = job.asked
     module = ("-m", asked.module[-1]) if asked.module else ()
     return brief(shlex.join((asked.program, *module, *([asked.script] if asked.script else []))), 100)
+
+
+def mentioned(job: Job, words: Collection[str]) -> bool | None:
+    """Return whether COMMAND's script or module mentions one of these words on any node; None if it was not read."""
+    found = {
+        None if file.mentions is None else not set(words).isdisjoint(file.mentions)
+        for node in job.nodes
+        for file in (node.storage.files if isinstance(node.storage, Storage) else ())
+        if file.role in {"script", "module"}
+    }
+    return None if not found or None in found else True in found
 
 
 def for_torchrun(job: Job) -> str:

@@ -179,11 +179,11 @@ def test_packages_are_not_compared_where_torch_differs(job, change, judge):
 def started(job_of, with_files, change):
     """Return a job whose ranks distcheck started itself, for a COMMAND that is Python, and its script's text."""
 
-    def started(*, text=False, nodes=1, role="script", words=("python", "train.py"), **asked):
+    def started(*, text=(), nodes=1, role="script", words=("python", "train.py"), **asked):
         given = {"program": "python", "script": "train.py", "processes": "1", "command": "gate", "looks": ("storage",)}
         job = job_of(nodes, 2, "distcheck", **(given | asked))
         job = change.process(job, None, command=("python", "-m", "distcheck", "gate", "--nproc", "2", "--", *words))
-        return with_files(job, (replace(file(role=role), starts_others=text),))
+        return with_files(job, (replace(file(role=role), mentions=text),))
 
     return started
 
@@ -195,6 +195,34 @@ def test_python_without_a_launcher_is_one_process_and_not_the_ranks_that_were_te
     assert found.message == "COMMAND (python train.py) is one process, started once; distcheck tested 2 ranks"
     launched = "distcheck gate --nproc 2 -- torchrun --standalone --nproc-per-node 2 train.py --lr 1"
     assert found.fix.commands == (launched,)
+
+
+@pytest.fixture
+def from_outside(started, change):
+    """Return a run from outside of four ranks, for a COMMAND that starts Python on the nodes."""
+
+    def from_outside(*text, program="srun", processes="1", ranks=4):
+        job = started(text=text, nodes=ranks // 2, program=program, processes=processes, folder="/job")
+        return change.job(job, launched=Launched("slurm", ("srun",), ()))
+
+    return from_outside
+
+
+@pytest.mark.parametrize("program", ["srun", "mpirun"])
+def test_a_script_that_reads_rank_gets_none_from_srun_or_mpirun(from_outside, judge, program):
+    (found,) = judge(from_outside('"RANK"', program=program), "command_files").findings
+    assert (found.rule, found.severity, found.ranks) == ("command-without-ranks", "warning", (0, 1, 2, 3))
+    assert found.message.startswith(
+        f"{program} sets no RANK and WORLD_SIZE, but COMMAND's script train.py reads them; "
+    )
+    assert found.message.endswith("if it has defaults, 4 jobs of one rank run")
+
+
+def test_a_script_that_may_map_its_launchers_variables_or_reads_none_is_silent(from_outside, told):
+    assert told(from_outside('"RANK"', "SLURM_")) == []
+    assert told(from_outside()) == []
+    assert told(from_outside('"RANK"', processes="8")) == []
+    assert told(from_outside('"RANK"', program="./launch.sh", processes="")) == []
 
 
 def test_a_module_is_started_by_torchrun_as_a_module(started, judge):
@@ -214,13 +242,14 @@ def test_python_in_each_of_several_tasks_is_as_many_processes(started, judge):
 @pytest.mark.parametrize(
     "more",
     [
-        {"text": True},
+        {"text": ("spawn",)},
         {"text": None},
         {"by_default": True},
         {"started_here": False},
         {"processes": ""},
         {"processes": "2", "program": "torchrun"},
         {"program": "torchrun"},
+        {"program": "srun"},
         {"role": "argument"},
     ],
     ids=str,
