@@ -38,7 +38,7 @@ _NCCL_FILE = "NCCL_CONF_FILE"
 
 FAMILIES: dict[str, Family] = {
     "launch": Family("launchers.probe_start", ("launch",)),
-    "command_files": Family("environment.command_files", ("storage", "peers")),
+    "command_start": Family("environment.command_start", ("storage",)),
     "environment": Family("environment.variables", ("environment",)),
     "software": Family("environment.software", ("environment",)),
     "nccl_library": Family("environment.nccl_library", ("gpu",)),
@@ -46,6 +46,7 @@ FAMILIES: dict[str, Family] = {
     "nccl_hosts": Family("nccl.hosts", ("gpu",)),
     "gpu_driver": Family("gpu.driver", ("gpu",)),
     "known_bad": Family("environment.known_bad", ("gpu", "peers")),
+    "command_files": Family("environment.command_files", ("storage", "peers")),
     "storage": Family("host.storage", ("storage",)),
     "shared_folders": Family("host.shared_folders", ("storage",)),
     "installation": Family("environment.installation", ("peers", "collectives")),

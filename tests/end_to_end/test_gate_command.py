@@ -37,6 +37,14 @@ def test_a_command_that_names_what_is_not_there_is_not_started(distcheck, tmp_pa
     assert f"COMMAND's {what}" in ended.err
 
 
+def test_a_command_that_is_one_process_of_the_ranks_that_were_tested_is_a_warning(distcheck, tmp_path):
+    (tmp_path / "train.py").touch()
+    chosen = ("--select", "command-processes-differ,command-file-missing")
+    ended = distcheck("gate", "--nproc", "2", *chosen, "--sizes", "4K", "--iters", "1", "--", "python3", "train.py")
+    assert ended.code == 0
+    assert "COMMAND (python3 train.py) is one process, started once; distcheck tested 2 ranks" in ended.err
+
+
 def test_a_command_of_a_run_from_outside_is_looked_for_where_it_starts(distcheck, tmp_path):
     (tmp_path / "train.py").touch()
     ended = distcheck("gate", "--hosts", "localhost", "--nproc", "1", "--", "python3", "trian.py")

@@ -208,7 +208,7 @@ SLOW_WORK = {"matmul_TFLOPS": "compute", "memory_GBps": "memory", "h2d_GBps": "h
 NCCL = Libraries(nccl="/venv/nccl/lib/libnccl.so.2", version="2.27.3", found_by="torch")
 EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "net-master-unreachable": {"torchrun-store-port-extra": blocked_store},
-    "command-one-process": {"slurm-no-srun": python_in_a_batch_shell},
+    "command-processes-differ": {"slurm-no-srun": python_in_a_batch_shell},
     "torchrun-node-rank-duplicated": {"env-rank-duplicate": one_node_rank_twice},
     "sw-nccl-shadowed": {"sw-nccl-version-differs": two_versions_of_nccl},
     "sw-driver-differs-nodes": {"sw-driver-too-old": one_old_driver},

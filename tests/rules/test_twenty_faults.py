@@ -20,7 +20,7 @@ ERRORS = [
 ]  # fmt: skip
 """In the order of the report; the last one is a consequence: node8 never joined."""
 WARNINGS = [
-    "command-file-differs", "sw-python-differs", "sw-ofed-kernel", "nccl-var-typo", "nccl-bool-text", "nccl-level-text",
+    "sw-python-differs", "command-file-differs", "sw-ofed-kernel", "nccl-var-typo", "nccl-bool-text", "nccl-level-text",
     "torch-nccl-blocking-wait", "ib-port-down", "ib-no-subnet-manager", "ib-rate-degraded", "ib-hcas-differ",
     "gdr-on-some-nodes",
 ]  # fmt: skip

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.rank import Role, Script
-from distcheck.facts.storage import MAPS_LAUNCHER, READS_RANK, STARTS_OTHERS, CommandFile, Packages, Storage
+from distcheck.facts.storage import CommandFile, Packages, Storage
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
-from distcheck.rules.job.command_words import SETS_VARIABLES, for_torchrun, mentioned, shown
 from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.versions import installed_of, torch_of
 from distcheck.rules.wording import brief, found, grouped, listed, majority, named, nodes_of, once, unread
@@ -93,74 +92,6 @@ def _fix(own: CommandFile, lacking: CommandFile, *, everywhere: bool) -> Fix:
         return Fix("Give the user access to it.", (f"ls -ld {quote(lacking.path)}", "id"))
     where = "the first line of COMMAND's program" if own.role == "interpreter" else "COMMAND"
     return Fix(f"Correct the path in {where}.{near}", (f"ls {quote(lacking.path.rpartition('/')[0] or '/')}",))
-
-
-@rule("storage", severity="warning", unless=("slurm-no-srun",))
-def command_one_process(job: Job) -> Iterator[Outcome]:
-    """COMMAND is one process, but several ranks were tested.
-
-    ``distcheck gate --nproc 2 -- python train.py`` tests two ranks and then starts Python once, as a shell or a step of
-    one task (``srun --pty``) would. Without a launcher the script trains alone, or stops with ``environment variable
-    RANK expected, but not set``.
-
-    Found with ``--nproc`` or ``--hosts``, where COMMAND is Python and its script mentions nothing that starts further
-    processes, such as ``mp.spawn``, subprocess, Lightning or Ray. Where COMMAND is a launcher or another program, or
-    the script could not be read, the number of its processes is not known.
-
-    Fix: ``distcheck gate -- torchrun --standalone --nproc-per-node 2 train.py``, or start distcheck on each rank:
-    ``srun distcheck gate --export -- python train.py``. No action if the modules of the script start the others.
-    """
-    asked = job.asked
-    starts, tested = 1 if job.launched else len(job.processes), len(job.ranks)
-    alone = asked.processes == "1" and asked.program not in SETS_VARIABLES | ON_NODES
-    alone = alone and mentioned(job, STARTS_OTHERS) is False
-    if not alone or not asked.started_here or asked.by_default or starts >= tested:
-        return
-    launched = f"torchrun --standalone --nproc-per-node {tested} {for_torchrun(job)}"
-    yield found(
-        job,
-        job.ranks,
-        f"COMMAND ({shown(job)}) is one process, started {'once' if starts == 1 else f'{starts} times'}; "
-        f"distcheck tested {tested} ranks",
-        Fix(
-            "Start COMMAND with a launcher that starts every rank. No action if it starts the other ranks itself.",
-            (f"distcheck gate -- {launched}",) if len(job.nodes) == 1 else (),
-        ),
-        severity="warning",
-        scope="job",
-        evidence={"COMMAND": shown(job)},
-    )
-
-
-@rule("storage", severity="warning")
-def command_without_ranks(job: Job) -> Iterator[Outcome]:
-    """COMMAND is srun or mpirun, and its script reads RANK, which they do not set.
-
-    ``distcheck gate -- srun python train.py`` tests the ranks of the job, but srun numbers its tasks in SLURM_PROCID
-    and mpirun in variables of its own. ``os.environ["RANK"]`` stops with ``KeyError``, and a script with a default,
-    ``os.environ.get("RANK", 0)``, runs as several jobs of one rank.
-
-    Found in a run from outside by the text of the script: it mentions RANK or WORLD_SIZE, and none of the launchers'
-    variables, Lightning, submitit, DeepSpeed, Horovod or mpi4py. Under srun and mpirun, env-rank-unset and
-    env-mpi-horovod-vars-only report it.
-
-    Fix: ``srun distcheck gate --export -- python train.py``, which sets them.
-    """
-    asked, ranks = job.asked, job.ranks
-    bare = job.launched and asked.program in ON_NODES and asked.processes == "1" and len(ranks) > 1
-    if bare and mentioned(job, READS_RANK) and mentioned(job, MAPS_LAUNCHER) is False:
-        yield found(
-            job,
-            ranks,
-            f"{asked.program} sets no RANK and WORLD_SIZE, but COMMAND's script {asked.script} reads them; if it has "
-            f"defaults, {len(ranks)} jobs of one rank run",
-            Fix(
-                "Let distcheck set them in each task. No action if a module that the script imports does.",
-                (f"# put {asked.program} and its options in front of distcheck, and --export before COMMAND",),
-            ),
-            severity="warning",
-            scope="job",
-        )
 
 
 @rule("storage", "sw-script-differs", severity="warning", scope="rank", also=("peers",))
