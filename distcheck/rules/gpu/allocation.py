@@ -49,7 +49,7 @@ def gpu_outside_allocation(job: Job) -> Iterator[Outcome]:
     Found by the GPU of each rank and Slurm's SLURM_STEP_GPUS and SLURM_JOB_GPUS, Kubernetes' NVIDIA_VISIBLE_DEVICES, or
     the CUDA_VISIBLE_DEVICES with which the job's first process began under PBS and LSF; that may have come from the
     shell that submitted the job, so it is a warning. Only where NVML shows all GPUs of the node, and more than were
-    given: with device cgroups and in containers the numbers are others. Silent for indices if a GPU is in MIG mode.
+    given: with device cgroups and in containers the numbers are others. Silent if a GPU is in MIG mode.
 
     Fix: do not set CUDA_VISIBLE_DEVICES, or set it to what was given: ``export CUDA_VISIBLE_DEVICES=$SLURM_STEP_GPUS``.
     See: https://slurm.schedmd.com/gres.html#GPU_Management
@@ -60,7 +60,7 @@ def gpu_outside_allocation(job: Job) -> Iterator[Outcome]:
         numbers = given is not None and given.gpus[0].isdecimal()
         if given is None or len(shown) <= len(given.gpus) or not _is_whole(job, node, devices):
             continue
-        if numbers and any(gpu.mig is not False for gpu in devices):
+        if any(gpu.mig is not False for gpu in devices):
             continue
         ours = ((rank, _number(rank, shown) if numbers else rank.gpu) for rank in job.ranks_on(node))
         others = [(rank, gpu) for rank, gpu in ours if gpu is not None and gpu not in given.gpus]
