@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.pci import Pci
@@ -42,8 +42,9 @@ class _Crowd(NamedTuple):
     processes: int
     """Of all tasks together."""
     gpus: int
-    certain: bool
-    """Whether all tasks are known to start processes; a script may do so in the first task only."""
+    """That they share."""
+    unless: Literal["", "only this task", "other devices"] = ""
+    """What else may be: torchrun is started in the first task only, or its ranks take other GPUs than cuda:LOCAL_RANK."""
 
 
 @rule("gpu")
@@ -55,20 +56,20 @@ def gpu_worlds_overlap(job: Job) -> Iterator[Outcome]:
 
     Found by the tasks that srun or mpirun placed on the node, times the processes of torchrun, compared with the GPUs
     of the node: for a distcheck that torchrun started, and for ``distcheck gate -- torchrun ...``. A warning where only
-    the first task of the node is known to start torchrun. Silent where the tasks' GPUs suffice, as with
+    the first task of the node is known to start torchrun, and where the GPUs suffice but all tasks see the same ones,
+    because cuda:LOCAL_RANK is the same GPU in each. Silent where tasks see GPUs of their own, as with
     ``--gpus-per-task``, with ``--backend gloo``, MIG, the Multi-Process Service or NCCL_MULTI_RANK_GPU_ENABLE=1, and
     under ``srun --pty``. torchrun-per-task-under-srun reports agents that should have met.
 
     Fix: start one task per node: ``srun --ntasks-per-node=1 torchrun --nproc-per-node 8 train.py``.
     """
     crowds = [crowd for node, _ in without_loss(job) if (crowd := _crowd(job, node)) and crowd.processes > crowd.gpus]
-    for (tasks, processes, gpus, certain), alike in grouped(crowds, lambda crowd: crowd[1:]).items():
-        ranks = [rank for crowd in alike for rank in crowd.ranks]
-        yield _overlap(job, ranks, _Crowd(ranks, tasks, processes, gpus, certain))
+    for alike in grouped(crowds, lambda crowd: crowd[1:]).values():
+        yield _overlap(job, alike[0]._replace(ranks=[rank for crowd in alike for rank in crowd.ranks]))
 
 
-def _overlap(job: Job, ranks: list[RankFacts], crowd: _Crowd) -> Finding:
-    first = ranks[0]
+def _overlap(job: Job, crowd: _Crowd) -> Finding:
+    first = crowd.ranks[0]
     table = find_table(_around(first))
     program = STARTERS[table.launcher] if table else "a launcher"
     each = crowd.processes // crowd.tasks
@@ -78,18 +79,21 @@ def _overlap(job: Job, ranks: list[RankFacts], crowd: _Crowd) -> Finding:
     gate = f"distcheck {job.asked.command} --nproc {each} -- {shlex.join(words)}" if words else ""
     command = restarted(job, first, {}) if own else gate
     start = _ONE_PER_NODE.get(program)
-    starts = f"each starts {what} with {each} processes, so"
-    if not crowd.certain:
-        starts = f"if each starts {what} with {each} processes, as this one did,"
-    names = nodes_of(job, ranks)
+    start_of_each = f"each starts {what} with {each} {'process' if each == 1 else 'processes'}"
+    starts = {
+        "": f"{start_of_each}, so",
+        "only this task": f"if {start_of_each}, as this one did,",
+        "other devices": f"{start_of_each}; if they take cuda:LOCAL_RANK,",
+    }[crowd.unless]
+    names = nodes_of(job, crowd.ranks)
     where = f"each of {listed(names)}" if len(names) > 1 else names[0]
     return found(
         job,
-        ranks,
+        crowd.ranks,
         f"{program} started {crowd.tasks} tasks on {where}; {starts} {crowd.processes} processes share "
         f"{count(crowd.gpus, 'GPU')}",
         Fix("Start one task per node.", (f"{start} {command}",) if start and command else ()),
-        severity="error" if crowd.certain else "warning",
+        severity="warning" if crowd.unless else "error",
         scope="job",
     )
 
@@ -110,7 +114,10 @@ def _crowd(job: Job, node: NodeFacts) -> _Crowd | None:
         return None
     known = len(node.pci.gpus) if isinstance(node.pci, Pci) else 0  # a task may see its own only
     gpus = max(len(all_visible(job, node).uuids), number(first, "SLURM_GPUS_ON_NODE") or 0, known)
-    return _Crowd(ranks, tasks, tasks * (first.placement.local_world_size or 1), gpus, certain=task > 0)
+    each, seen = first.placement.local_world_size or 1, first.visible_gpus
+    if each * tasks <= gpus and task and isinstance(seen, tuple) and len(seen) >= gpus:
+        return _Crowd(ranks, tasks, each * tasks, each, "other devices")
+    return _Crowd(ranks, tasks, each * tasks, gpus, "" if task else "only this task")
 
 
 def _of_command(job: Job, ranks: Sequence[RankFacts]) -> _Crowd | None:
@@ -120,7 +127,10 @@ def _of_command(job: Job, ranks: Sequence[RankFacts]) -> _Crowd | None:
     each = [len(shown) if asked.processes in {"gpu", "auto"} else integer(asked.processes) or 0 for shown in seen]
     if asked.program not in SETS_VARIABLES or len(tasks) < 2 or len(seen) < len(tasks):
         return None
-    return _Crowd(ranks, len(tasks), sum(each), len({gpu for shown in seen for gpu in shown}), certain=True)
+    there = len({gpu for shown in seen for gpu in shown})
+    taken = len({gpu for shown, number in zip(seen, each, strict=True) for gpu in shown[:number]})
+    enough = sum(each) <= there
+    return _Crowd(ranks, len(tasks), sum(each), taken if enough else there, "other devices" if enough else "")
 
 
 def _around(rank: RankFacts) -> Mapping[str, str]:

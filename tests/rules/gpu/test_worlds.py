@@ -48,6 +48,13 @@ def test_the_first_task_may_be_the_only_one_that_starts_torchrun(world, judge):
     assert "if each starts torchrun with 4 processes, as this one did, 8 processes share 4 GPUs" in found.message
 
 
+def test_worlds_that_see_the_same_gpus_take_the_same_ones_though_there_are_enough(world, judge):
+    (found,) = judge(world(processes=2), "gpu_worlds").findings
+    assert found.severity == "warning"
+    words = "each starts torchrun with 2 processes; if they take cuda:LOCAL_RANK, 4 processes share 2 GPUs"
+    assert found.message == f"srun started 2 tasks on node1; {words}"
+
+
 def test_mpirun_starts_several_torchruns_too(world, judge):
     mpi = {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}
     job = world(**dict.fromkeys(STEP), **{f"OMPI_COMM_WORLD_{name}": value for name, value in mpi.items()})
@@ -60,7 +67,7 @@ def test_mpirun_starts_several_torchruns_too(world, judge):
     "more",
     [
         {"tasks": "1", "task": "0"},
-        {"processes": 2},
+        {"processes": 2, "task": "0"},
         {"processes": 2, "gpus": 2, "CUDA_VISIBLE_DEVICES": "2,3"},
         {"SLURM_GPUS_ON_NODE": "8"},
         {"SLURM_PTY_PORT": "4711"},
@@ -109,10 +116,19 @@ def test_a_gate_in_each_task_starts_a_torchrun_in_each(gated, judge, launcher, s
     assert found.fix.commands == (f"{start} {gate}",)
 
 
+def test_gates_that_see_the_same_gpus_start_torchruns_on_the_same_ones(gated, judge):
+    (found,) = judge(gated("1"), "gpu_worlds").findings
+    assert found.severity == "warning"
+    words = (
+        "each starts COMMAND (torchrun train.py) with 1 process; if they take cuda:LOCAL_RANK, 2 processes share 1 GPU"
+    )
+    assert found.message == f"srun started 2 tasks on node1; {words}"
+
+
 @pytest.mark.parametrize(
     "more",
     [
-        {"processes": "2"},
+        {"processes": "2", "own": ((0, 1, 2, 3), (2, 3, 0, 1))},
         {"processes": "gpu", "own": ((0, 1), (2, 3))},
         {"processes": ""},
         {"program": "python3", "processes": "1"},
