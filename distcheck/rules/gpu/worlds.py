@@ -44,7 +44,7 @@ class _Crowd(NamedTuple):
     gpus: int
     """That they share."""
     unless: Literal["", "only this task", "other devices"] = ""
-    """What else may be: torchrun is started in the first task only, or its ranks take other GPUs than cuda:LOCAL_RANK."""
+    """What else may be: only the first task starts torchrun, or its ranks take other GPUs than cuda:LOCAL_RANK."""
 
 
 @rule("gpu")
