@@ -15,11 +15,12 @@ from distcheck.cli.check import run
 from distcheck.cli.command import command
 from distcheck.cli.options import GateOptions
 from distcheck.cli.request import request_of
-from distcheck.cli.script import paths_in, rendezvous_backend_of, script_of
+from distcheck.cli.script import module_of, paths_in, processes_of, rendezvous_backend_of, script_of
 from distcheck.cli.starting import described
 from distcheck.facts.base import legible_text
 from distcheck.facts.errors import UsageError
 from distcheck.facts.storage import is_text
+from distcheck.selection.command import ON_NODES
 
 
 @command(
@@ -50,18 +51,29 @@ def gate(
             f"--export with {len(request.placements)} ranks in one process: COMMAND is one process and can be only one "
             "rank; start one process per rank, or drop --export"
         )
-    from distcheck.run.storage import folder
+    from distcheck.run.storage import folder, lacking_here
 
+    here, script, module = request.outside is None, script_of(command), module_of(command)
+    if (
+        not here
+        and Path(command[0]).name not in ON_NODES
+        and (file := lacking_here(script, module, os.environ)) is not None
+    ):
+        near = f", its folder has {file.near}" if file.near else ""
+        problem = "not found by its Python" if file.role == "module" else file.error or f"no such file{near}"
+        raise UsageError(f"COMMAND's {file.role} {file.word}: {problem}; COMMAND starts on this machine: correct it")
     asked = msgspec.structs.replace(
         request.asked,
         program=legible_text(Path(command[0]).name),
         export=options.export,
         rendezvous_file=_file_of(command),
-        script=script_of(command),
+        script=script,
+        module=module if here else (),
+        processes=processes_of(command, os.environ),
         rendezvous_backend=rendezvous_backend_of(command),
         # From outside, COMMAND's program runs on this machine only.
-        words=(command[0] if request.outside is None and is_text(command[0]) else "", *paths_in(command)),
-        folder=folder() if request.outside is not None else "",
+        words=(command[0] if here and is_text(command[0]) else "", *([script] if script else []), *paths_in(command)),
+        folder="" if here else folder(),
     )
     code = run(request._replace(asked=asked), options, to_stderr=True)
     if code != 0:

@@ -139,6 +139,9 @@ class ProcessFacts(Facts, frozen=True):
     """When it began each stage, counted from the leader's start; without a roll call, from its own."""
     hosts_listed: dict[str, Count] = {}
     """How many hosts are in the files in which a scheduler lists them, by the variable that names the file."""
+    given_devices: str = ""
+    """The CUDA_VISIBLE_DEVICES with which the first process of its PBS or LSF job on this node began; empty without
+    one, and if that is hidden."""
 
 
 class Death(Facts, frozen=True):

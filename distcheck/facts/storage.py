@@ -6,6 +6,17 @@ from typing import Literal
 
 from distcheck.facts.base import Amount, Count, Facts
 
+STARTS_OTHERS = (
+    "spawn", "multiprocess", "Process(", "subprocess", "os.fork", "Popen", "launch(", "launcher(", "lightning",
+    "Fabric(", "import ray", "from ray", "submitit", "horovod", "joblib", "dask", "spark",
+)  # fmt: skip
+"""Words of programs that may start the other ranks themselves."""
+MAPS_LAUNCHER = (
+    "SLURM_", "OMPI_COMM_WORLD_", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_", "PALS_", "JSM_NAMESPACE_",
+    "mpi4py", "idr_torch", "hostlist", "lightning", "Fabric(", "submitit", "deepspeed", "horovod",
+)  # fmt: skip
+"""Words of programs that may take their ranks from srun's or mpirun's own variables."""
+READS_RANK = ("'RANK'", '"RANK"', "'WORLD_SIZE'", '"WORLD_SIZE"')
 ASKED, WORKING_DIRECTORY, SCRIPT = "--path", "working directory", "script"
 """What names a folder, apart from variables."""
 _NETWORK_TYPES = frozenset(
@@ -80,15 +91,19 @@ class CommandFile(Facts, frozen=True):
 
     word: str
     """As COMMAND names it; for the interpreter of a program's first line, as that line does."""
-    role: Literal["program", "interpreter", "script", "argument"]
+    role: Literal["program", "interpreter", "script", "module", "argument"]
     path: str
-    """Where it was looked for; empty if the program is not on PATH."""
+    """Where it was looked for; empty if the program is not on PATH, and of a module that no file has."""
     state: Literal["file", "folder", "absent", "other", "unreadable", "silent"]
     error: str = ""
     size_bytes: Count | None = None
     sha256: str = ""
     """Of the content; of a large file, of three samples of it (`sampled`)."""
     sampled: bool = False
+    near: str = ""
+    """Of a script that is absent: the name in its folder that is most like it; empty if none is."""
+    mentions: tuple[str, ...] | None = None
+    """Of a script or module: those of the words in its text that tell where its ranks come from; None: not read."""
 
 
 class Packages(Facts, frozen=True):

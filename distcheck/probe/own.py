@@ -46,6 +46,7 @@ def process_facts(
         else (),
         libraries=libraries,
         memory_policy_error=process.memory_policy_error() if gpus else None,
+        given_devices=process.given_devices(environ) if gpus else "",
     )
     return legible(found)
 

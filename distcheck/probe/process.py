@@ -25,6 +25,7 @@ _AGENTS: tuple[tuple[re.Pattern[str], Literal["torchrun", "launch", "accelerate"
 # slurm/uid_1000/job_7/step_0 (cgroup v1), system.slice/slurmstepd.scope/job_7/step_0/user/task_0 (v2)
 _JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 _JOB_ID = b"SLURM_JOB_ID="
+_BATCH_JOBS, _VISIBLE = ("PBS_JOBID", "LSB_JOBID"), b"CUDA_VISIBLE_DEVICES="
 # docker-ID.scope, /docker/ID, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, kubepods/…/ID
 _CONTAINER = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 # At most an interpreter and its options precede the program: python -u -X dev -m torch.distributed.run
@@ -121,6 +122,25 @@ def _exported(pid: int) -> Variables | Missing:
         return Missing(reason=f"cannot read the environment of process {pid}: {error.strerror}")
     pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0"))
     return Variables(environment.collect({name: value for name, _, value in pairs if name in RANK_VARIABLES}))
+
+
+def given_devices(environ: Mapping[str, str], pid: int | None = None) -> str:
+    """Return the CUDA_VISIBLE_DEVICES with which the first process of a PBS or LSF job began; '' if unknown.
+
+    The kernel keeps the variables with which a process was started, whatever its shell exports later.
+    """
+    job = next((f"{name}={environ[name]}" for name in _BATCH_JOBS if environ.get(name)), "")
+    found, pid = "", parent_of(pid or os.getpid()) if job else 0
+    for _ in range(16):
+        try:
+            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if pid > 0 else []
+        except OSError:
+            entries = []
+        if os.fsencode(job) not in entries:
+            break
+        values = [os.fsdecode(entry).partition("=")[2] for entry in entries if entry.startswith(_VISIBLE)]
+        found, pid = "".join(values[:1])[:_LONGEST], parent_of(pid)
+    return found
 
 
 def slurm_job_of(pid: int) -> str:

@@ -36,7 +36,7 @@ from distcheck.facts.storage import (
 )
 from distcheck.probe import disk_rates
 from distcheck.probe.child import Question, exit_after_lifetime, say
-from distcheck.probe.command import files_of, look_at, packages
+from distcheck.probe.command import files_of, look_at, look_for_module, packages
 from distcheck.probe.mounts import mount_at
 from distcheck.probe.state import space
 
@@ -67,6 +67,10 @@ class StorageTask(msgspec.Struct, frozen=True):
     """COMMAND's words."""
     script: str = ""
     """The one that is its script."""
+    module: tuple[str, ...] = ()
+    """How it runs a module: the interpreter, then the module."""
+    safe_path: bool = False
+    """Whether Python does not look for it in the working directory."""
     here: str = ""
     """What relative words are relative to."""
     packages: bool = False
@@ -139,8 +143,12 @@ class _Looker:
         def look_at_file(file: CommandFile) -> None:
             seen[file.word] = look_at(file)
 
+        def look_for_module_of_command() -> None:
+            seen["-m"] = look_for_module(self.task.module, safe_path=self.task.safe_path)
+
         jobs: list[Callable[[], object]] = [partial(self.look, path) for path in self.found]
         jobs += [partial(look_at_file, file) for file in files]
+        jobs += [look_for_module_of_command] if self.task.module else []
         jobs += [lambda: installed.append(packages())] if self.task.packages else []
         _together(jobs, self.task.seconds)
         shown = dict.fromkeys(file for group in tuple(seen.values()) for file in group)

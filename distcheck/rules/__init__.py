@@ -38,6 +38,7 @@ _NCCL_FILE = "NCCL_CONF_FILE"
 
 FAMILIES: dict[str, Family] = {
     "launch": Family("launchers.probe_start", ("launch",)),
+    "command_start": Family("environment.command_start", ("storage",)),
     "environment": Family("environment.variables", ("environment",)),
     "software": Family("environment.software", ("environment",)),
     "nccl_library": Family("environment.nccl_library", ("gpu",)),
@@ -107,6 +108,8 @@ FAMILIES: dict[str, Family] = {
     "host_containers": Family("host.containers", ("node", "collectives", "isolation")),
     "host_clock": Family("host.clock", ("node", "collectives", "isolation")),
     "gpu": Family("gpu.mapping", ("gpu",)),
+    "gpu_worlds": Family("gpu.worlds", ("gpu",)),
+    "gpu_allocation": Family("gpu.allocation", ("gpu",)),
     "gpu_cuda": Family("gpu.cuda", ("gpu",)),
     "gpu_order": Family("gpu.order", ("gpu", "collectives")),
     "gpu_health": Family("gpu.health", ("gpu",)),

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 import distcheck
 from distcheck.facts.base import Missing
-from distcheck.facts.storage import ASKED, Packages, Storage, is_text
+from distcheck.facts.storage import ASKED, CommandFile, Packages, Storage, is_text
 from distcheck.probe.working_directory import working_directory
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ def task_of(
         folders=folders,
         words=asked.words,
         script=asked.script,
+        module=asked.module,
+        safe_path=bool(environ.get("PYTHONSAFEPATH")),
         here=here,
         packages=asked.command == "gate",
         keeps=keeps,
@@ -92,6 +94,27 @@ async def heard(child: Conversation, seconds: float) -> Storage | Missing:
     """Return the child's first answer, within `seconds`."""
     found: Storage | Missing = await child.hear(Storage, seconds)
     return found
+
+
+def lacking_here(script: str, module: tuple[str, ...], environ: Mapping[str, str]) -> CommandFile | None:
+    """Return COMMAND's script or module if this machine lacks it, where a run from outside will start it."""
+    import asyncio
+
+    from distcheck.probe.storage import StorageTask
+
+    words, safe = (("", script) if script else ()), bool(environ.get("PYTHONSAFEPATH"))
+    task = StorageTask("", {}, words, script, module, safe_path=safe, here=folder())
+
+    async def look() -> Storage | Missing:
+        child = start(task, _START_SECONDS + task.seconds, environ)
+        try:
+            return await heard(child, _START_SECONDS + task.seconds)
+        finally:
+            await child.close(_START_SECONDS)
+
+    found = asyncio.run(look()) if script or module else None
+    files = found.files if isinstance(found, Storage) else ()
+    return next((file for file in files if file.state in {"absent", "unreadable"}), None)
 
 
 async def compare(run: Session, welcome: Welcome) -> None:

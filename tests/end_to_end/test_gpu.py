@@ -79,6 +79,12 @@ def test_a_bare_shell_sees_the_gpus_and_their_faults_before_it_is_told_to_set_ra
     assert text.index("7 0000:df:00.0 GPU-00000007") < text.index("error: env-rank-unset")
 
 
+def test_a_rank_on_a_gpu_of_another_job_is_named(gpu):
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
+    ended = gpu(2, CUDA_VISIBLE_DEVICES="0,2", SLURM_STEP_GPUS="0,1", **step)
+    assert (ended.code, named(ended)) == (30, [("gpu-outside-allocation", [1])])
+
+
 def test_a_ninth_rank_on_eight_gpus_is_named(gpu):
     ended = gpu(9)
     assert (ended.code, named(ended)) == (30, [("env-local-rank-out-of-range", [8])])

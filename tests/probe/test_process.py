@@ -35,6 +35,27 @@ def test_a_stopped_process_shows_state_t():
     assert process.state_of(child.pid) == ""
 
 
+TOLD = "from distcheck.probe.process import given_devices; import os; print(given_devices(os.environ))"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("began", "line", "given"),
+    [
+        ({"PBS_JOBID": "7", "CUDA_VISIBLE_DEVICES": "0,1"}, "CUDA_VISIBLE_DEVICES=3", "0,1"),
+        ({"LSB_JOBID": "7", "CUDA_VISIBLE_DEVICES": "4"}, "bash -c 'unset CUDA_VISIBLE_DEVICES; exec \"$@\"' -", "4"),
+        ({"LSB_JOBID": "7"}, "CUDA_VISIBLE_DEVICES=3", ""),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, "CUDA_VISIBLE_DEVICES=3 PBS_JOBID=7", ""),
+    ],
+)
+def test_the_first_process_of_a_batch_job_keeps_what_it_was_given(began, line, given):
+    script = f"{line} {sys.executable} -c '{TOLD}'; true"
+    ended = subprocess.run(
+        ["bash", "-c", script], env=os.environ | began, stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert ended.stdout.strip() == given
+
+
 CUT_NAME = r"""
 import ctypes, sys
 ctypes.CDLL(None).prctl(15, b"trainieren\xc3\xa4\xc3\xa4\xc3")

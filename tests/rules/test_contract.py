@@ -28,6 +28,7 @@ from distcheck.facts.network import Attempt, Bind
 from distcheck.facts.node import NO_TORCH, TorchBuild
 from distcheck.facts.placement import Variables
 from distcheck.facts.rank import Agent, Installed, RankRun
+from distcheck.facts.storage import CommandFile, Storage
 from distcheck.report.sections import why
 from distcheck.rules import FAMILIES, all_rules, find_rule
 from distcheck.rules.diagnose import Diagnosis
@@ -208,10 +209,21 @@ def one_broken_probe(job_of: Callable[..., Job], change: SimpleNamespace) -> Job
     return change.job(job, launched=Launched("ssh", ("python3",), nodes))
 
 
+def python_in_a_batch_shell(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return two ranks that distcheck started in a batch shell of four tasks, where COMMAND is Python."""
+    asked = {"program": "python", "script": "train.py", "processes": "1", "batch_shell": True}
+    job = job_of(launcher="distcheck", looks=("environment", "storage"), command="gate", **asked)
+    script = CommandFile("train.py", "script", "/job/train.py", "file", mentions=())
+    job = change.node(job, None, storage=Storage(files=(script,)))
+    slurm = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4"}
+    return change.job(job, ranks=tuple(change.job(rank, environment=rank.environment | slurm) for rank in job.ranks))
+
+
 SLOW_WORK = {"matmul_TFLOPS": "compute", "memory_GBps": "memory", "h2d_GBps": "host-copy"}
 NCCL = Libraries(nccl="/venv/nccl/lib/libnccl.so.2", version="2.27.3", found_by="torch")
 EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "net-master-unreachable": {"torchrun-store-port-extra": blocked_store},
+    "command-processes-differ": {"slurm-no-srun": python_in_a_batch_shell},
     "torchrun-node-rank-duplicated": {"env-rank-duplicate": one_node_rank_twice},
     "sw-nccl-shadowed": {"sw-nccl-version-differs": two_versions_of_nccl},
     "sw-driver-differs-nodes": {"sw-driver-too-old": one_old_driver},
