@@ -137,6 +137,8 @@ class ProcessFacts(Facts, frozen=True):
     """By how much the offset may be wrong: half of the time in which its report was on its way."""
     began_seconds: dict[Stage, Offset] = {}
     """When it began each stage, counted from the leader's start; without a roll call, from its own."""
+    seen_at: str = ""
+    """The address at which the leader sees it, if its node has no such address: something translates or forwards."""
 
 
 class Death(Facts, frozen=True):

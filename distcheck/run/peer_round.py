@@ -119,6 +119,7 @@ async def hold(run: Session, server: Server) -> None:
     run.record.set_stage_of_followers("peers", here)
     if not here:
         return
+    run.record.note_addresses({uid: f.address for uid, f in here.items()})
     met_at = [f.met_at for f in here.values()]
     own = await open_doors(run, next((a for a in met_at if not connection.is_loopback(a)), met_at[0]))
     doors = {run.uid: own} if own else {}

@@ -9,7 +9,7 @@ import sys
 import pytest
 from cluster import delay
 from cluster.inside import MASTER, NODES, blocks, finding, findings, mapped, placed, reports
-from cluster.reaching import by_hand, net, on
+from cluster.reaching import by_hand, net, on, rename
 from sampled import sampled
 
 TABLE = "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in "
@@ -146,6 +146,38 @@ def test_jumbo_frames_that_one_node_alone_has_are_a_warning_there(cluster):
 def test_a_node_with_smaller_packets_is_healthy(cluster, node):
     change(cluster, node, "ip", "link", "set", "eth0", "mtu", "1000")
     assert_healthy(*net(cluster))
+
+
+# -- networks and routes
+
+
+@pytest.fixture
+def guest(cluster):
+    """Make node1 a virtual machine: the switch is its host, which forwards one port and translates what it sends."""
+    nat = "add table ip t; add chain ip t in { type nat hook prerouting priority -100; }; "
+    nat += "add rule ip t in ip daddr 10.77.0.11 tcp dport 29500 dnat to 172.20.0.2; "
+    nat += "add chain ip t out { type nat hook postrouting priority 100; }; "
+    nat += "add rule ip t out ip saddr 172.20.0.0/24 masquerade"
+    host = "ip link set node1-eth0 nomaster; ip address add 172.20.0.1/24 dev node1-eth0; "
+    host += f"ip address add 10.77.0.11/24 dev eth0; sysctl -qw net.ipv4.ip_forward=1; nft '{nat}'"
+    assert cluster.switch("sh", "-ec", host).code == 0
+    inside = "ip address flush dev eth0; ip address add 172.20.0.2/24 dev eth0; ip route add default via 172.20.0.1"
+    change(cluster, "node1", "sh", "-ec", inside)
+    rename(cluster, "node1", "node1", "172.20.0.2")
+    yield
+    assert cluster.switch("sh", "-ec", "nft flush ruleset; ip address flush dev eth0").code == 0
+
+
+def test_rank_0_behind_one_forwarded_port_is_no_firewall(cluster, guest):
+    ended = by_hand(cluster)
+    (report,) = [report for _, told in ended for report in told]
+    assert ({e.code for e, _ in ended}, findings(report)) == ({30}, ["net-subnet-mismatch"]), report["findings"]
+    found = finding(report, "net-subnet-mismatch")
+    assert (found["severity"], found["ranks"], found["nodes"]) == ("error", [0], ["node1"])
+    assert "the others see node1 at 10.77.0.11, which none of its interfaces has, and node" in found["message"]
+    assert "cannot reach its own address 172.20.0.2 (unreachable at 172.20.0.2:" in found["message"]
+    (command,) = found["fix"]["commands"]
+    assert command.startswith("ip -brief address  # on node1: ")
 
 
 # -- losses and rates

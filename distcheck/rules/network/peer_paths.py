@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from shlex import quote
 from statistics import median_high
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,7 @@ from distcheck.rules.fabric.lines import FabricPort, views
 from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked
 from distcheck.rules.network import rates
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, ranks_of, reason
-from distcheck.rules.network.ephemeral_ports import opened
+from distcheck.rules.network.ephemeral_ports import opened, opened_one_way
 from distcheck.rules.network.explained_trials import explained_trials
 from distcheck.rules.network.losses import echoes, lossy
 from distcheck.rules.network.path_uses import PathUse, path_uses
@@ -44,14 +44,23 @@ class _Closed(NamedTuple):
     one_way: set[Way]
     """Those whose other direction works."""
 
-    def finding(self, failed: Collection[Way], fix: Fix) -> Finding:
-        """Return the finding about some of them."""
+    def finding(
+        self, failed: Collection[Way], fix: Fix | None = None, evidence: Mapping[str, Any] | None = None
+    ) -> Finding:
+        """Return the finding about some of them; without a fix, the nodes that it names are to open their ports."""
         reasons = {way: reason(trial) for way, trial in self.shut.items() if way in failed}
-        finding = self.ways.finding(reasons, "reach", "on ephemeral ports", fix)
+        finding = self.ways.finding(reasons, "reach", "on ephemeral ports", fix or Fix(""))
+        on = "every node" if finding.scope == "system" else listed(finding.nodes)
         weight = self.use.worst
         if weight == "info" and self.use.job.made_for == "nccl" and self.use.job.asked.backend == "auto":
             weight = "warning"  # without a backend, init_process_group connects Gloo's mesh, too
-        return msgspec.structs.replace(finding, severity=weight, message=finding.message + self.use.note)
+        return msgspec.structs.replace(
+            finding,
+            severity=weight,
+            message=finding.message + self.use.note,
+            fix=fix or opened(self.use.job, on),
+            evidence={**finding.evidence, **(evidence or {})},
+        )
 
 
 @once
@@ -118,7 +127,7 @@ def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
     yield from _unanswered(job)
     for closed in _closed(job):
         if cut_off := closed.shut.keys() - closed.one_way:
-            yield closed.finding(cut_off, opened(job))
+            yield closed.finding(cut_off)
 
 
 def _unanswered(job: Job) -> Iterator[NotChecked]:
@@ -136,20 +145,17 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
     """One node reaches another on an ephemeral port, but the reverse direction fails.
 
     The library picks the direction in which each pair of ranks connects, so whether the job hangs depends on chance.
-    Typical causes are a one-sided firewall rule, reverse path filtering or address translation.
+    The cause is a firewall rule on the node that is not reached or, where it has several adapters, its reverse path
+    filtering.
 
-    Found by trying each pair in both directions. On paths that the job's libraries do not use it is a warning or an
-    info, as with net-firewall-ephemeral.
+    Found by trying each pair in both directions; net-subnet-mismatch reports address translation. On paths that the
+    job's libraries do not use it is a warning or an info, as with net-firewall-ephemeral.
 
-    Fix: open the firewall of the unreachable node; with several networks, loosen reverse path filtering.
+    Fix: open the firewall of the unreachable node; if it has several adapters, loosen reverse path filtering.
     """
-    text = "Allow TCP in both directions on ephemeral ports; with several networks, loosen reverse path filtering."
-    commands = ("sudo nft list ruleset", "sudo sysctl -w net.ipv4.conf.all.rp_filter=2")
     for closed in _closed(job):
         if closed.one_way:
-            finding = closed.finding(closed.one_way, Fix(text))
-            on = f"  # on {listed(finding.nodes)}" if len(job.nodes) > 1 else ""
-            yield msgspec.structs.replace(finding, fix=Fix(text, tuple(f"{command}{on}" for command in commands)))
+            yield closed.finding(closed.one_way, *opened_one_way(job, closed.one_way))
 
 
 @rule("peers", scope=("link", "system"))

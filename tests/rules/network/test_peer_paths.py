@@ -192,7 +192,7 @@ def test_an_unknown_range_is_not_guessed(job_of, change):
 
 def test_the_fix_never_narrows_the_range(of, change, only):
     finding, _ = only(closed(change, of(4, 2), both(0, 2)))
-    assert finding.fix.commands[0] == "sudo firewall-cmd --add-port=32768-60999/tcp"
+    assert finding.fix.commands[0] == "sudo firewall-cmd --add-port=32768-60999/tcp  # on node1 and node3"
     assert not any("sysctl -w" in command for command in finding.fix.commands)
 
 
