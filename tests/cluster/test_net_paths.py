@@ -180,6 +180,36 @@ def test_rank_0_behind_one_forwarded_port_is_no_firewall(cluster, guest):
     assert command.startswith("ip -brief address  # on node1: ")
 
 
+@pytest.fixture
+def one_subnet(cluster):
+    """Plug both adapters of every node into one network, with addresses of one subnet."""
+
+    def move(bridge, old, new):
+        for n, node in enumerate(NODES, start=1):
+            addresses = f"ip address delete {old}{n}/24 dev eth1; ip address add {new}{n}/24 dev eth1"
+            change(cluster, node, "sh", "-ec", addresses)
+            assert cluster.switch("ip", "link", "set", f"{node}-eth1", "master", bridge).code == 0
+
+    move("eth0", "10.78.0.1", "10.77.0.2")
+    yield
+    move("eth1", "10.77.0.2", "10.78.0.1")
+
+
+def test_an_adapter_that_the_kernel_does_not_send_by_is_named_and_the_fix_makes_it_do_so(cluster, one_subnet):
+    ended, report = net(cluster, GLOO_SOCKET_IFNAME="eth1")
+    assert (ended.code, findings(report)) == (0, ["net-two-nics-one-subnet"]), report["findings"]
+    (found,) = [f for f in report["findings"] if f["severity"] == "warning"]
+    assert (found["ranks"], found["nodes"]) == on(1, 2, 3, 4)
+    assert (
+        "Gloo uses eth1 (10.77.0.21, 10000 Mbit/s) by GLOO_SOCKET_IFNAME=eth1, but node1 sends to" in found["message"]
+    )
+    assert "through eth0 (10.77.0.11, 10000 Mbit/s); both are in 10.77.0.0/24" in found["message"]
+    for fix in found["fix"]["commands"]:
+        command, _, node = fix.removeprefix("sudo ").partition("  # on ")
+        change(cluster, node, *command.split())
+    assert_healthy(*net(cluster, GLOO_SOCKET_IFNAME="eth1"))
+
+
 # -- losses and rates
 
 

@@ -86,7 +86,8 @@ def opened_one_way(job: Job, failed: Collection[Way]) -> tuple[Fix, dict[str, li
     A node with one adapter filters what comes in. One with several may also drop what comes in by another adapter than
     it would answer by.
     """
-    sources, targets = ([node for node in job.nodes if node.key in {way[end] for way in failed}] for end in (0, 1))
+    ends = [{way[end] for way in failed} for end in (0, 1)]
+    sources, targets = ([node for node in job.nodes if node.key in keys] for keys in ends)
     if not targets:  # the processes of one node
         sources = targets = list(job.nodes)
     adapters = {node.name: _adapters(node) for node in targets}

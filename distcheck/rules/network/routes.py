@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.network.attempts import Ways, reason
 from distcheck.rules.network.explained_trials import Unrouted, unrouted
-from distcheck.rules.network.interface_cases import case_findings, cases, weighed
-from distcheck.rules.network.interface_choices import LIBRARIES
+from distcheck.rules.network.interface_cases import case_findings, cases, setting, weighed
+from distcheck.rules.network.interface_choices import LIBRARIES, milder, severity
 from distcheck.rules.network.path_uses import path_uses
+from distcheck.rules.network.rivals import Rival, rivals
 from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.network.translation import HOST_NETWORK
-from distcheck.rules.wording import are, found, grouped, listed
+from distcheck.rules.wording import are, found, grouped, listed, named
+from distcheck.selection.interfaces import subnet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.job import Job
+    from distcheck.facts.network import Interface
     from distcheck.rules.finding import Finding
 
 _SHOWN = 8
@@ -98,3 +102,89 @@ def _unrouted(job: Job, lost: list[Unrouted]) -> Iterator[Finding]:
                 tuple(f"ip route get {u.trial.address}  # on {name}" for name, u in list(asking.items())[:_SHOWN]),
             ),
         )
+
+
+@rule("peers", severity="warning", scope="rank")
+def net_two_nics_one_subnet(job: Job) -> Iterator[Outcome]:
+    """Traffic of NCCL or Gloo goes through another adapter than the one that they use.
+
+    NCCL and Gloo listen at the address of their interface, but the kernel's routes decide by which adapter packets
+    leave. With two adapters in one subnet they leave by that of the first or cheapest route, such as a wireless or a
+    management adapter, and GLOO_SOCKET_IFNAME does not change that. Either adapter also answers when others ask for the
+    hardware address of the one (ARP), so packets may arrive at the wrong one.
+
+    Found by the source address that the kernel chose for the connections to other nodes, and by the subnets of the
+    adapters. It is an info where the adapters report the same rate, unless the kernel sends by another one than a
+    variable names. Addresses of one adapter, a bond and its members, and adapters with arp_ignore are not compared.
+
+    Fix: give each adapter a subnet of its own (its mask), or the one to use the lower metric; or name the interface by
+    which the kernel sends.
+    See: https://www.kernel.org/doc/Documentation/networking/ip-sysctl.rst
+    """
+    for alike in grouped(rivals(job), _kind).values():
+        first = alike[0]
+        chosen = setting(first.choice, first.library)
+        worst = severity(job, first.library, chosen=first.choice.chosen(first.library))
+        if worst is None:
+            continue
+        as_fast = first.rates[0] == first.rates[1]
+        ranks = list({id(rank): rank for r in alike for rank in r.choice.ranks}.values())
+        there = {r.choice.node.name: f"{_place(r.used)}, {_place(r.other)}" for r in alike[:_SHOWN]}
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {_contest(alike, chosen)}",
+            _one_adapter(alike),
+            severity=milder(worst, "info" if as_fast and not (first.peer and chosen) else "warning"),
+            owner="admin",
+            evidence=({"setting": chosen} if chosen else {}) | there,
+        )
+
+
+def _kind(rival: Rival) -> tuple[object, ...]:
+    """Return what the findings of one message have in common; NCCL and Gloo share one where nothing is set."""
+    chosen = setting(rival.choice, rival.library)
+    return rival.used.name, rival.other.name, rival.rates, bool(rival.peer), chosen, chosen and rival.library
+
+
+def _contest(alike: list[Rival], chosen: str) -> str:
+    """Return which adapter is used, and which one takes its traffic."""
+    first = alike[0]
+    libraries = sorted({"NCCL" if r.library == "nccl" else "Gloo" for r in alike}, reverse=True)
+    use = f"{listed(libraries)} {'use' if len(libraries) > 1 else 'uses'}"
+    used, other = (
+        f"{_place(i)[:-1]}, {f'{rate} Mbit/s' if rate else 'no rate reported'})"
+        for i, rate in zip((first.used, first.other), first.rates, strict=True)
+    )
+    net = subnet(first.used)
+    if not first.peer:
+        return f"{used}, which {use}, and {other} are both in {net}: packets to one may arrive at the other"
+    why = f"both are in {net}" if net and subnet(first.other) == net else f"{first.used.name} is not the route to it"
+    set_by = f" by {chosen}" if chosen else ""
+    return f"{use} {used}{set_by}, but {first.choice.node.name} sends to {first.peer} through {other}; {why}"
+
+
+def _place(interface: Interface) -> str:
+    return f"{interface.name} ({interface.address})"
+
+
+def _one_adapter(alike: list[Rival]) -> Fix:
+    """Return the fix that has one adapter take all traffic: the one that is named, or the faster one."""
+    first, nodes = alike[0], [r.choice.node.name for r in alike[:_SHOWN]]
+    used, other = first.used.name, first.other.name
+    if not first.peer:
+        text = f"Give {used} and {other} subnets of their own, or have each answer ARP for its own address only."
+        arp = "sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
+        return Fix(text, tuple(f"{arp}  # on {node}" for node in nodes))
+    faster = first.rates[1] > first.rates[0] and (first.rates[0] > 0 or not first.choice.chosen(first.library))
+    if faster or subnet(first.used) != subnet(first.other):
+        names = {
+            "nccl": f"NCCL_SOCKET_IFNAME={quote('=' + other)}",
+            "gloo": f"GLOO_SOCKET_IFNAME={quote(other)}",
+        }
+        exports = dict.fromkeys(f"export {names[r.library]}" for r in alike)
+        return Fix(f"Name {other}, by which the kernel sends, or give {used} the route.", tuple(exports))
+    text = f"Give {other} a subnet of its own (its mask) or a higher metric, so that {used} is used; or name {other}."
+    prefixes = (f"{r.other.address}/{r.other.prefix_bits}" for r in alike)
+    raised = (f"sudo ip address change {prefix} dev {quote(other)} metric 4096" for prefix in prefixes)
+    return Fix(text, tuple(f"{command}  # on {node}" for command, node in zip(raised, nodes, strict=False)))

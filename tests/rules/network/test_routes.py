@@ -177,3 +177,122 @@ def test_an_unreachable_master_is_judged_by_the_kernels_error(of, change, only, 
     assert (finding.rule, finding.ranks) == ("net-master-unreachable", (1,))
     assert f"10.0.0.1:29500: {manner}, {detail}" in finding.message
     assert list(finding.fix.commands) == commands
+
+
+# -- two adapters
+
+
+def two(first, second):
+    """Return the interfaces of three nodes, by name, what the address begins with, and the length of its prefix."""
+    return {f"node{n}": tuple(at(name, f"{net}{n}", bits) for name, net, bits in (first, second)) for n in range(1, 4)}
+
+
+TWINS = two(("eth0", "10.0.0.1", 24), ("eth1", "10.0.0.2", 24))
+
+
+def over(change, job, name, uses=("gloo",)):
+    """Return the job whose nodes reach each other for these uses, and send through this interface."""
+    nodes = {node.key: node for node in job.nodes}
+    source = {
+        p.uid: next(i.address for i in nodes[p.node].interfaces if i.name == name and i.address != "127.0.0.1")
+        for p in job.processes
+    }
+    return change.job(job, peers=tuple(change.job(t, uses=uses, sent_from=source[t.source]) for t in job.peers))
+
+
+@pytest.mark.parametrize(
+    ("speeds", "variable", "severity", "rates", "command"),
+    [
+        ({"eth0": 1000, "eth1": 100_000}, "eth1", "warning", ("100000", "1000"), "sudo ip address change 10.0.0.11/24"),
+        ({"eth0": 1000, "eth1": 1000}, "eth1", "warning", ("1000", "1000"), "sudo ip address change 10.0.0.11/24"),
+        ({"eth0": 1000, "eth1": None}, "eth1", "warning", ("no rate", "1000"), "sudo ip address change 10.0.0.11/24"),
+        ({"eth0": 1000, "eth1": None}, None, "warning", ("no rate", "1000"), "export GLOO_SOCKET_IFNAME=eth0"),
+        ({"eth0": 1000, "eth1": 100}, None, "warning", ("100", "1000"), "export GLOO_SOCKET_IFNAME=eth0"),
+        ({"eth0": 1000, "eth1": 1000}, None, "info", ("1000", "1000"), "sudo ip address change 10.0.0.11/24"),
+    ],
+)
+def test_the_adapter_by_which_the_kernel_sends_is_named_with_both_rates(
+    of, change, judge, speeds, variable, severity, rates, command
+):
+    job = change.environment(of(speeds=speeds, **TWINS), None, GLOO_SOCKET_IFNAME=variable)
+    (finding,) = judge(change.asked(over(change, job, "eth0"), backend="gloo"), "routes").findings
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-two-nics-one-subnet", severity, (0, 1, 2))
+    used, other = (f"{rate} reported" if rate == "no rate" else f"{rate} Mbit/s" for rate in rates)
+    assert finding.message == (
+        f"ranks 0-2 (node1, node2 and node3): Gloo uses eth1 (10.0.0.21, {used})"
+        + (" by GLOO_SOCKET_IFNAME=eth1" if variable else "")
+        + f", but node1 sends to 10.0.0.22 through eth0 (10.0.0.11, {other}); both are in 10.0.0.0/24"
+    )
+    assert finding.fix.commands[0].startswith(command)
+    assert finding.evidence["node3"] == "eth1 (10.0.0.23), eth0 (10.0.0.13)"
+
+
+def test_nccl_is_judged_by_its_own_interface(of, change, judge):
+    job = of(speeds={"eth0": 100_000, "eth1": 1000}, **TWINS)
+    (finding,) = judge(change.asked(over(change, job, "eth1", ("nccl",)), backend="nccl"), "routes").findings
+    assert finding.severity == "warning"
+    assert "NCCL uses eth0 (10.0.0.11, 100000 Mbit/s), but node1 sends to 10.0.0.22 through eth1" in finding.message
+
+
+def test_a_route_through_a_slower_adapter_of_another_network_is_a_warning(of, change, judge):
+    far = {f"node{n}": (at("eth0", f"10.9.{n}.1"), at("eth1", f"10.1.{n}.1")) for n in range(1, 4)}
+    job = of(speeds={"eth0": 1000, "eth1": 100_000}, **far)
+    (finding,) = judge(over(change, job, "eth0"), "routes").findings
+    assert (finding.severity, finding.fix.commands) == ("warning", ("export GLOO_SOCKET_IFNAME=eth0",))
+    assert finding.message.endswith("to 10.1.2.1 through eth0 (10.9.1.1, 1000 Mbit/s); eth1 is not the route to it")
+
+
+@pytest.mark.parametrize(("other", "severity"), [(100, "warning"), (None, "warning"), (1000, "info")])
+def test_two_adapters_in_one_subnet_may_take_each_others_packets(of, change, judge, other, severity):
+    job = change.asked(of(speeds={"eth0": other, "eth1": 1000}, **TWINS), backend="gloo")
+    named = change.environment(job, None, GLOO_SOCKET_IFNAME="eth1")
+    (finding,), (same,) = (judge(each, "routes").findings for each in (job, named))
+    assert (same.severity, same.message) == (severity, finding.message)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-two-nics-one-subnet", severity, (0, 1, 2))
+    words = "ranks 0-2 (node1, node2 and node3): eth1 (10.0.0.21, 1000 Mbit/s), which Gloo uses,"
+    assert finding.message.startswith(words)
+    assert "arp_ignore=1" in finding.fix.commands[0]
+
+
+UPLINKS = {f"node{n}": (at("eth0", f"10.8.{n}.1", 31), at("eth1", f"10.9.{n}.1", 31)) for n in range(1, 4)}
+HEALTHY = {
+    "a subnet each": (two(("eth0", "10.0.0.", 24), ("eth1", "10.1.0.", 24)), "eth1"),
+    "an alias of one adapter": (two(("eth1:1", "10.0.0.1", 24), ("eth1", "10.0.0.2", 24)), "eth1:1"),
+    "two addresses of one adapter": (two(("eth1", "10.0.0.1", 24), ("eth1", "10.0.0.2", 24)), "eth1"),
+    "uplinks of one rate, routed": (UPLINKS, "eth0"),
+    "an address of the host": (two(("eth0", "10.0.0.", 24), ("dummy0", "10.255.0.", 32)), "eth0"),
+    "a source address of the host": (two(("dummy0", "10.255.0.", 32), ("eth0", "10.0.0.", 24)), "dummy0"),
+    "a container bridge": (two(("docker0", "10.0.0.1", 24), ("eth0", "10.0.0.2", 24)), "eth0"),
+    "IPv6": (two(("eth0", "fd00::1", 64), ("eth1", "fd00::2", 64)), "eth1"),
+    "unknown masks": (two(("eth0", "10.0.0.1", None), ("eth1", "10.0.0.2", None)), "eth0"),
+}
+
+
+@pytest.mark.parametrize(("addresses", "sent"), HEALTHY.values(), ids=HEALTHY)
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_healthy_nodes_with_several_addresses_are_silent(of, change, judge, addresses, sent, backend):
+    job = change.asked(of(**addresses), backend=backend)
+    job = over(change, job, sent) if backend == "gloo" else job
+    assert judge(job, "routes")[:2] == judge(change.job(job, peers=()), "routes")[:2] == ((), ())
+
+
+def test_adapters_that_answer_for_their_own_addresses_are_silent(of, change, judge):
+    job = of(speeds={"eth0": 100, "eth1": 1000}, **TWINS)
+    for quiet, told in ({"eth0", "eth1"}, set()), ({"eth0"}, {"net-two-nics-one-subnet"}):
+        for n, node in enumerate(job.nodes):
+            links = tuple(change.job(link, arp_ignore=int(link.name in quiet)) for link in node.network.links)
+            job = change.node(job, n, network=change.job(node.network, links=links))
+        assert {f.rule for f in judge(job, "routes").findings} == told
+
+
+def test_a_member_that_kept_its_address_beside_its_bond_is_no_second_adapter(of, change, judge):
+    job = of(**two(("eth0", "10.0.0.1", 24), ("bond0", "10.0.0.2", 24)))
+    for n, node in enumerate(job.nodes):
+        member, bond = node.network.links
+        links = (member, change.job(bond, members={"eth0": True}))
+        job = change.node(job, n, network=change.job(node.network, links=links))
+    assert judge(job, "routes").findings == ()
+
+
+def test_a_job_on_one_node_uses_no_adapter(of, judge):
+    assert judge(of(nodes=1, speeds={"eth0": 100, "eth1": 1000}, node1=TWINS["node1"]), "routes").findings == ()
