@@ -80,8 +80,8 @@ def opened(job: Job, on: str = "") -> Fix:
     return Fix(text, (open_up, f"sysctl net.ipv4.ip_local_port_range{where}"))
 
 
-def opened_one_way(job: Job, failed: Collection[Way]) -> tuple[Fix, dict[str, list[str]]]:
-    """Return the fix for paths whose other direction works, and as evidence the adapters of the nodes not reached.
+def one_way(job: Job, failed: Collection[Way]) -> tuple[Fix, dict[str, str], list[NodeFacts]]:
+    """Return for paths whose other direction works the fix, evidence, and the nodes that are certainly at fault.
 
     A node with one adapter filters what comes in. One with several may also drop what comes in by another adapter than
     it would answer by.
@@ -90,8 +90,8 @@ def opened_one_way(job: Job, failed: Collection[Way]) -> tuple[Fix, dict[str, li
     sources, targets = ([node for node in job.nodes if node.key in keys] for keys in ends)
     if not targets:  # the processes of one node
         sources = targets = list(job.nodes)
-    adapters = {node.name: _adapters(node) for node in targets}
-    several = [name for name, own in adapters.items() if len(own) > 1]
+    adapters = {node.key: _adapters(node) for node in (*sources, *targets)}
+    several = [node.name for node in targets if len(adapters[node.key]) > 1]
     at, why = targets, f"A filter on {_names(targets)} stops what comes in."
     if len(sources) < len(targets):
         at = sources
@@ -101,7 +101,9 @@ def opened_one_way(job: Job, failed: Collection[Way]) -> tuple[Fix, dict[str, li
     if several:
         text += f" {listed(several)}, with several adapters, may also drop packets by reverse path filtering."
         commands += (f"sudo sysctl -w net.ipv4.conf.all.rp_filter=2  # on {listed(several)}",)
-    return Fix(text, commands), {f"adapters of {name}": own for name, own in list(adapters.items())[:_SHOWN] if own}
+    evidence = {f"adapters of {node.name}": ", ".join(adapters[node.key]) for node in targets[:_SHOWN]}
+    certain = at is targets and all(len(own) == 1 for own in adapters.values())
+    return Fix(text, commands), evidence, targets if certain else []
 
 
 def _names(nodes: Iterable[NodeFacts]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from shlex import quote
 from statistics import median_high
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,7 +19,7 @@ from distcheck.rules.fabric.lines import FabricPort, views
 from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked
 from distcheck.rules.network import rates
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, ranks_of, reason
-from distcheck.rules.network.ephemeral_ports import opened, opened_one_way
+from distcheck.rules.network.ephemeral_ports import one_way, opened
 from distcheck.rules.network.explained_trials import explained_trials
 from distcheck.rules.network.losses import echoes, lossy
 from distcheck.rules.network.path_uses import PathUse, path_uses
@@ -44,13 +44,10 @@ class _Closed(NamedTuple):
     one_way: set[Way]
     """Those whose other direction works."""
 
-    def finding(
-        self, failed: Collection[Way], fix: Fix | None = None, evidence: Mapping[str, Any] | None = None
-    ) -> Finding:
-        """Return the finding about some of them; without a fix, the nodes that it names are to open their ports."""
+    def finding(self, failed: Collection[Way]) -> Finding:
+        """Return the finding about some of them; the nodes that it names are to open their ports."""
         reasons = {way: reason(trial) for way, trial in self.shut.items() if way in failed}
-        finding = self.ways.finding(reasons, "reach", "on ephemeral ports", fix or Fix(""))
-        on = "every node" if finding.scope == "system" else listed(finding.nodes)
+        finding = self.ways.finding(reasons, "reach", "on ephemeral ports", Fix(""))
         weight = self.use.worst
         if weight == "info" and self.use.job.made_for == "nccl" and self.use.job.asked.backend == "auto":
             weight = "warning"  # without a backend, init_process_group connects Gloo's mesh, too
@@ -58,8 +55,7 @@ class _Closed(NamedTuple):
             finding,
             severity=weight,
             message=finding.message + self.use.note,
-            fix=fix or opened(self.use.job, on),
-            evidence={**finding.evidence, **(evidence or {})},
+            fix=opened(self.use.job, "every node" if finding.scope == "system" else listed(finding.nodes)),
         )
 
 
@@ -155,7 +151,12 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
     """
     for closed in _closed(job):
         if closed.one_way:
-            yield closed.finding(closed.one_way, *opened_one_way(job, closed.one_way))
+            finding = closed.finding(closed.one_way)
+            fix, adapters, certain = one_way(job, closed.one_way)
+            finding = msgspec.structs.replace(finding, fix=fix, evidence={**finding.evidence, **adapters})
+            ranks = job.ranks_on(*certain)
+            where = {"ranks": numbers_of(ranks), "nodes": nodes_of(job, ranks)} if ranks else {}
+            yield msgspec.structs.replace(finding, **where)
 
 
 @rule("peers", scope=("link", "system"))

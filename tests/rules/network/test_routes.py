@@ -155,7 +155,8 @@ def test_a_one_way_path_is_a_rule_of_the_node_it_leads_to(of, only, failing, own
     assert finding.fix.commands[0] == first
     assert any("firewall-cmd" in c for c in finding.fix.commands)
     assert [c.partition("  # ")[2] for c in finding.fix.commands if "rp_filter" in c] == ["on node1"] * reverse
-    assert finding.evidence["adapters of node1"] == (["eth1", "eth0"] if reverse else ["eth0"])
+    assert finding.evidence["adapters of node1"] == ("eth1, eth0" if reverse else "eth0")
+    assert finding.ranks == ((0,) if len({s for s, _ in failing}) > 1 or not reverse else (1,))
 
 
 @pytest.mark.parametrize(
@@ -164,8 +165,8 @@ def test_a_one_way_path_is_a_rule_of_the_node_it_leads_to(of, only, failing, own
         (NO_ROUTE[1], ("eth0", "10.0.0.1"), "no route", ["ip route get 10.0.0.1  # on node2"]),
         (REJECTED[1], ("eth0", "10.0.0.1"), "rejected, or no route",
          ["sudo firewall-cmd --add-port=29500/tcp  # on node1"]),
-        (REJECTED[1], ("eth0", "10.0.0.7"), "no host has this address, or it is rejected",
-         ["ip neigh show 10.0.0.1  # on node2; FAILED: no host of its network has this address",
+        (REJECTED[1], ("eth0", "10.0.0.7"), "no host has this address, or rejected, or no route",
+         ["ip neigh show 10.0.0.1  # on node2; FAILED or INCOMPLETE: no host has this address",
           "sudo firewall-cmd --add-port=29500/tcp  # on the host of rank 0"]),
     ],
 )  # fmt: skip
