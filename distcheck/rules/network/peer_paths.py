@@ -14,15 +14,13 @@ from distcheck.facts.job import Job
 from distcheck.facts.network import Link, PeerTrial
 from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
-from distcheck.rules.collectives.nccl_logs import logged, nodes_in_use
-from distcheck.rules.fabric.lines import FabricPort, views
 from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked
 from distcheck.rules.network import rates
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, ranks_of, reason
 from distcheck.rules.network.ephemeral_ports import one_way, opened
 from distcheck.rules.network.explained_trials import explained_trials
 from distcheck.rules.network.losses import echoes, lossy
-from distcheck.rules.network.path_uses import PathUse, path_uses
+from distcheck.rules.network.path_uses import PathUse, adapters_beside, path_uses
 from distcheck.rules.network.trials import Way, stalled
 from distcheck.rules.wording import are, found, listed, nodes_of, numbers_of, once
 
@@ -233,7 +231,7 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
         reasons += [measured.slow[node.key].text] if node.key in measured.slow else []
         if reasons:
             name = interface_name(job, node)
-            adapters = _adapters_beside(job, node, name)
+            adapters = adapters_beside(job, node, name)
             yield found(
                 job,
                 job.ranks_on(node),
@@ -246,21 +244,6 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
                 confirmed=False,
                 evidence={f"reason {n}": text for n, text in enumerate(reasons, start=1)} if len(reasons) > 1 else {},
             )
-
-
-@once
-def _adapters(job: Job) -> dict[str, tuple[FabricPort, ...]]:
-    """Return the ports that NCCL uses, by node; empty if it uses sockets somewhere."""
-    used = {view.node.key: view.taken for view in views(job) if not view.adapters.libibverbs}
-    sockets = any(t.log.network == "Socket" for t in logged(job))
-    return used if all(used.get(node.key) for node in nodes_in_use(job)) and not sockets else {}
-
-
-def _adapters_beside(job: Job, node: NodeFacts, interface: str) -> list[str]:
-    """Return the ports that NCCL uses on a node, empty if it uses this interface."""
-    ports = _adapters(job).get(node.key, ())
-    roce = {gid.interface for line in ports for gid in line.port.gids.values()}
-    return [] if interface in roce else [line.name for line in ports]
 
 
 def _usual_speed(links: Iterable[Link | None]) -> float:

@@ -11,7 +11,7 @@ from distcheck.rules.network.attempts import Ways, reason
 from distcheck.rules.network.explained_trials import Unrouted, unrouted
 from distcheck.rules.network.interface_cases import case_findings, cases, setting, weighed
 from distcheck.rules.network.interface_choices import LIBRARIES, milder, severity
-from distcheck.rules.network.path_uses import path_uses
+from distcheck.rules.network.path_uses import adapters_beside, path_uses
 from distcheck.rules.network.rivals import Rival, rivals
 from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.network.translation import HOST_NETWORK
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from distcheck.facts.job import Job
     from distcheck.facts.network import Interface
-    from distcheck.rules.finding import Finding
+    from distcheck.rules.finding import Finding, Severity
 
 _SHOWN = 8
 """Nodes shown in a finding's commands."""
@@ -115,19 +115,17 @@ def net_two_nics_one_subnet(job: Job) -> Iterator[Outcome]:
 
     Found by the source address that the kernel chose for the connections to other nodes, and by the subnets of the
     adapters. It is an info where the adapters report the same rate, unless the kernel sends by another one than a
-    variable names. Addresses of one adapter, a bond and its members, and adapters with arp_ignore are not compared.
+    variable names, and where NCCL uses InfiniBand or RoCE adapters. Addresses of one adapter, a bond and its members,
+    and adapters with arp_ignore are not compared.
 
     Fix: give each adapter a subnet of its own (its mask), or the one to use the lower metric; or name the interface by
     which the kernel sends.
     See: https://www.kernel.org/doc/Documentation/networking/ip-sysctl.rst
     """
-    for alike in grouped(rivals(job), _kind).values():
-        first = alike[0]
-        chosen = setting(first.choice, first.library)
-        worst = severity(job, first.library, chosen=first.choice.chosen(first.library))
-        if worst is None:
-            continue
-        as_fast = first.rates[0] == first.rates[1]
+    weighed = [(weight, r) for r in rivals(job) if (weight := _weight(job, r))]
+    for (weight, _), several in grouped(weighed, lambda item: (item[0], _kind(item[1]))).items():
+        alike = [rival for _, rival in several]
+        chosen = setting(alike[0].choice, alike[0].library)
         ranks = list({id(rank): rank for r in alike for rank in r.choice.ranks}.values())
         there = {r.choice.node.name: f"{_place(r.used)}, {_place(r.other)}" for r in alike[:_SHOWN]}
         yield found(
@@ -135,10 +133,19 @@ def net_two_nics_one_subnet(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: {_contest(alike, chosen)}",
             _one_adapter(alike),
-            severity=milder(worst, "info" if as_fast and not (first.peer and chosen) else "warning"),
+            severity=weight,
             owner="admin",
             evidence=({"setting": chosen} if chosen else {}) | there,
         )
+
+
+def _weight(job: Job, rival: Rival) -> Severity | None:
+    """Return how grave it is, None if --backend excludes the library."""
+    chosen = rival.choice.chosen(rival.library)
+    worst = severity(job, rival.library, chosen=chosen)
+    only_meets = rival.library == "nccl" and bool(adapters_beside(job, rival.choice.node, rival.used.name))
+    as_fast = rival.rates[0] == rival.rates[1] and not (rival.peer and chosen)
+    return milder(worst, "info" if only_meets or as_fast else "warning") if worst else None
 
 
 def _kind(rival: Rival) -> tuple[object, ...]:

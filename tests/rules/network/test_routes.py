@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from distcheck.facts.infiniband import Hca, HcaPort, Infiniband
 from distcheck.facts.network import Interface, Link, NetworkFacts, PeerTrial, Resolution
 
 OURS = ("interfaces", "routes", "names", "network", "paths")
@@ -31,8 +32,8 @@ def link(name, n, k, speed):
 def of(job_of, change):
     """Build a job of three nodes that reach each other at the last of their `addresses` (node: interfaces)."""
 
-    def of(failing=(), how=NO_ROUTE, nodes=3, speeds=None, **addresses):
-        job = job_of(nodes, 1, looks=LOOKS)
+    def of(failing=(), how=NO_ROUTE, nodes=3, speeds=None, gpus=0, **addresses):
+        job = job_of(nodes, 1, looks=LOOKS, gpus=gpus)
         for n, node in enumerate(job.nodes, start=1):
             own = (at("lo", "127.0.0.1", 8), *addresses.get(node.name, (at("eth0", f"10.0.0.{n}"),)))
             links = tuple(link(i.name, n, k, (speeds or {}).get(i.name, 1000)) for k, i in enumerate(own[1:]))
@@ -233,6 +234,20 @@ def test_nccl_is_judged_by_its_own_interface(of, change, judge):
     (finding,) = judge(change.asked(over(change, job, "eth1", ("nccl",)), backend="nccl"), "routes").findings
     assert finding.severity == "warning"
     assert "NCCL uses eth0 (10.0.0.11, 100000 Mbit/s), but node1 sends to 10.0.0.22 through eth1" in finding.message
+
+
+def test_nccl_only_meets_at_an_interface_beside_infiniband_adapters(of, change, judge):
+    port = HcaPort(number=1, link_layer="InfiniBand", state="ACTIVE")
+    job = over(change, of(gpus=1, speeds={"eth0": 100_000, "eth1": 1000}, **TWINS), "eth1", ("nccl",))
+    for hcas, severity in ((), "warning"), ((Hca(name="mlx5_0", ports=(port,)),), "info"):
+        judged = judge(change.node(job, None, infiniband=Infiniband(hcas=hcas)), "routes").findings
+        assert [f.severity for f in judged if "NCCL uses" in f.message] == [severity]
+
+
+def test_the_library_that_the_job_uses_decides(of, change, judge):
+    job = of(speeds={"eth0": 100, "eth1": 1000}, **two(("eth1", "10.0.0.1", 24), ("eth0", "10.0.0.2", 24)))
+    job = change.node(job, None, network=change.job(job.nodes[0].network, own_name_binds="127.0.0.1"))
+    assert [f.severity for f in judge(job, "routes").findings] == ["info"]  # of NCCL, without GPUs
 
 
 def test_a_route_through_a_slower_adapter_of_another_network_is_a_warning(of, change, judge):
