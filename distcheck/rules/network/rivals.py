@@ -86,12 +86,13 @@ def _beside(choice: Choice, used: Interface) -> Interface | None:
     Either adapter answers when others ask for the hardware address of the one (ARP), unless arp_ignore is set. IPv6
     has no ARP.
     """
-    if ":" in used.address or not used.prefix_bits:
+    net = subnet(used)
+    if ":" in used.address or not used.prefix_bits or net is None:
         return None
     octets = used.prefix_bits // 8  # few addresses begin alike; only these are compared exactly
     head = "".join(f"{octet}." for octet in used.address.split(".")[:octets]) if octets < 4 else used.address
     for i in choice.interfaces:
-        if not i.address.startswith(head) or not i.up or _same(used, i) or subnet(i) != subnet(used):
+        if not i.address.startswith(head) or not i.up or _same(used, i) or subnet(i) != net:
             continue
         links = _link(choice, used), _link(choice, i)
         bonded = any(link is not None and not {used.name, i.name}.isdisjoint(link.members) for link in links)
