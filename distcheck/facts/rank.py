@@ -142,6 +142,8 @@ class ProcessFacts(Facts, frozen=True):
     given_devices: str = ""
     """The CUDA_VISIBLE_DEVICES with which the first process of its PBS or LSF job on this node began; empty without
     one, and if that is hidden."""
+    seen_at: str = ""
+    """The address at which the leader sees it, if its node has no such address: something translates or forwards."""
 
 
 class Death(Facts, frozen=True):

@@ -62,17 +62,19 @@ def open_files() -> tuple[int, int]:
 def links(root: Path = _ROOT) -> tuple[Link, ...] | Missing:
     """Return the network interfaces as sysfs shows them.
 
-    Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net
+    Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net, and for arp_ignore
+    https://www.kernel.org/doc/Documentation/networking/ip-sysctl.rst
     """
     folder = root / "sys/class/net"
     try:
         names = sorted(p.name for p in folder.iterdir() if p.is_dir())
     except OSError as error:
         return Missing(reason=f"{folder}: {error.strerror}")
-    return tuple(_link(folder / name) for name in names)
+    settings = root / "proc/sys/net/ipv4/conf"
+    return tuple(_link(folder / name, settings) for name in names)
 
 
-def _link(folder: Path) -> Link:
+def _link(folder: Path, settings: Path) -> Link:
     flags = contents(folder / "flags")
     speed = integer(folder / "speed")  # unreadable for a link that is down
     kind: Literal["physical", "virtual", "loopback"] = "physical" if (folder / "device").exists() else "virtual"
@@ -86,6 +88,7 @@ def _link(folder: Path) -> Link:
         speed_Mbps=speed or None,
         full_duplex={"full": True, "half": False}.get(contents(folder / "duplex")),
         members=_members(folder),
+        arp_ignore=max(integer(settings / name / "arp_ignore") or 0 for name in ("all", folder.name)),
     )
 
 

@@ -84,6 +84,7 @@ async def try_peers(
     async def trial(door: PeerDoor) -> PeerTrial:
         async with limit:
             tried, source = await _try(uid, door, peer_handshake(roster.nonce, door.uid, secret), most)
+            tried = replace(tried, sent_from=source)
             if tried.outcome != "met":
                 return tried
             mtu = (mtu_bytes or {}).get(source, _USUAL_MTU_BYTES)

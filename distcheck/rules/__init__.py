@@ -84,6 +84,7 @@ FAMILIES: dict[str, Family] = {
     "master": Family("environment.master_addr", ("environment", "meeting")),
     "master_port": Family("environment.master_port", ("environment", "meeting")),
     "interfaces": Family("network.interfaces", ("peers",)),
+    "routes": Family("network.routes", ("peers",)),
     "names": Family("network.hostnames", ("peers",)),
     "resolver": Family("network.resolver", ("meeting", "peers")),
     "network": Family("network.master_reachability", ("meeting",)),

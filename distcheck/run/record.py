@@ -221,6 +221,13 @@ class Record:
         """Note the processes' reverse look-ups."""
         self._change({uid: {"reverse": found} for uid, found in reverse.items()})
 
+    def note_addresses(self, seen: Mapping[str, str]) -> None:
+        """Note at which address this process sees each follower, where the follower's node does not have it."""
+        for uid, address in seen.items():
+            node = self._reports[uid].node
+            if not isinstance(node.interfaces, Missing) and all(i.address != address for i in node.interfaces):
+                self._change({uid: {"seen_at": address}})
+
     def note_done(self, stage: Stage, done_at: Mapping[str, float], silent: Collection[str] = ()) -> None:
         """Note for whom a stage waited: when each process was done with it (time.monotonic()), and who never was."""
         moments = dict(done_at) | dict.fromkeys(silent, time.monotonic())

@@ -136,6 +136,15 @@ def test_a_bond_names_its_members_and_which_of_them_are_down(tmp_path, interface
     assert [member.members for member in members] == [{}, {}, {}]
 
 
+@pytest.mark.parametrize(
+    ("everywhere", "here", "arp_ignore"), [("0", "0", 0), ("1", "0", 1), ("0", "2", 2), ("", "", 0)]
+)
+def test_of_two_settings_of_arp_ignore_the_stricter_one_counts(one, write, everywhere, here, arp_ignore):
+    for name, value in ("all", everywhere), ("eth0", here):
+        write(f"proc/sys/net/ipv4/conf/{name}/arp_ignore", value)
+    assert one().arp_ignore == arp_ignore
+
+
 def test_the_loopback_of_this_host_is_found():
     (lo,) = [link for link in links.links() if link.name == "lo"]
     assert (lo.kind, lo.mtu_bytes > 1000) == ("loopback", True)

@@ -61,6 +61,7 @@ async def test_two_processes_find_each_other_on_every_kind_of_address():
     ]
     assert [t.datagrams for t in trials] == [{256: True, 1400: True}, {256: True, 1500: True}]
     assert [t.transfer.bytes for t in trials] == [1 << 21, 1 << 21]
+    assert [t.sent_from for t in trials] == ["127.0.0.1", "::1"]
     assert not any(t.transfer.stalled for t in trials)
     assert all(0 < t.round_trip_seconds < 1 for t in trials)
     await listener.close()

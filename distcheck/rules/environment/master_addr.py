@@ -173,16 +173,18 @@ def _by_two_networks(job: Job) -> Iterator[Outcome]:
     seen = networks(job)
     if len(seen) < 2 or frozenset[str].intersection(*seen):
         return
-    lines = []
+    lines, zero = [], rank_zero(job)
+    own = own_addresses(job.node_of(zero)) if zero else frozenset[str]()
     for addresses, ranks in sorted(seen.items(), key=lambda item: -len(item[1])):
         spelt, meant = ranks[0].placement.master_addr or "", listed(sorted(addresses))
         has = "has" if len(ranks) == 1 else "have"
-        lines.append(f"{named(job, ranks)} {has} {spelt}" + (f" ({meant})" if meant != spelt else ""))
+        note = "" if addresses & own else ", which rank 0's node does not have"
+        lines.append(f"{named(job, ranks)} {has} {spelt}" + (f" ({meant})" if meant != spelt else "") + note)
     odd = odd_ones({tuple(sorted(addresses)): ranks for addresses, ranks in seen.items()})
     yield found(
         job,
         odd,
-        f"MASTER_ADDR has several addresses of rank 0's node: {listed(lines)}; all of them lead to rank 0",
+        f"MASTER_ADDR has several values: {listed(lines)}; all of them lead to rank 0",
         Fix(
             "No action if intended; otherwise set the same MASTER_ADDR on every node.",
             master_commands(job, odd[0], "MASTER_ADDR"),
@@ -230,7 +232,11 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
         job,
         [lost],
         f"MASTER_ADDR {lost.placement.master_addr} is {listed(reached)}; {named(job, [lost])} has {listed(own)}",
-        Fix("Set MASTER_ADDR to the node on which rank 0 runs.", master_commands(job, lost, "MASTER_ADDR")),
+        Fix(
+            "Set MASTER_ADDR to the node on which rank 0 runs. If that is a virtual machine, WSL2 or a container on "
+            f"{listed(reached)}, use bridged, mirrored or host networking.",
+            master_commands(job, lost, "MASTER_ADDR"),
+        ),
         severity="warning" if pod else "error",
         evidence={"MASTER_ADDR": lost.placement.master_addr, "resolves_to": reached, "rank_0_has": own},
     )

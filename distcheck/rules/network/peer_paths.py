@@ -14,15 +14,13 @@ from distcheck.facts.job import Job
 from distcheck.facts.network import Link, PeerTrial
 from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
-from distcheck.rules.collectives.nccl_logs import logged, nodes_in_use
-from distcheck.rules.fabric.lines import FabricPort, views
 from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked
 from distcheck.rules.network import rates
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, ranks_of, reason
-from distcheck.rules.network.ephemeral_ports import opened
+from distcheck.rules.network.ephemeral_ports import one_way, opened
 from distcheck.rules.network.explained_trials import explained_trials
 from distcheck.rules.network.losses import echoes, lossy
-from distcheck.rules.network.path_uses import PathUse, path_uses
+from distcheck.rules.network.path_uses import PathUse, adapters_beside, path_uses
 from distcheck.rules.network.trials import Way, stalled
 from distcheck.rules.wording import are, found, listed, nodes_of, numbers_of, once
 
@@ -44,14 +42,19 @@ class _Closed(NamedTuple):
     one_way: set[Way]
     """Those whose other direction works."""
 
-    def finding(self, failed: Collection[Way], fix: Fix) -> Finding:
-        """Return the finding about some of them."""
+    def finding(self, failed: Collection[Way]) -> Finding:
+        """Return the finding about some of them; the nodes that it names are to open their ports."""
         reasons = {way: reason(trial) for way, trial in self.shut.items() if way in failed}
-        finding = self.ways.finding(reasons, "reach", "on ephemeral ports", fix)
+        finding = self.ways.finding(reasons, "reach", "on ephemeral ports", Fix(""))
         weight = self.use.worst
         if weight == "info" and self.use.job.made_for == "nccl" and self.use.job.asked.backend == "auto":
             weight = "warning"  # without a backend, init_process_group connects Gloo's mesh, too
-        return msgspec.structs.replace(finding, severity=weight, message=finding.message + self.use.note)
+        return msgspec.structs.replace(
+            finding,
+            severity=weight,
+            message=finding.message + self.use.note,
+            fix=opened(self.use.job, "every node" if finding.scope == "system" else listed(finding.nodes)),
+        )
 
 
 @once
@@ -118,7 +121,7 @@ def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
     yield from _unanswered(job)
     for closed in _closed(job):
         if cut_off := closed.shut.keys() - closed.one_way:
-            yield closed.finding(cut_off, opened(job))
+            yield closed.finding(cut_off)
 
 
 def _unanswered(job: Job) -> Iterator[NotChecked]:
@@ -136,20 +139,22 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
     """One node reaches another on an ephemeral port, but the reverse direction fails.
 
     The library picks the direction in which each pair of ranks connects, so whether the job hangs depends on chance.
-    Typical causes are a one-sided firewall rule, reverse path filtering or address translation.
+    The cause is a firewall rule on the node that is not reached or, where it has several adapters, its reverse path
+    filtering.
 
-    Found by trying each pair in both directions. On paths that the job's libraries do not use it is a warning or an
-    info, as with net-firewall-ephemeral.
+    Found by trying each pair in both directions; net-subnet-mismatch reports address translation. On paths that the
+    job's libraries do not use it is a warning or an info, as with net-firewall-ephemeral.
 
-    Fix: open the firewall of the unreachable node; with several networks, loosen reverse path filtering.
+    Fix: open the firewall of the unreachable node; if it has several adapters, loosen reverse path filtering.
     """
-    text = "Allow TCP in both directions on ephemeral ports; with several networks, loosen reverse path filtering."
-    commands = ("sudo nft list ruleset", "sudo sysctl -w net.ipv4.conf.all.rp_filter=2")
     for closed in _closed(job):
         if closed.one_way:
-            finding = closed.finding(closed.one_way, Fix(text))
-            on = f"  # on {listed(finding.nodes)}" if len(job.nodes) > 1 else ""
-            yield msgspec.structs.replace(finding, fix=Fix(text, tuple(f"{command}{on}" for command in commands)))
+            finding = closed.finding(closed.one_way)
+            fix, adapters, certain = one_way(job, closed.one_way)
+            finding = msgspec.structs.replace(finding, fix=fix, evidence={**finding.evidence, **adapters})
+            ranks = job.ranks_on(*certain)
+            where = {"ranks": numbers_of(ranks), "nodes": nodes_of(job, ranks)} if ranks else {}
+            yield msgspec.structs.replace(finding, **where)
 
 
 @rule("peers", scope=("link", "system"))
@@ -226,7 +231,7 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
         reasons += [measured.slow[node.key].text] if node.key in measured.slow else []
         if reasons:
             name = interface_name(job, node)
-            adapters = _adapters_beside(job, node, name)
+            adapters = adapters_beside(job, node, name)
             yield found(
                 job,
                 job.ranks_on(node),
@@ -239,21 +244,6 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
                 confirmed=False,
                 evidence={f"reason {n}": text for n, text in enumerate(reasons, start=1)} if len(reasons) > 1 else {},
             )
-
-
-@once
-def _adapters(job: Job) -> dict[str, tuple[FabricPort, ...]]:
-    """Return the ports that NCCL uses, by node; empty if it uses sockets somewhere."""
-    used = {view.node.key: view.taken for view in views(job) if not view.adapters.libibverbs}
-    sockets = any(t.log.network == "Socket" for t in logged(job))
-    return used if all(used.get(node.key) for node in nodes_in_use(job)) and not sockets else {}
-
-
-def _adapters_beside(job: Job, node: NodeFacts, interface: str) -> list[str]:
-    """Return the ports that NCCL uses on a node, empty if it uses this interface."""
-    ports = _adapters(job).get(node.key, ())
-    roce = {gid.interface for line in ports for gid in line.port.gids.values()}
-    return [] if interface in roce else [line.name for line in ports]
 
 
 def _usual_speed(links: Iterable[Link | None]) -> float:

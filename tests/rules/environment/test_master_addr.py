@@ -167,6 +167,16 @@ def test_two_networks_of_rank_zeros_host_are_an_info_with_both_addresses(two_net
     assert (finding.ranks, finding.nodes) == ((3,), ("node2",))
     assert "node1 (10.0.0.1)" in finding.message
     assert "node1-ib (192.168.0.1)" in finding.message
+    assert "does not have" not in finding.message
+
+
+def test_a_forwarded_address_is_not_called_an_address_of_rank_0s_node(job_of, change, only):
+    job = change.environment(job_of(nodes=2), (2, 3), MASTER_ADDR="192.168.1.5")
+    attempt = change.job(job.processes[2].attempts[0], address="192.168.1.5")
+    job = change.process(job, (2, 3), master_resolution=resolves("192.168.1.5"), attempts=(attempt,))
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, exit_code) == ("env-master-addr-differs", "info", 0)
+    assert "192.168.1.5, which rank 0's node does not have" in finding.message
 
 
 def test_an_address_that_rank_0_answered_at_is_its_own(job_of, change, only):
