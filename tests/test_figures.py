@@ -78,6 +78,8 @@ PHRASES = {
             [of("expectation.devices:MATMUL_SHARE"), of("expectation.devices:CARD_MATMUL_SHARE")],
         ),
         ("or below {} of the rate of the model's host link", [of("expectation.devices:HOST_SHARE")]),
+        ("a warning below {} of the median of the job's other GPUs", [of("expectation.devices:SLOW")]),
+        ("an error below {}, if all rounds agree", [of("own_work:VERY_SLOW")]),
         (
             "below {} of the median of the other ranks, in products and in copies",
             [of("own_work:SLOW_CPU")],
@@ -120,7 +122,15 @@ PHRASES = {
         ("in the data sheet; {} for A10", [of("expectation.devices:CARD_MATMUL_SHARE")]),
         ("| memory | {} of the rate", [of("expectation.devices:MEMORY_SHARE")]),
         ("| host copies | {} of the host link", [of("expectation.devices:HOST_SHARE")]),
-        ("below {} of the median of the job's other GPUs", [of("own_work:SLOW")]),
+        ("A GPU is a warning below {} of the median", [of("expectation.devices:SLOW")]),
+        ("an error below {} of it, if all rounds agree", [of("own_work:VERY_SLOW")]),
+        ("how many GPUs are below {} of the median", [of("expectation.devices:SLOW")]),
+        (
+            "a standard deviation of {} % is assumed and weighs as much as {} GPUs",
+            [100 * of("own_work:SPREAD"), of("own_work:_FEW")],
+        ),
+        ("the first one {} s before the others", [of("collectives.devices:_GPU").pause_seconds]),
+        ("are slow below {} only", [of("own_work:SLOW_HOST_COPY")]),
         (
             "a warning below {} of the median of the other ranks, in products and in copies",
             [of("own_work:SLOW_CPU")],
