@@ -116,6 +116,9 @@ class Link(Facts, frozen=True):
     full_duplex: bool | None = None
     members: dict[str, bool] = {}
     """A bond's links, and whether each is up."""
+    wireless: bool = False
+    driver: str = ""
+    """The kernel driver of a physical link: mlx5_core, virtio_net."""
 
 
 class RendezvousFile(Facts, frozen=True):

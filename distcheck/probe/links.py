@@ -86,7 +86,16 @@ def _link(folder: Path) -> Link:
         speed_Mbps=speed or None,
         full_duplex={"full": True, "half": False}.get(contents(folder / "duplex")),
         members=_members(folder),
+        wireless=any((folder / name).exists() for name in ("wireless", "phy80211")),
+        driver=_driver(folder),
     )
+
+
+def _driver(folder: Path) -> str:
+    try:
+        return (folder / "device/driver").readlink().name
+    except OSError:
+        return ""
 
 
 def _members(folder: Path) -> dict[str, bool]:
