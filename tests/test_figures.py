@@ -78,6 +78,8 @@ PHRASES = {
             [of("expectation.devices:MATMUL_SHARE"), of("expectation.devices:CARD_MATMUL_SHARE")],
         ),
         ("or below {} of the rate of the model's host link", [of("expectation.devices:HOST_SHARE")]),
+        ("a warning below {} of the median of the job's other GPUs", [of("expectation.devices:SLOW")]),
+        ("an error below {}, if all rounds agree", [of("own_work:VERY_SLOW")]),
         (
             "below {} of the median of the other ranks, in products and in copies",
             [of("own_work:SLOW_CPU")],
@@ -120,12 +122,21 @@ PHRASES = {
         ("in the data sheet; {} for A10", [of("expectation.devices:CARD_MATMUL_SHARE")]),
         ("| memory | {} of the rate", [of("expectation.devices:MEMORY_SHARE")]),
         ("| host copies | {} of the host link", [of("expectation.devices:HOST_SHARE")]),
-        ("below {} of the median of the job's other GPUs", [of("own_work:SLOW")]),
+        ("A GPU is a warning below {} of the median", [of("expectation.devices:SLOW")]),
+        ("an error below {} of it, if all rounds agree", [of("own_work:VERY_SLOW")]),
+        ("how many GPUs are below {} of the median", [of("expectation.devices:SLOW")]),
+        (
+            "a standard deviation of {} % is assumed and weighs as much as {} GPUs",
+            [100 * of("own_work:SPREAD"), of("own_work:_FEW")],
+        ),
+        ("the first one {} s before the others", [of("collectives.devices:_GPU").pause_seconds]),
+        ("are slow below {} only", [of("own_work:SLOW_HOST_COPY")]),
         (
             "a warning below {} of the median of the other ranks, in products and in copies",
             [of("own_work:SLOW_CPU")],
         ),
         ("below {} of its first rate is a warning", [of("gpu.products:_FALLEN")]),
+        ("A burst of all groups lasts {} s", [of("distcheck.collectives.groups:_BURST_SECONDS")]),
         ("reaches {} of the plateau", [of("expectation.curve:SURE_SHARE")]),
         ("Below a share of {} latency", [of("expectation.curve:LEAST_SHARE")]),
         (
@@ -306,6 +317,9 @@ PHRASES = {
         ("for at most {} s", [of("probe.state:_NAME_SECONDS")]),
     ],
     "docs/rules/paths.md": [
+        ("below {} % of the rate that its adapter", [100 * of("adapter_rates:SHARE")]),
+        ("of at most {} Gbit/s", [of("adapter_rates:MOST_MBPS") / 1000]),
+        ("and of {} Gbit/s if the adapter is wireless", [of("adapter_rates:WIRELESS_MBPS") / 1000]),
         ("while {} MiB went", TRANSFER),
         ("{} MiB from node to node", TRANSFER),
         ("how long {} MiB take", TRANSFER),

@@ -118,6 +118,9 @@ class Link(Facts, frozen=True):
     """A bond's links, and whether each is up."""
     arp_ignore: Count = 0
     """The kernel's setting for it; 0: it also answers for the addresses of the node's other interfaces."""
+    wireless: bool = False
+    driver: str = ""
+    """The kernel driver of a physical link: mlx5_core, virtio_net."""
 
 
 class RendezvousFile(Facts, frozen=True):

@@ -89,7 +89,16 @@ def _link(folder: Path, settings: Path) -> Link:
         full_duplex={"full": True, "half": False}.get(contents(folder / "duplex")),
         members=_members(folder),
         arp_ignore=max(integer(settings / name / "arp_ignore") or 0 for name in ("all", folder.name)),
+        wireless=any((folder / name).exists() for name in ("wireless", "phy80211")),
+        driver=_driver(folder),
     )
+
+
+def _driver(folder: Path) -> str:
+    try:
+        return (folder / "device/driver").readlink().name
+    except OSError:
+        return ""
 
 
 def _members(folder: Path) -> dict[str, bool]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from distcheck.collectives.plan import label
+from distcheck.expectation.devices import SLOW
 from distcheck.facts.quantities import count, size
 from distcheck.facts.ranges import fold
 from distcheck.report.devices import figures
@@ -228,6 +229,7 @@ def _some(size_bytes: int | None) -> str | None:
 
 def devices(report: Document) -> Grid:
     """Return the table of what the devices reached by themselves, over the ranks; no rows without device tests."""
+    rows = figures(report)
     columns = (
         Column("device", lambda row: row.device),
         Column("own work", lambda row: row.figure),
@@ -236,8 +238,10 @@ def devices(report: Document) -> Grid:
         Column("median", lambda row: figure(row.median), "number"),
         Column("highest", lambda row: figure(row.highest), "number", spare=2),
         Column("lowest rank", lambda row: row.lowest_rank, "number"),
+        Column("of median", lambda row: percent(row.lowest / row.median) if row.median else None, "number", spare=3),
+        Column(f"< {SLOW:.0%}", lambda row: row.slow, "number", shown=any(row.slow is not None for row in rows)),
     )
-    return _table(columns, figures(report))
+    return _table(columns, rows)
 
 
 def changes(compared: Comparison) -> Grid:

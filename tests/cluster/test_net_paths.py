@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from cluster import delay
-from cluster.inside import MASTER, NODES, blocks, finding, findings, mapped, placed, reports
+from cluster.inside import MASTER, NODES, blocks, finding, findings, limit, mapped, placed, reports
 from cluster.reaching import by_hand, net, on, rename
 from sampled import sampled
 
@@ -268,6 +268,48 @@ def test_a_node_with_a_slow_link_is_named(cluster):
 
 def test_a_node_to_which_everything_is_slow_is_named_with_the_direction(cluster, slow_into_node1):
     assert_slow(cluster, 1, "from")
+
+
+@pytest.fixture
+def two_with(cluster):
+    """Run `distcheck net` on two nodes whose eth0 is such an adapter: a made-up /sys/class/net."""
+
+    def two_with(**files: str):
+        usual = {"flags": "0x1003", "type": "1", "operstate": "up", "carrier": "1", "mtu": "1500", "device/driver": ""}
+        for node in ("node1", "node2"):
+            for name, text in (usual | files).items():
+                cluster.write(node, f"/tmp/net/eth0/{name}", text)
+            assert cluster.run(node, "mount", "--bind", "/tmp/net", "/sys/class/net").code == 0
+        return net(cluster, hosts="node[1-2]")
+
+    return two_with
+
+
+@pytest.mark.parametrize(
+    ("files", "mbit", "words"),
+    [
+        ({"speed": "10000"}, 100, r"eth0 \(10000 Mbit/s\) carries 1\d(\.\d)? MB/s; expected at least 100"),
+        (
+            {"wireless/status": ""},
+            20,
+            r"eth0 \(wireless\) carries [23](\.\d+)? MB/s; expected at least 25, as of a wired",
+        ),
+        ({"speed": "10000"}, None, None),
+        ({"speed": "100000"}, None, None),
+    ],
+    ids=["a hundredth", "wireless", "10 Gbit/s", "100 Gbit/s"],
+)
+@pytest.mark.slow
+def test_two_nodes_are_held_to_the_rate_of_their_adapters(cluster, two_with, files, mbit, words):
+    if mbit:
+        limit(cluster, "node2", mbit)
+        limit(cluster, "node1", mbit)
+    ended, report = two_with(**files)
+    assert (ended.code, findings(report)) == (0, ["net-nic-down-or-slow"] * bool(words)), report["findings"]
+    if words:
+        found = finding(report, "net-nic-down-or-slow")
+        assert found["nodes"] == ["node1", "node2"]
+        assert re.search(words, found["message"]), found["message"]
 
 
 def test_a_node_that_answers_late_is_named_with_its_round_trip_and_nothing_else_is_blamed(cluster):

@@ -76,6 +76,15 @@ def test_a_card_has_its_negotiated_speed_and_duplex(one):
     )
 
 
+def test_a_wireless_adapter_and_the_driver_of_a_card_are_told(tmp_path, interface):
+    interface("eth0")
+    interface("wlan0", speed="")
+    (tmp_path / "sys/class/net/wlan0/phy80211").mkdir()
+    (tmp_path / "sys/class/net/eth0/device/driver").symlink_to("../../../bus/virtio/drivers/virtio_net")
+    seen = [(link.name, link.wireless, link.driver) for link in links.links(tmp_path)]
+    assert seen == [("eth0", False, "virtio_net"), ("wlan0", True, "")]
+
+
 def test_half_duplex_is_recorded(one):
     assert one(duplex="half").full_duplex is False
 

@@ -97,8 +97,8 @@ def test_a_sweep_has_every_column_that_its_figures_need(full, healthy):
 
 def test_the_devices_have_a_row_for_each_figure(full):
     assert devices(document(*full)).rows == (
-        ("cpu", "float32 matrix speed, GFLOPS", "2", "80.10", "85.05", "90.00", "1"),
-        ("cpu", "memory, GB/s", "2", "14.00", "14.50", "15.00", "0"),
+        ("cpu", "float32 matrix speed, GFLOPS", "2", "80.10", "85.05", "90.00", "1", "94%"),
+        ("cpu", "memory, GB/s", "2", "14.00", "14.50", "15.00", "0", "97%"),
     )
 
 
