@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 
 from distcheck.facts.errors import UsageError
-from distcheck.facts.files import LONGEST_NAME, read, write
+from distcheck.facts.files import LONGEST_NAME, read
 from distcheck.facts.job import Job
 from distcheck.facts.merge import combine
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.outputs import write
 from distcheck.facts.quantities import count
 from distcheck.facts.rank import ProcessFacts, RankFacts
 from distcheck.facts.same_launch import are_apart, runs, started_as_one
