@@ -6,6 +6,7 @@ import difflib
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ import typer
 from distcheck.cli.command import command
 from distcheck.cli.publish import print_to
 from distcheck.facts.errors import UsageError
+from distcheck.facts.touch import touch
 from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
 
 _REMEDY = "redirect it to a file on a disk with free space: distcheck explain … > FILE"
@@ -57,9 +59,9 @@ def explain(
     if job and not flight:
         raise UsageError("--job names the nodes of --flight; give --flight too")
     if log:
-        raise typer.Exit(_log([*log, *_more_paths(rule or [], "--log")], format))
+        raise typer.Exit(_log(_paths(log, rule or [], "--log"), format))
     if flight:
-        raise typer.Exit(_flight([*flight, *_more_paths(rule or [], "--flight")], job or [], format))
+        raise typer.Exit(_flight(_paths(flight, rule or [], "--flight"), job or [], format))
     if rule and len(rule) > 1:
         raise UsageError(f"give one rule, not {len(rule)}")
     if rule:
@@ -104,12 +106,16 @@ def _unknown(name: str) -> str:
     return f"no rule is named {name!r}; {hint}"
 
 
-def _more_paths(words: list[str], option: str) -> list[Path]:
-    """Return the paths that follow --log or --flight, as `--log *.log` of a shell gives them."""
-    for word in words:
-        if not os.path.exists(word):  # noqa: PTH110  # Path.exists() raises an error for a name that is too long
+def _paths(given: list[Path], words: list[str], option: str) -> list[Path]:
+    """Return the paths of --log or --flight and those that follow, as `--log *.log` of a shell gives them."""
+    for word in [*map(str, given), *words]:
+        try:
+            there = touch(word, option, partial(os.path.exists, word))
+        except TimeoutError as error:
+            raise UsageError(f"{option} {word}: {error.strerror}; copy it to another file system") from None
+        if word in words and not there:
             raise UsageError(f"give a rule ({word}) or {option}, not both")
-    return [Path(word) for word in words]
+    return [*given, *map(Path, words)]
 
 
 def _log(paths: list[Path], form: str) -> int:

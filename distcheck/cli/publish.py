@@ -34,8 +34,9 @@ def check_writable(options: Reporting, inputs: Iterable[Path] = ()) -> None:
         UsageError: it cannot, or it does.
     """
     from distcheck.facts.outputs import check_writable as check
+    from distcheck.facts.touch import touch
 
-    taken = dict.fromkeys(map(os.path.realpath, inputs), "an input")
+    taken = {os.fsdecode(touch(path, "FILE", path.resolve)): "an input" for path in inputs}
     for name in ("output", "save", "exclude_file", "reason_file"):
         path = getattr(options, name, None)
         if path is None:
@@ -43,7 +44,7 @@ def check_writable(options: Reporting, inputs: Iterable[Path] = ()) -> None:
         option = f"--{name.replace('_', '-')}"
         replaced = check(path, option)
         if replaced is not None:
-            other = taken.setdefault(os.path.realpath(replaced), option)
+            other = taken.setdefault(replaced, option)
             if other != option:
                 raise UsageError(f"{option} {path}: this file is {other} too; choose another")
 

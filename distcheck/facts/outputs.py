@@ -18,13 +18,17 @@ import os
 import select
 import stat
 import time
+from functools import partial
 from pathlib import Path
 
 from distcheck.facts.errors import UsageError, WriteError
 from distcheck.facts.files import LONGEST_NAME, PIPE_SECONDS
+from distcheck.facts.touch import PATIENCE_SECONDS, touch
 
 _READER_SECONDS = 2.0
 """For the program that reads an output; a run has 4 s for its outputs if it used all of --timeout."""
+_BYTES_PER_SECOND = 20e6
+"""At which a file server is written to, at least."""
 _MOST_LINKS = 40
 """As the kernel follows (path_resolution(7))."""
 _IN_PLACE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY}
@@ -38,28 +42,37 @@ def write(path: Path, text: str) -> None:
     Raises:
         WriteError: it could not be written, or no program reads the pipe; the message says why.
     """
+    content = text.encode("utf-8", "backslashreplace")
     try:
-        _put(path, text.encode("utf-8", "backslashreplace"))
+        place = _place(path, "an output")
+        if isinstance(place, int):
+            _pour(place, content)
+        else:
+            touch(
+                place, "an output", partial(_put, place, content), PATIENCE_SECONDS + len(content) / _BYTES_PER_SECOND
+            )
     except OSError as error:
         raise WriteError(f"{path} could not be written: {error.strerror or error}; choose another file") from error
 
 
-def check_writable(path: Path, option: str) -> Path | None:
+def check_writable(path: Path, option: str) -> str | None:
     """Check, before anything is measured, that an output can be written.
 
-    Return the file that will be created or replaced, None for what takes several outputs.
+    Return the real path that will be created or replaced, None for what takes several outputs. A file system that does
+    not answer is no error of the command line: the run reports it, and prints its report.
 
     Raises:
         UsageError: it cannot.
     """
     try:
-        place = _destination(path)
+        place = _place(path, option)
         if isinstance(place, int):
             replaced, problem = None, _why_not_open(place)
         else:
-            kind = _kind(place)
-            replaced = place if kind in {0, stat.S_IFREG} and not _is_of_process(place) else None
-            problem = _why_not_writable(place, kind, option)
+            real, problem = touch(place, option, partial(_look, place, option))
+            replaced = None if real is None else os.fsdecode(real)
+    except TimeoutError:
+        return None
     except OSError as error:  # a folder on the way to it may not be entered, or a name is too long
         too_long = error.errno == errno.ENAMETOOLONG
         remedy = "choose a shorter name" if too_long else "choose another or change the permissions of its folders"
@@ -68,6 +81,12 @@ def check_writable(path: Path, option: str) -> Path | None:
         leads = f"this link leads to {place}; " if isinstance(place, Path) and place != path else ""
         raise UsageError(f"{option} {path}: {leads}{problem}")
     return replaced
+
+
+def _place(path: Path, named_by: str) -> int | Path:
+    """Return `_destination` of a path that may not answer."""
+    place = touch(path, named_by, partial(_destination, path))
+    return place if isinstance(place, int) else Path(os.fsdecode(place))
 
 
 def _destination(path: Path) -> int | Path:
@@ -125,6 +144,13 @@ def _why_not_open(descriptor: int) -> str:
     return f"descriptor {descriptor} is open for reading only; name another" if reads else ""
 
 
+def _look(path: Path, option: str) -> tuple[Path | None, str]:
+    """Return the real path of the file that will be there, None if that is no file; and why it cannot be written."""
+    kind = _kind(path)
+    replaced = path.resolve() if kind in {0, stat.S_IFREG} and not _is_of_process(path) else None
+    return replaced, _why_not_writable(path, kind, option)
+
+
 def _why_not_writable(path: Path, kind: int, option: str) -> str:
     """Return why a file cannot be written, and the remedy; empty if it can."""
     if kind in _UNFIT and (kind != stat.S_IFDIR or option != "--save"):
@@ -143,16 +169,12 @@ def _why_not_writable(path: Path, kind: int, option: str) -> str:
     return "" if os.access(folder, os.W_OK | os.X_OK) else f"the folder {folder} is not writable; choose another"
 
 
-def _put(path: Path, content: bytes) -> None:
-    """Write to where a path leads.
+def _put(place: Path, content: bytes) -> None:
+    """Write to where no link is.
 
     Raises:
         OSError: it cannot be written, or no program reads the pipe.
     """
-    place = _destination(path)
-    if isinstance(place, int):
-        _pour(place, content)
-        return
     kind = _kind(place)
     if kind in _UNFIT:
         raise OSError(errno.EINVAL, f"it is {_UNFIT[kind]}")

@@ -17,7 +17,7 @@ from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.placement import Placement, Variables
-from distcheck.facts.storage import Space
+from distcheck.facts.storage import Silent, Space
 from distcheck.facts.training import Leftovers, Training
 
 Stage = Literal[
@@ -137,6 +137,8 @@ class ProcessFacts(Facts, frozen=True):
     """By how much the offset may be wrong: half of the time in which its report was on its way."""
     began_seconds: dict[Stage, Offset] = {}
     """When it began each stage, counted from the leader's start; without a roll call, from its own."""
+    silent: tuple[Silent, ...] = ()
+    """The file systems that did not answer it."""
 
 
 class Death(Facts, frozen=True):

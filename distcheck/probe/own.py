@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from msgspec.structs import replace
 
 from distcheck.facts.base import Missing, legible
 from distcheck.facts.cuda import CudaView
@@ -13,7 +16,13 @@ from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
+from distcheck.facts.storage import WORKING_DIRECTORY
+from distcheck.facts.touch import silent, touch
 from distcheck.probe import host, nccl_files, ports, process
+from distcheck.probe.environment import hidden
+from distcheck.probe.working_directory import working_directory
+
+_FOLDERS = ("PWD", "HOME", "TMPDIR")
 
 
 def process_facts(
@@ -24,7 +33,10 @@ def process_facts(
     libraries: Libraries | Missing | None = None,
 ) -> ProcessFacts:
     """Collect the facts of this process, which reports for these ranks."""
+    placements = tuple(placements)
     first = next((p for p in placements if p.rank in {0, None}), None)
+    if placements:
+        _ask_folders(environ)
     files, gpus = nccl_files.read(environ), node.accelerator == "nvidia"
     found = ProcessFacts(
         uid=uid,
@@ -44,8 +56,18 @@ def process_facts(
         else (),
         libraries=libraries,
         memory_policy_error=process.memory_policy_error() if gpus else None,
+        silent=tuple(replace(one, source=hidden(one.source)[:200]) for one in silent()),
     )
     return legible(found)
+
+
+def _ask_folders(environ: Mapping[str, str]) -> None:
+    """Look at the folders that every process of a job uses, so that those that do not answer are known."""
+    named = {WORKING_DIRECTORY: working_directory()} | {name: environ.get(name, "") for name in _FOLDERS}
+    for name, folder in named.items():
+        if folder.startswith("/"):
+            with suppress(OSError, ValueError):
+                touch(folder, name, lambda: os.stat(f"{folder}/.").st_dev)  # noqa: B023, PTH116 called at once
 
 
 def rank_facts(
