@@ -33,6 +33,8 @@ _FURTHER_SECONDS = 1.0
 _CHUNK_BYTES = 1 << 20
 _silent: dict[str, Silent] = {}
 """By mount point: what did not answer is not asked again."""
+_answered: set[str] = set()
+"""The mount points of what did."""
 
 
 def touch(
@@ -52,11 +54,20 @@ def touch(
         patience = min(seconds, _FURTHER_SECONDS) if _silent else seconds
         answer = _answer(call, patience)
         if answer is not None:
+            _answered.add(mount.point)
             return _value(answer, kind)  # type: ignore[no-any-return]
         note([Silent(os.fspath(path), (named_by,), mount.file_system, mount.source, mount.point, patience)])
     known = _silent[mount.point]
     where = f"the file system at {known.mount} ({known.file_system})" if known.mount else "its file system"
     raise TimeoutError(errno.ETIMEDOUT, f"{where} did not answer within {known.seconds:g} s")
+
+
+def ask(path: str, named_by: str) -> None:
+    """Learn whether a folder's file system answers, if that may not be and nothing else has shown it."""
+    mount = remote_mount(path)
+    if mount is not None and mount.point not in _answered:
+        with suppress(OSError):
+            touch(path, named_by, lambda: os.stat(f"{path}/.").st_dev)  # noqa: PTH116 pathlib drops the last part
 
 
 def note(found: Iterable[Silent]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -17,7 +16,7 @@ from distcheck.facts.node import NodeFacts
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
 from distcheck.facts.storage import WORKING_DIRECTORY
-from distcheck.facts.touch import silent, touch
+from distcheck.facts.touch import ask, silent
 from distcheck.probe import host, nccl_files, ports, process
 from distcheck.probe.environment import hidden
 from distcheck.probe.working_directory import working_directory
@@ -66,8 +65,7 @@ def _ask_folders(environ: Mapping[str, str]) -> None:
     named = {WORKING_DIRECTORY: working_directory()} | {name: environ.get(name, "") for name in _FOLDERS}
     for name, folder in named.items():
         if folder.startswith("/"):
-            with suppress(OSError, ValueError):
-                touch(folder, name, lambda: os.stat(f"{folder}/.").st_dev)  # noqa: B023, PTH116 called at once
+            ask(folder, name)
 
 
 def rank_facts(

@@ -24,6 +24,7 @@ def remote(monkeypatch, tmp_path):
     folder = tmp_path / "nas"
     folder.mkdir()
     monkeypatch.setattr(touch, "_silent", {})
+    monkeypatch.setattr(touch, "_answered", set())
     monkeypatch.setattr(touch, "remote_mount", lambda path: NAS if path.startswith(str(folder)) else None)
     return folder
 
@@ -60,6 +61,15 @@ def test_what_does_not_answer_is_left_in_time_and_asked_once(remote, tmp_path):
 
 def _is_dead(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_file_system_that_answered_is_not_asked_for_another_folder(remote, monkeypatch):
+    forked = []
+    fork = os.fork
+    monkeypatch.setattr(os, "fork", lambda: (forked.append(1), fork())[1])
+    for folder in (remote, remote / "none", remote.parent):
+        touch.ask(str(folder), "HOME")
+    assert (len(forked), touch.silent()) == (1, ())
 
 
 def test_a_fork_keeps_nothing_of_its_parent_open(remote):
