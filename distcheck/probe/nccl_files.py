@@ -15,7 +15,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.mounts import mount_at
 from distcheck.facts.nccl import NamedPath, NcclFile
 from distcheck.facts.storage import is_network
-from distcheck.facts.touch import touch
+from distcheck.facts.touch import ask, touch
 from distcheck.probe.environment import hidden
 from distcheck.selection.nccl_settings import in_use, settings
 
@@ -42,6 +42,8 @@ def read(environ: Mapping[str, str], root: Path = _ROOT) -> tuple[NcclFile, ...]
         homes[home] = "HOME"
     if listed := _listed_home():
         homes[listed] = "HOME+passwd" if listed in homes else "passwd"
+    for home in homes:
+        ask(os.path.join(root, home), "HOME")  # noqa: PTH118 the folder is named, and not a file that may not be there
     found = [_file(environ.get("NCCL_CONF_FILE", ""), "NCCL_CONF_FILE", "nccl", root)]
     for library in ("nccl", "rccl"):
         found += [_file(f"{home}/.{library}.conf", origin, library, root) for home, origin in homes.items()]
