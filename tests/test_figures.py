@@ -53,7 +53,7 @@ def tried(file, pattern):
 COMPARED = of("judge:LOW"), of("judge:TOO_LOW")
 CONFIDENT = 100 * of("spread:STEADY"), 100 * of("spread:CONFIDENCE")
 BURST = (of("run.context:_GPU_BURST_SECONDS"),)
-PATIENT = (of("probe.storage:PATIENCE_SECONDS"),)
+PATIENT = (of("facts.storage:PATIENCE_SECONDS"),)
 HUNG = (of("run.group_tests:_LEAST_SECONDS"),)
 STALLED = (of("run.stall:STALL_SECONDS"),)
 NODE_ENDS = (default("cli.options:NodeOptions", "timeout"),)
@@ -292,12 +292,15 @@ PHRASES = {
     "docs/rules/nccl_nodes.md": [
         ("all_reduce of {} MiB and more", [of("collectives.nccl_intranode:_NVLS_BYTES") >> 20])
     ],
+    "docs/rules/hanging.md": [
+        ("which may take {} s", PATIENT),
+        ("may be left behind after {} s", [of("facts.touch:PATIENCE_SECONDS")]),
+    ],
     "docs/rules/storage.md": [
         (
             "an error below {} MiB or without an inode, a warning below {} MiB",
             [of("rules.host.storage:_NOTHING_BYTES") >> 20, of("rules.host.storage:_LITTLE_BYTES") >> 20],
         ),
-        ("which may take {} s", PATIENT),
         (
             "below {} MB/s, or below {} MB/s and a tenth",
             [of(f"rules.host.storage:_{name}_MBPS") for name in ("SLOW", "SLOWER")],

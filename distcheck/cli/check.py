@@ -79,7 +79,7 @@ def run(request: Request, options: Options, *, to_stderr: bool) -> int:
     outcome = entry.run(
         request, lambda job, diagnosis, code: publish(job, diagnosis, code, options, to_stderr=to_stderr)
     )
-    if not outcome.reported and options.save is not None and options.save.is_dir():
+    if not outcome.reported and options.save is not None and saved.is_folder(options.save):
         try:
             saved.save(outcome.job, options.save)
         except WriteError as error:

@@ -249,7 +249,7 @@ def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: An
         if option is None:
             raise
         _refuse(param, ctx, value, option)
-    if kind is Path and value.endswith("/") and param.metavar != "DIR" and not converted.is_dir():
+    if kind is Path and value.endswith("/") and param.metavar != "DIR" and not _is_folder(converted, param):
         # A Path does not have the last slash; a file would be written in place of the folder.
         raise UsageError(
             f"{_given(param, ctx, value)}: this folder does not exist; create it with: mkdir -p {quote(value)}"
@@ -257,6 +257,18 @@ def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: An
     if option and isinstance(converted, int | float) and not option.holds(converted):
         _refuse(param, ctx, value, option)
     return converted
+
+
+def _is_folder(path: Path, param: Any) -> bool:
+    """Return whether a path is a folder, or may be one that does not answer."""
+    from distcheck.facts.touch import touch
+
+    try:
+        return touch(path, max(param.opts, key=len), path.is_dir)
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
 
 
 def _converted(value: Any, kind: Any) -> Any:

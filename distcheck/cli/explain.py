@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from distcheck.cli.rule_names import search, unknown
 from distcheck.cli.starting import described, starts_of
 from distcheck.facts.errors import UsageError
 from distcheck.facts.quantities import count
+from distcheck.facts.touch import touch
 from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
 
 SHOWN = 20
@@ -66,9 +68,9 @@ def explain(
     if job and not flight:
         raise UsageError("--job names the nodes of --flight; give --flight too")
     if log:
-        raise typer.Exit(_log([*log, *_more_paths(rule or [], "--log")], format))
+        raise typer.Exit(_log(_paths(log, rule or [], "--log"), format))
     if flight:
-        raise typer.Exit(_flight([*flight, *_more_paths(rule or [], "--flight")], job or [], format))
+        raise typer.Exit(_flight(_paths(flight, rule or [], "--flight"), job or [], format))
     _print(explanation(" ".join(rule)) if rule else listing())
 
 
@@ -111,12 +113,16 @@ def _listed(title: str, rules: list[Rule]) -> str:
     return "\n".join([title, *lines, ""])
 
 
-def _more_paths(words: list[str], option: str) -> list[Path]:
-    """Return the paths that follow --log or --flight, as `--log *.log` of a shell gives them."""
-    for word in words:
-        if not os.path.exists(word):  # noqa: PTH110  # Path.exists() raises an error for a name that is too long
+def _paths(given: list[Path], words: list[str], option: str) -> list[Path]:
+    """Return the paths of --log or --flight and those that follow, as `--log *.log` of a shell gives them."""
+    for word in [*map(str, given), *words]:
+        try:
+            there = touch(word, option, partial(os.path.exists, word))
+        except TimeoutError as error:
+            raise UsageError(f"{option} {word}: {error.strerror}; copy it to another file system") from None
+        if word in words and not there:
             raise UsageError(f"give a rule ({word}) or {option}, not both")
-    return [Path(word) for word in words]
+    return [*given, *map(Path, words)]
 
 
 def _log(paths: list[Path], form: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +20,7 @@ from distcheck.cli.starting import described
 from distcheck.facts.base import legible_text
 from distcheck.facts.errors import UsageError
 from distcheck.facts.storage import is_text
+from distcheck.facts.touch import touch, which
 from distcheck.selection.command import ON_NODES
 
 
@@ -85,19 +86,26 @@ def gate(
 
 def _program(command: list[str]) -> str:
     name = command[0]
-    found = shutil.which(name)
+    found = which(name)
     if found is not None:
         return found
-    there = name if "/" in name else shutil.which(name, os.F_OK)
-    if not there:
-        problem = "not found on PATH; give its full path"
-    elif not os.access(there, os.F_OK):
-        problem = "no such file; correct its path"
-    elif Path(there).is_dir():
-        problem = "is a directory; give a program"
-    else:
-        problem = f"not executable; make it so with: chmod +x {shlex.quote(there)}"
+    there = name if "/" in name else which(name, os.F_OK)
+    problem = "not found on PATH; give its full path"
+    if there:
+        try:
+            problem = touch(there, "COMMAND", partial(_why_not, there))
+        except TimeoutError:  # the run reports that its file system does not answer
+            return there
     raise UsageError(f"COMMAND {name or repr(name)}: {problem}")
+
+
+def _why_not(program: str) -> str:
+    """Return why a program cannot be run, and the remedy."""
+    if not os.access(program, os.F_OK):
+        return "no such file; correct its path"
+    if Path(program).is_dir():
+        return "is a directory; give a program"
+    return f"not executable; make it so with: chmod +x {shlex.quote(program)}"
 
 
 def _file_of(command: list[str]) -> str:

@@ -33,17 +33,18 @@ def check_writable(options: Reporting, inputs: Iterable[Path] = ()) -> None:
     Raises:
         UsageError: it cannot, or it does.
     """
-    from distcheck.facts.files import check_writable as check
+    from distcheck.facts.outputs import check_writable as check
+    from distcheck.facts.touch import touch
 
-    taken = dict.fromkeys(map(os.path.realpath, inputs), "an input")
+    taken = {os.fsdecode(touch(path, "FILE", path.resolve)): "an input" for path in inputs}
     for name in ("output", "save", "exclude_file", "reason_file"):
         path = getattr(options, name, None)
         if path is None:
             continue
         option = f"--{name.replace('_', '-')}"
-        check(path, option)
-        if path.is_file() or not path.exists():  # a device or a folder takes several
-            other = taken.setdefault(os.path.realpath(path), option)
+        replaced = check(path, option)
+        if replaced is not None:
+            other = taken.setdefault(replaced, option)
             if other != option:
                 raise UsageError(f"{option} {path}: this file is {other} too; choose another")
 
@@ -61,7 +62,7 @@ def publish(
 
     A failed write is reported and the others continue; the exit code is 70 then.
     """
-    from distcheck.facts.files import write
+    from distcheck.facts.outputs import write
     from distcheck.facts.saved import save
     from distcheck.report import render, termination_log
     from distcheck.rules.finding import excluded_nodes

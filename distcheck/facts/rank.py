@@ -17,7 +17,7 @@ from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.placement import Placement, Variables
-from distcheck.facts.storage import Space
+from distcheck.facts.storage import Silent, Space
 from distcheck.facts.training import Leftovers, Training
 
 Stage = Literal[
@@ -144,6 +144,8 @@ class ProcessFacts(Facts, frozen=True):
     one, and if that is hidden."""
     seen_at: str = ""
     """The address at which the leader sees it, if its node has no such address: something translates or forwards."""
+    silent: tuple[Silent, ...] = ()
+    """The file systems that did not answer it."""
 
 
 class Death(Facts, frozen=True):

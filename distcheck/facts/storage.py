@@ -19,6 +19,8 @@ MAPS_LAUNCHER = (
 READS_RANK = ("'RANK'", '"RANK"', "'WORLD_SIZE'", '"WORLD_SIZE"')
 ASKED, WORKING_DIRECTORY, SCRIPT = "--path", "working directory", "script"
 """What names a folder, apart from variables."""
+PATIENCE_SECONDS = 5.0
+"""How long a folder or a file may take to answer."""
 _NETWORK_TYPES = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "dfuse", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
      "orangefs", "panfs", "pvfs2", "quobyte", "smb3", "virtiofs", "weka", "wekafs"}
@@ -114,6 +116,20 @@ class Packages(Facts, frozen=True):
     number: Count
     names: tuple[str, ...] = ()
     """As name==version; only where they differ from the leader's, and on the leader."""
+
+
+class Silent(Facts, frozen=True):
+    """A file system that did not answer, and the path for which it was asked."""
+
+    path: str
+    named_by: tuple[str, ...]
+    """What names the path: an option, or a variable such as HOME."""
+    file_system: str = ""
+    """As `Folder.file_system`; so are the next two."""
+    source: str = ""
+    mount: str = ""
+    seconds: Amount = 0.0
+    """How long it was waited for."""
 
 
 class Storage(Facts, frozen=True):

@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import resource
-import shutil
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -14,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
+from distcheck.facts.mounts import mount_at
 from distcheck.facts.network import Link, NetworkFacts, RendezvousFile, Resolution
+from distcheck.facts.touch import touch, which
 from distcheck.probe.kernel_files import contents, integer
-from distcheck.probe.mounts import mount_at
 from distcheck.probe.nccl_files import read
 from distcheck.selection.nccl_settings import in_use, settings
 
@@ -148,7 +148,8 @@ def rendezvous_file(path: str, root: Path = _ROOT) -> RendezvousFile | Missing:
         return Missing(reason=f"cannot read the mounts: {error.strerror}")
     size: int | None = None
     try:
-        size = (root / path.lstrip("/")).stat().st_size
+        place = root / path.lstrip("/")
+        size = touch(path, "COMMAND", lambda: place.stat().st_size)
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -181,7 +182,7 @@ def _machine_id(root: Path, found: tuple[Link, ...] | Missing) -> str | Missing:
 
 def _ib_mtu(root: Path) -> dict[str, int]:
     """Return the active MTU of every active port from ibv_devinfo, empty if not available."""
-    program = shutil.which("ibv_devinfo")
+    program = which("ibv_devinfo")
     if program is None or not (root / "sys/class/infiniband").is_dir():
         return {}
     try:

@@ -47,6 +47,7 @@ FAMILIES: dict[str, Family] = {
     "gpu_driver": Family("gpu.driver", ("gpu",)),
     "known_bad": Family("environment.known_bad", ("gpu", "peers")),
     "command_files": Family("environment.command_files", ("storage", "peers")),
+    "hanging": Family("host.hanging", ("storage", "environment")),
     "storage": Family("host.storage", ("storage",)),
     "shared_folders": Family("host.shared_folders", ("storage",)),
     "installation": Family("environment.installation", ("peers", "collectives")),

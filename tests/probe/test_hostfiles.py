@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from distcheck.probe import hostfiles
-from distcheck.probe.mounts import Mount
 
 
 @pytest.mark.parametrize(
@@ -27,9 +26,3 @@ def test_each_host_of_a_file_counts_once(tmp_path, text, hosts):
 @pytest.mark.parametrize("path", ["/nowhere/hosts", "/", "a\0b"])
 def test_a_file_that_cannot_be_read_does_not_count(path):
     assert hostfiles.hosts_listed({"PBS_NODEFILE": path}) == {}
-
-
-def test_a_file_on_a_server_that_may_not_answer_is_not_touched(monkeypatch):
-    monkeypatch.setattr(hostfiles, "mount_at", lambda _: Mount("/home", (), "nfs4", "nas:/home", ()))
-    monkeypatch.setattr(hostfiles, "read", None)
-    assert hostfiles.hosts_listed({"PBS_NODEFILE": "/home/me/hosts"}) == {}

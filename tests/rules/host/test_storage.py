@@ -8,7 +8,7 @@ import pytest
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Resolution
 from distcheck.facts.node import NodeState
-from distcheck.facts.storage import CommandFile, Folder, Space, Storage
+from distcheck.facts.storage import Folder, Space, Storage
 
 MIB = 1 << 20
 ROOM = Space(total_bytes=1 << 40, free_bytes=1 << 39, free_files=None, writable=True)
@@ -23,7 +23,6 @@ def changed(folder=GOOD, /, **fields):
 
 
 ABSENT = Folder("/data", ("--path",), "absent")
-SILENT = Folder("/data", ("--path",), "silent")
 HOME = changed(path="/home/u", named_by=("HOME",), file_system="ext4")
 CACHE = changed(path="/cache", named_by=("HF_HOME",), file_system="ext4")
 
@@ -184,22 +183,6 @@ def test_a_disk_on_which_no_file_can_be_created_is_one_finding_with_the_folder_f
     assert rules(full.space) == ["host-disk-full"]
     assert rules(replace(full.space, total_bytes=1 << 41)) == ["storage-full", "host-disk-full"]
     assert rules(ROOM) == ["storage-full"]
-
-
-def test_a_folder_that_does_not_answer_is_the_nodes_fault_if_it_answers_elsewhere(job_with, told):
-    assert told(job_with(GOOD, GOOD, SILENT)) == [("storage-hangs", "error", "node", True, ("node3",))]
-    assert told(job_with(GOOD, SILENT)) == [("storage-hangs", "error", "node", False, ("node2",))]
-    home = Folder("/home/u", ("HOME",), "silent")
-    assert told(job_with(home, home)) == [("storage-hangs", "error", "system", False, ("node1", "node2"))]
-
-
-def test_a_file_of_command_that_does_not_answer_is_reported_beside_its_folder_only(job_with, told, change):
-    file = CommandFile("/data/train.py", "script", "/data/train.py", "silent")
-    job = job_with(SILENT)
-    assert len(told(change.node(job, 0, storage=Storage((SILENT,), (file,))))) == 1
-    assert told(change.node(job, 0, storage=Storage((), (file,)))) == [
-        ("storage-hangs", "error", "node", False, ("node1",))
-    ]
 
 
 @pytest.mark.parametrize(
