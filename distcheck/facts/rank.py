@@ -137,6 +137,10 @@ class ProcessFacts(Facts, frozen=True):
     """By how much the offset may be wrong: half of the time in which its report was on its way."""
     began_seconds: dict[Stage, Offset] = {}
     """When it began each stage, counted from the leader's start; without a roll call, from its own."""
+    terminal: str = ""
+    """The terminal from which it was started, such as pts/3; empty without one."""
+    near_names: tuple[str, ...] = ()
+    """The names in /etc/hosts that are spelt like its MASTER_ADDR; only if MASTER_ADDR does not resolve."""
 
 
 class Death(Facts, frozen=True):

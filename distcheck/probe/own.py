@@ -44,6 +44,7 @@ def process_facts(
         else (),
         libraries=libraries,
         memory_policy_error=process.memory_policy_error() if gpus else None,
+        terminal=process.terminal_of(os.getpid()),
     )
     return legible(found)
 

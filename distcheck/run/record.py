@@ -78,6 +78,10 @@ class Record:
             "most_followers": most_followers,
         }
         changes = {name: value for name, value in changes.items() if value is not None}
+        if isinstance(resolution, Missing):
+            from distcheck.probe.network import names_like  # imported only when needed
+
+            changes["near_names"] = names_like(self.ranks[0].placement.master_addr or "")
         if stage is not None:
             changes["began_seconds"] = self._began(self.process, stage)
         self.process = msgspec.structs.replace(self.process, **changes)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.agents import agents_in_world, by_agent, command, own_id, program, rendezvous, restarted, told
-from distcheck.rules.job.remedies import first_host
+from distcheck.rules.job.remedies import at_first_host
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import is_complete
 from distcheck.rules.wording import brief, by_name, found, grouped, listed, named, nodes_of
@@ -114,6 +113,7 @@ def torchrun_node_rank_with_c10d(job: Job) -> Iterator[Outcome]:
     if other:
         ranks = [r for _, r in other]
         option, first = other[0]
+        master = at_first_host(job, first)
         yield found(
             job,
             ranks,
@@ -121,13 +121,7 @@ def torchrun_node_rank_with_c10d(job: Job) -> Iterator[Outcome]:
             + ("; same on other nodes" if len({job.node_of(r).key for r in ranks}) > 1 else ""),
             Fix(
                 "Remove --node-rank; if the order matters, use the static rendezvous.",
-                (
-                    restarted(
-                        job,
-                        first,
-                        {"rdzv-backend": "static", "node-rank": "$NODE_RANK", "master-addr": quote(first_host(job))},
-                    ),
-                ),
+                (restarted(job, first, {"rdzv-backend": "static", "node-rank": "${NODE_RANK:?}", **master}),),
             ),
             severity="info",
             scope="job",

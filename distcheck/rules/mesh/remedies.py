@@ -79,7 +79,7 @@ def _packing(launcher: str, each: int) -> tuple[str, ...]:
     for name, line in _PACKED.items():
         if name == launcher:
             return (line.format(each=each),)
-    return (f"export RANK=$((NODE_RANK * {each} + LOCAL_RANK))",)
+    return (f"export RANK=$((${{NODE_RANK:?}} * {each} + ${{LOCAL_RANK:?}}))",)
 
 
 def _ordering(job: Job, launcher: str, nodes: list[str], each: int) -> tuple[str, ...]:

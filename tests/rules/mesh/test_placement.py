@@ -130,7 +130,7 @@ def test_ranks_dealt_to_the_nodes_in_turn_need_another_distribution(hgx, said):
     [
         ("openmpi", "# add to mpirun: --map-by slot"),
         ("hydra", "# add to mpiexec: -ppn 8"),
-        ("by hand", "export RANK=$((NODE_RANK * 8 + LOCAL_RANK))"),
+        ("by hand", "export RANK=$((${NODE_RANK:?} * 8 + ${LOCAL_RANK:?}))"),
     ],
 )
 def test_each_launcher_gives_nodes_consecutive_ranks_in_its_own_way(hgx, said, launcher, command):
