@@ -34,7 +34,7 @@ _RESET = Fix(
 def gpu_ecc_uncorrected(job: Job) -> Iterator[Outcome]:
     """A GPU's memory has had errors that ECC could not correct since its last reset.
 
-    Data was lost. The user would have seen ``CUDA error: uncorrectable ECC error encountered``, Xid 48, 94 or 95 in the
+    Data was lost. You would see ``CUDA error: uncorrectable ECC error encountered``, Xid 48, 94 or 95 in the
     kernel log, or a job that died without a message. The next job on this GPU is likely to die as well.
 
     Found by NVML's volatile count of uncorrected errors, before and after the collectives. Errors before the last reset

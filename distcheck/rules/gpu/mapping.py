@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
     """NVML, the library under nvidia-smi, fails or hangs on a node with NVIDIA GPUs.
 
-    NCCL needs NVML too, and CUDA rarely works where NVML does not. The user would have seen ``Failed to initialize
+    NCCL needs NVML too, and CUDA rarely works where NVML does not. You would see ``Failed to initialize
     NVML: Driver/library version mismatch``, ``Failed to initialize NVML: Unknown Error``, ``No CUDA GPUs are
     available``, or no message at all when a wedged GPU makes every call hang.
 
@@ -142,7 +142,7 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
 def gpu_none_visible(job: Job) -> Iterator[Outcome]:
     """A rank of an NCCL job has no NVIDIA GPU at all.
 
-    The user would have seen ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``, ``No CUDA GPUs are
+    You would see ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``, ``No CUDA GPUs are
     available`` or ``Found no NVIDIA driver on your system``.
 
     Found where ``--backend nccl`` meets a node without NVIDIA GPUs, and where NVML counts none (a container or a job
@@ -185,7 +185,7 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
 def gpu_cvd_empty(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES is set but empty, which hides every GPU.
 
-    To CUDA an empty value is not the same as an unset one: it selects no GPU. The user would have seen ``No CUDA GPUs
+    To CUDA an empty value is not the same as an unset one: it selects no GPU. You would see ``No CUDA GPUs
     are available`` or ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``. Wrapper scripts leave it behind
     (``export CUDA_VISIBLE_DEVICES=$GPUS`` with GPUS unset), and so does Slurm in a job that requested no GPU.
 
@@ -200,7 +200,7 @@ def gpu_cvd_empty(job: Job) -> Iterator[Outcome]:
 def gpu_cvd_minus_one(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES holds a negative number, which ends the list.
 
-    ``-1`` hides all GPUs and ``0,-1,1`` shows only GPU 0. The user would have seen ``No CUDA GPUs are available``, or
+    ``-1`` hides all GPUs and ``0,-1,1`` shows only GPU 0. You would see ``No CUDA GPUs are available``, or
     ``CUDA error: invalid device ordinal`` on the ranks whose GPU comes after the negative number.
 
     Found by reading the value as CUDA and torch do. A warning when every rank still has its GPU, else an error.
@@ -214,7 +214,7 @@ def gpu_cvd_minus_one(job: Job) -> Iterator[Outcome]:
 def gpu_cvd_duplicate(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES names a GPU twice, so CUDA shows no GPU at all.
 
-    ``0,0``, a repeated UUID, and two prefixes of one UUID all empty the list. The user would have seen ``No CUDA GPUs
+    ``0,0``, a repeated UUID, and two prefixes of one UUID all empty the list. You would see ``No CUDA GPUs
     are available``.
 
     Found by reading the value as CUDA and torch do, with NVML's UUIDs.
@@ -230,7 +230,7 @@ def gpu_cvd_bad_item(job: Job) -> Iterator[Outcome]:
 
     CUDA reports nothing: it ends the list at the item or ignores the rest of the item. ``0 1`` and ``0;1`` show GPU 0
     alone, ``[0,1]`` and ``all`` show none, and ``00000000:07:00.0`` shows GPU 0. An index that the node does not have
-    ends the list, and so does, in torch, a blank beside a UUID. The user would have seen ``CUDA error: invalid device
+    ends the list, and so does, in torch, a blank beside a UUID. You would see ``CUDA error: invalid device
     ordinal`` or ``No CUDA GPUs are available``.
 
     Found by reading the value as CUDA and torch do and comparing it with the GPUs that NVML counts. A warning when
@@ -245,7 +245,7 @@ def gpu_cvd_bad_item(job: Job) -> Iterator[Outcome]:
 def gpu_cvd_mixed_uuid_index(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES mixes indices with UUIDs; the list ends where the kind changes.
 
-    ``GPU-6d1c...,1`` shows one GPU. The user would have seen ``CUDA error: invalid device ordinal`` on the ranks whose
+    ``GPU-6d1c...,1`` shows one GPU. You would see ``CUDA error: invalid device ordinal`` on the ranks whose
     GPU comes after the change.
 
     Found by reading the value as CUDA and torch do. A warning when every rank still has its GPU, else an error.

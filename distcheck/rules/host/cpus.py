@@ -193,7 +193,7 @@ def count_of(cpus: float) -> str:
 def _more_cpus(ranks: Sequence[RankFacts], quota: CpuQuota) -> tuple[str, ...]:
     if "KUBERNETES_SERVICE_HOST" in ranks[0].environment:
         return (
-            f"resources: {{limits: {{cpu: {4 * len(ranks)}}}}}  # of the container",
+            f"# in the container: resources: {{limits: {{cpu: {4 * len(ranks)}}}}}",
             "kubectl describe pod $HOSTNAME",
         )
     return (

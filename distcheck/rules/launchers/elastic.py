@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from distcheck.facts.job import Job
 
+_MOST_NODES = 8
+"""Most nodes that get a command each."""
+
 
 @rule("meeting", severity="warning")
 def torchrun_nproc_mismatch(job: Job) -> Iterator[Outcome]:
@@ -85,7 +88,9 @@ def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
                 f"{named(job, several)}: {variable} is {value} on {listed(nodes)}; expected a different one on each",
                 Fix(
                     "Expand the number in each node's shell, not in the shell that submits the job.",
-                    (f"export {variable}=$SLURM_NODEID  # in each task, not where the job is submitted",),
+                    (f"export {variable}=$SLURM_NODEID  # in each task, not where the job is submitted",)
+                    if "SLURM_NODEID" in several[0].environment
+                    else tuple(f"export {variable}={n}  # on {name}" for n, name in enumerate(nodes[:_MOST_NODES])),
                 ),
                 severity="warning",
                 evidence={"variable": variable, "value": value, "nodes": ", ".join(nodes)},
