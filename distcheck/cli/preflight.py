@@ -21,7 +21,7 @@ from distcheck.facts.asked import Backend
 from distcheck.probe.memory_file import memory_file
 from distcheck.report.harmless import harmless
 from distcheck.report.schema.document import Document
-from distcheck.rules.finding import VerdictName, outcome
+from distcheck.rules.finding import Verdict, VerdictName, outcome
 
 Command = Literal["env", "net", "gpu", "bandwidth", "isolate", "gate"]
 
@@ -69,11 +69,14 @@ class PreflightResult(NamedTuple):
 
     def __str__(self) -> str:
         report = self.report
-        words = outcome(self.verdict) if report is None else outcome(report.verdict, report.exclude.nodes)
-        lines = [f"distcheck {self.command}: {harmless(words)}, exit code {self.exit_code}"]
         if report is None:
-            lines += [] if self.passed else [_last_line(self.log) or "rank 0 has the report"]
-            return "\n".join(lines)
+            word = outcome(Verdict(self.verdict, self.exit_code))
+            last = _last_line(self.log)
+            if last.startswith(f"{word}: "):  # it says where the report is
+                return last
+            lines = [f"{word}: distcheck {self.command}, exit code {self.exit_code}"]
+            return "\n".join(lines if self.passed else [*lines, last or "rank 0 has the report"])
+        lines = [harmless(report.headline)]
         for finding in report.findings:
             if finding.severity != "info":
                 lines.append(f"{finding.severity}: {finding.rule}: {harmless(finding.message)}")
@@ -258,7 +261,7 @@ def _last_line(log: str) -> str:
     """Return the last complaint of distcheck, else the last line, without the prefix."""
     lines = [line for line in log.splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if line.startswith(_COMPLAINT)), lines[-1] if lines else "")
-    return harmless(last.removeprefix(_COMPLAINT))
+    return harmless(last.removeprefix(_COMPLAINT).removeprefix("distcheck: "))
 
 
 def _main() -> None:

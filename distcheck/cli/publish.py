@@ -104,6 +104,7 @@ def _detail(options: Reporting, stream: Any) -> Detail:
         **given,
         color=terminal and not plain,
         width=_columns(stream) if terminal else Detail().width,
+        terminal=terminal,
     )
 
 

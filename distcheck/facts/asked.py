@@ -99,6 +99,8 @@ class Asked(Facts, frozen=True):
     """--launcher-args, likewise; secrets redacted."""
     env: str = ""
     """--env, likewise: patterns of names, no values."""
+    line: str = ""
+    """The command line of distcheck; secrets redacted. Empty in older files."""
 
     @property
     def measures(self) -> bool:

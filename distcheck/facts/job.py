@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta
 
 from distcheck.facts.asked import Asked
 from distcheck.facts.base import Amount, Count, Facts, Measured, Missing, Rank, Seconds, Whole
@@ -95,8 +97,6 @@ class Launched(Facts, frozen=True):
     """The last lines of that program's own output."""
     torn: Count = 0
     """Messages that arrived incomplete."""
-    interrupted: str = ""
-    """The signal that ended the run early; empty if none did."""
 
 
 class LeftOut(Facts, frozen=True):
@@ -154,6 +154,12 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     """For whom the stages after the roll call waited; empty in older files."""
     history: History | Missing | None = None
     """What earlier runs found on these nodes; None without --history."""
+    interrupted: Annotated[int, Meta(ge=0, le=64)] = 0
+    """The number of the signal that ended the run early; 0 if none did."""
+    at: str = ""
+    """When its facts were complete, as that host's clock says, with the time zone; empty in older files."""
+    host: str = ""
+    """Where they were put together: the node of rank 0's process, or the machine that started the probes."""
 
     @cached_property
     def _home(self) -> dict[str, tuple[ProcessFacts, NodeFacts]]:

@@ -11,6 +11,8 @@ Launcher = Literal[
     "sagemaker", "kubernetes", "distcheck", "by hand", "none",
 ]  # fmt: skip
 _LARGEST_WORLD = 1 << 20
+NOBODY_TO_MEET = "the placement is not valid, so there was no roll call"
+"""Why what needs other processes was not looked at where `Placement.can_meet` is not true."""
 
 
 class Placement(Facts, frozen=True):

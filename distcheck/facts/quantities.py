@@ -1,6 +1,8 @@
-"""Formats quantities: 2 nodes, 0.6 s, 16 MiB."""
+"""Formats quantities and other numbers: 2 nodes, 0.6 s, 16 MiB, SIGTERM."""
 
 from __future__ import annotations
+
+import signal
 
 _HISSING = ("s", "x", "ch", "sh")
 _UNITS = (30, "GiB"), (20, "MiB"), (10, "KiB")
@@ -20,3 +22,11 @@ def size(size_bytes: float, digits: int = 5) -> str:
     """Return a number of bytes in binary units, with at most `digits` significant digits: 1 MiB, 1.5 GiB, 12 B."""
     power, unit = next((unit for unit in _UNITS if size_bytes >= 1 << unit[0]), (0, "B"))
     return f"{float(f'{size_bytes / (1 << power):.{digits}g}'):.15g} {unit}"  # 1e+03 becomes 1000
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal: SIGTERM, or signal 99 if there is none of this number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

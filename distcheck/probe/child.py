@@ -19,6 +19,7 @@ import msgspec
 
 from distcheck.facts.base import Missing, legible
 from distcheck.facts.errors import limit_behind
+from distcheck.facts.quantities import signal_name
 from distcheck.probe.ending import end_group
 from distcheck.probe.fork import Fork, may_fork
 from distcheck.probe.memory_file import memory_file
@@ -140,7 +141,7 @@ def failure(question: Question, timeout: float, returncode: int | None, written:
     if returncode is None:
         return f"{question.subject} did not answer within {timeout:.3g} s: {question.silent}"
     if returncode < 0:
-        return f"{question.subject} crashed the process that queried it: {_signal_name(-returncode)}"
+        return f"{question.subject} crashed the process that queried it: {signal_name(-returncode)}"
     if returncode:
         return (
             f"the process that queries {question.subject} gave no answer"
@@ -160,13 +161,6 @@ def last_answer(kind: Any, written: bytes) -> Any:
         with suppress(msgspec.DecodeError):
             return msgspec.json.decode(line, type=kind)
     return None
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def exit_after_lifetime() -> None:

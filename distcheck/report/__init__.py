@@ -37,6 +37,8 @@ class Detail(NamedTuple):
     """Use ANSI colours; for terminals only."""
     width: int = 120
     """Most columns of a table: those of the terminal, or of a job log."""
+    terminal: bool = False
+    """Wrap every line of text at the width; elsewhere the first line, what was checked and evidence stay lines."""
     comparison: Comparison | None = None
     """What differs from an earlier run."""
 

@@ -17,6 +17,7 @@ from distcheck.report.devices import device_rows
 from distcheck.report.gpus import RankGpu, gpus_of
 from distcheck.report.groups import group_rows
 from distcheck.report.harmless import storable
+from distcheck.report.headline import headline
 from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.document import Document, Exclude, Found, RankRow, Status, Unlooked, World
 from distcheck.report.schema.figures import NO_EXPECTATION, Bandwidth, Expected, Model, Seconds
@@ -39,6 +40,7 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         command=job.asked.command,
         verdict=diagnosis.verdict.name,
         exit_code=diagnosis.verdict.exit_code,
+        headline=headline(job, diagnosis),
         seconds=job.seconds,
         world=_world(job),
         findings=tuple(
@@ -59,6 +61,9 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         groups=tuple(group_rows(job)),
         training=_training(job),
         critical_path=critical_path(job),
+        at=job.at,
+        host=job.host,
+        command_line=job.asked.line,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from distcheck.report.measured import GROUPS, first_calls, models, training_line
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, problems, shown_gaps
-from distcheck.report.summary import conclusion, headline, outcome_of
+from distcheck.report.summary import checked, counts
 from distcheck.rules.diagnose import Diagnosis
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>#~&$|])")
@@ -28,10 +28,9 @@ _BLOCK = re.compile(r"^(\d+(?=[.)])|(?=[-+=]))(.)(?=[-=\s]|$)")
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the report as Markdown."""
     report = document(job, diagnosis)
-    title = escaped(f"distcheck {report.command}: {outcome_of(report)}")
-    blocks = [f"## {title}", escaped(conclusion(report, diagnosis))]
+    blocks = [f"## {escaped(report.headline)}"]
     if not options.quiet:
-        blocks += [escaped(line) for line in headline(job, report)]
+        blocks += [escaped(line) for line in (*checked(job, report), counts(report, diagnosis))]
     for problem in problems(diagnosis.findings, everything=options.verbose):
         blocks += _problem(problem, options)
     if options.comparison is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -46,7 +47,8 @@ def drawn(table: Grid, width: int = 0) -> Iterator[str]:
     align = ["right" if table.kinds[n] == "number" else "left" for n in kept]
     yield from (line.rstrip() for line in _tabulate(names, rows, align).splitlines())
     if dropped:
-        yield f"too narrow for: {', '.join(table.names[n] or 'bar' for n in sorted(dropped))} (-v shows all columns)"
+        left_out = ", ".join(table.names[n] or "bar" for n in sorted(dropped))
+        yield from textwrap.wrap(f"too narrow for: {left_out} (-v shows all columns)", width, subsequent_indent="  ")
 
 
 def _width(cells: list[list[str]], kept: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""The first lines and the last line of the reports: what was checked, and the verdict."""
+"""What the reports say beside the headline: what was checked, and how many findings there are."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.document import Document
 from distcheck.report.sections import PIECES
 from distcheck.rules.diagnose import Diagnosis
-from distcheck.rules.finding import outcome
 from distcheck.rules.job.kinds import ranks_with
 
 
-def headline(job: Job, report: Document) -> list[str]:
-    """Return what was checked, in one to three lines."""
+def checked(job: Job, report: Document) -> list[str]:
+    """Return what was checked, in one to three lines, and when, where and how."""
+    made = [harmless(f"{job.at} on {job.host}: {job.asked.line}")] if job.at else []
+    return [*_checked(job, report), *made]
+
+
+def _checked(job: Job, report: Document) -> list[str]:
     if "node" in job.asked.looks:
         return [harmless(line) for line in _lone_nodes(job, report)]
     world = report.world
@@ -57,7 +61,7 @@ def _restart(job: Job) -> str:
 def _lone_nodes(job: Job, report: Document) -> list[str]:
     """Return what was checked when nodes have no ranks."""
     began = f"distcheck {report.distcheck} {report.command}:"
-    if len(job.nodes) != 1:
+    if len(job.nodes) != 1:  # none if the run was interrupted
         return [f"{began} {count(len(job.nodes), 'node')}"]
     node = job.nodes[0]
     parts = [node.name]
@@ -75,26 +79,8 @@ def _lone_nodes(job: Job, report: Document) -> list[str]:
     return [f"{began} {', '.join(parts)}", *([f"GPUs: {named}"] if named else [])]
 
 
-_ADVICE = {
-    0: "Start the job",
-    10: "Warnings fail because of --strict; fix them or drop --strict",
-    20: "Could not confirm that the job will start; retry, preferably on other nodes",
-    30: "Fix the job or site configuration; retrying will not help",
-    40: "Exclude {nodes}{doubtful} and restart the job",
-    70: "distcheck itself failed; save the job with --save and report the failure",
-}
-
-
-def advice(report: Document) -> str:
-    """Return the next step."""
-    errors = (f for f in report.findings if f.severity == "error" and f.scope in {"node", "gpu"})
-    others = fold_nodes({node for f in errors for node in f.nodes} - set(report.exclude.nodes))
-    doubtful = f", fix or exclude {harmless(others)} (not confirmed)" if others else ""
-    return _ADVICE[report.exit_code].format(nodes=harmless(report.exclude.hostlist), doubtful=doubtful)
-
-
-def counts(diagnosis: Diagnosis) -> str:
-    """Return the number of findings: 1 error, 2 warnings."""
+def counts(report: Document, diagnosis: Diagnosis) -> str:
+    """Return the numbers of findings and gaps, and the duration: 1 error, 2 warnings, 4.1 s."""
     severities = Counter(finding.severity for finding in diagnosis.findings)
     unlooked = len({n.rule for n in diagnosis.not_checked})
     return ", ".join(
@@ -102,18 +88,6 @@ def counts(diagnosis: Diagnosis) -> str:
             count(severities["error"], "error"),
             count(severities["warning"], "warning"),
             *([f"{count(unlooked, 'rule')} not checked"] if unlooked else []),
+            f"{report.seconds:.1f} s",
         ]
     )
-
-
-def conclusion(report: Document, diagnosis: Diagnosis) -> str:
-    """Return the verdict line: outcome, exit code, next step, number of findings and duration."""
-    return (
-        f"{outcome_of(report)}: exit code {report.exit_code}. {advice(report)}. "
-        f"{counts(diagnosis)}, {report.seconds:.1f} s"
-    )
-
-
-def outcome_of(report: Document) -> str:
-    """Return the start of the verdict line: PASS, WARN, UNKNOWN, FAIL (node3)."""
-    return harmless(outcome(report.verdict, report.exclude.nodes))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from distcheck.facts.job import Job
 from distcheck.report.harmless import harmless
+from distcheck.report.headline import headline
 from distcheck.rules.diagnose import Diagnosis
-from distcheck.rules.finding import excluded_nodes, outcome
 
 LARGEST_BYTES = 4096
 _USUAL = Path("/dev/termination-log")
@@ -43,9 +43,7 @@ def log_of(environ: Mapping[str, str]) -> Path | None:
 
 def message(job: Job, diagnosis: Diagnosis) -> bytes:
     """Return verdict, findings (worst first) and gaps, in at most 4096 bytes of UTF-8."""
-    verdict = diagnosis.verdict
-    first = outcome(verdict.name, excluded_nodes(diagnosis.findings))
-    lines = [f"{first}: distcheck {job.asked.command}, exit code {verdict.exit_code}"]
+    lines = [headline(job, diagnosis)]
     for finding in diagnosis.findings:
         if finding.severity != "info":
             lines.append(f"{finding.severity}: {finding.rule}: {finding.message}")

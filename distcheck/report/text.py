@@ -15,12 +15,12 @@ from distcheck.report.measured import GROUPS, first_calls, models, training_line
 from distcheck.report.plain import bar, drawn
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document
-from distcheck.report.sections import DETAILED, Problem, evidence_lines, problems, shown_gaps, where
-from distcheck.report.summary import advice, conclusion, headline, outcome_of
+from distcheck.report.sections import DETAILED, Gap, Problem, evidence_lines, problems, shown_gaps, where
+from distcheck.report.summary import checked, counts
 from distcheck.rules.diagnose import Diagnosis
 
 WIDTH = 100
-"""Most columns of prose; evidence and commands are never wrapped."""
+"""Most columns of prose; commands are never wrapped."""
 _FINDING_LINES = 70
 """With more lines of findings, the last ones are shortened: with a table of 16 ranks, two screens of 50 lines."""
 _NAMED_RULES = 12
@@ -41,18 +41,17 @@ _COLORS = {
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the report as text."""
     report = document(job, diagnosis)
-    label = _colored(outcome_of(report), options, _COLORS[report.verdict])
-    parts: list[list[str]] = []
-    if not options.quiet:
-        parts += [
-            [f"{label}: {advice(report)}.", *headline(job, report)],
-            list(_ranks(report, options)),
-            list(_bandwidth(job, report, options)),
-        ]
-    parts += _findings(diagnosis, options)
+    word = report.headline.partition(":")[0]
+    first, *more = _fitted(report.headline, options, 0, 2)
+    headline = [_colored(word, options, _COLORS[report.verdict]) + first.removeprefix(word), *more]
+    tables = [list(_ranks(report, options)), list(_bandwidth(job, report, options))] if not options.quiet else []
+    found = _findings(diagnosis, options)
     if options.comparison is not None:
-        parts += _compared(options.comparison, options)
-    parts += [list(_gaps(diagnosis, options))]
+        found += _compared(options.comparison, options)
+    found.append(list(_gaps(diagnosis, options)))
+    about = [line for text in checked(job, report) for line in _fitted(text, options, 0, 2)]
+    parts = [] if options.quiet else [[*headline, *about]]
+    parts += [*tables, *found] if report.verdict == "pass" else [*found, *tables]
     if options.timings:
         parts += [list(_timings(job, report, options))]
     if options.legend:
@@ -64,7 +63,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
                 *(line for entry in LEGEND.items() for line in _wrapped(options, ": ".join(entry), 2, 4)),
             ]
         ]
-    parts += [[label + conclusion(report, diagnosis).removeprefix(outcome_of(report))]]
+    parts += [[counts(report, diagnosis), *headline]]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -72,10 +71,15 @@ def _colored(text: str, options: Detail, color: int) -> str:
     return f"\x1b[1;{color}m{text}\x1b[0m" if options.color else text
 
 
-def _wrapped(options: Detail, prose: str, first: int, rest: int) -> list[str]:
+def _fitted(text: str, options: Detail, first: int, rest: int) -> list[str]:
+    """Return a line, wrapped only on a terminal: a log can be searched for it."""
+    return _wrapped(options, text, first, rest, options.width) if options.terminal else [" " * first + text]
+
+
+def _wrapped(options: Detail, prose: str, first: int, rest: int, most: int = WIDTH) -> list[str]:
     return textwrap.wrap(
         prose,
-        min(WIDTH, options.width),
+        min(most, options.width),
         initial_indent=" " * first,
         subsequent_indent=" " * rest,
         break_long_words=False,
@@ -109,7 +113,7 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
         yield from _drawn(tables.sweep(report, bar), options)
         yield from _lines_of(provenance(job, report.bandwidth), options, 0, 2)
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
-        yield f"collectives ended early: {harmless(job.collectives.ended)}"
+        yield from _lines_of([f"collectives ended early: {job.collectives.ended}"], options, 0, 2)
     summary = _lines_of((*models(report), *first_calls(job), *training_lines(report)), options, 0, 2)
     if summary:
         yield ""
@@ -172,14 +176,16 @@ def _short(problem: Problem, options: Detail) -> Iterator[str]:
 def _problem(problem: Problem, options: Detail) -> Iterator[str]:
     doubt = "" if problem.confirmed else " (not confirmed)"
     place = f" - {problem.where}" if problem.where else ""
-    yield f"{_colored(problem.severity, options, _COLORS[problem.severity])}: {harmless(problem.rule)}{doubt}{place}"
+    title, *more = _fitted(f"{problem.severity}: {harmless(problem.rule)}{doubt}{place}", options, 0, 2)
+    yield _colored(problem.severity, options, _COLORS[problem.severity]) + title.removeprefix(problem.severity)
+    yield from more
     alone = len(problem.cases) == 1 and not problem.more
     for n, case in enumerate(problem.cases):
         place = "" if alone else where(case.ranks, case.nodes)
         yield from _wrapped(options, harmless(case.message) + (f" [{place}]" if place else ""), 2, 2)
         if n < DETAILED or options.verbose:
             shown = evidence_lines(case.evidence, everything=options.verbose, said=case.message)
-            yield from (f"    {line}" for line in shown)
+            yield from (part for line in shown for part in _fitted(line, options, 4, 6))
     if problem.more:
         yield f"  … and {problem.more} more like these (-v shows them)"
     if problem.why:
@@ -203,17 +209,21 @@ def _compared(compared: Comparison, options: Detail) -> list[list[str]]:
 
 
 def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:
-    required = None
-    for gap in shown_gaps(diagnosis, quiet=options.quiet):
-        if gap.required != required:
-            required = gap.required
-            yield "not checked (required)" if required else "not checked"
-        place = f" - {gap.where}" if gap.where else ""
-        yield f"  {harmless(gap.reason)}{place}"
-        if len(gap.rules) > _NAMED_RULES and not options.verbose:
-            yield f"    {len(gap.rules)} rules (-v lists them)"
-        else:
-            yield from _wrapped(options, ", ".join(map(harmless, gap.rules)), 4, 4)
+    found = shown_gaps(diagnosis, quiet=options.quiet)
+    for required, title in ((True, "not checked (required)"), (False, "not checked")):
+        these = [_gap(gap, options) for gap in found if gap.required == required]
+        if len(these) == 1:
+            yield from _wrapped(options, f"{title}: {these[0]}", 0, 2, options.width)
+        elif these:
+            yield title
+            yield from (line for text in these for line in _wrapped(options, text, 2, 4, options.width))
+
+
+def _gap(gap: Gap, options: Detail) -> str:
+    """Return why rules were not checked, where, and which."""
+    many = len(gap.rules) > _NAMED_RULES and not options.verbose
+    rules = f"{len(gap.rules)} rules; -v lists them" if many else ", ".join(gap.rules)
+    return harmless(f"{gap.reason}{f' - {gap.where}' if gap.where else ''} [{rules}]")
 
 
 def _timings(job: Job, report: Document, options: Detail) -> Iterator[str]:

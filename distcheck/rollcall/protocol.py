@@ -15,7 +15,8 @@ from distcheck.facts.network import PeerTrial, ReverseLookup, Use
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, RunAttempt
 
-Name = Annotated[str, Meta(max_length=256)]
+LONGEST_NAME = 256
+Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Found = Literal["master", "job", "node"]
@@ -237,6 +238,11 @@ class Bye(Word, frozen=True):
     """The report is written: exit with this code, as all processes do."""
 
     exit_code: int
+    headline: Name = ""
+    """The first line of the report; empty from an earlier version."""
+    node: Name = ""
+    """Of the process that wrote the report."""
+    pid: Count = 0
 
 
 class Deflated(Word, frozen=True):

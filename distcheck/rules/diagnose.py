@@ -10,8 +10,9 @@ import msgspec
 from distcheck.facts.asked import Look
 from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives, Job
+from distcheck.facts.quantities import signal_name
 from distcheck.rules import Rule, find_rule, rules_for
-from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
+from distcheck.rules.finding import BY_SIGNAL, SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
 from distcheck.rules.wording import grouped
 
 
@@ -24,8 +25,12 @@ class Diagnosis(NamedTuple):
 
 
 def judge(job: Job, rules: Iterable[Rule] | None = None) -> Diagnosis:
-    """Judge a job by the rules that the user selected, of all rules or of these."""
+    """Judge a job by the rules that the user selected, of all rules or of these; not if its run was interrupted."""
     asked = job.asked
+    if job.interrupted:
+        reason = f"the run was ended by {signal_name(job.interrupted)}"
+        gaps = tuple(NotChecked(rule=rule.name, reason=reason) for rule in rules_for(job) if rule.applies(job))
+        return Diagnosis((), gaps, Verdict("unknown", BY_SIGNAL + job.interrupted))
     return diagnose(job, strict=asked.strict, select=asked.select, ignore=asked.ignore, rules=rules)
 
 
@@ -51,8 +56,7 @@ def diagnose(
     judging: list[Rule] = []
     known = rules_for(job) if rules is None else tuple(rules)
     for rule in known:
-        names = {rule.name, *rule.aliases}
-        if (select and not names & set(select)) or names & set(ignore):
+        if left_out(rule, select, ignore):
             continue
         if not rule.applies(job):
             continue
@@ -74,6 +78,12 @@ def diagnose(
     return Diagnosis(tuple(findings), tuple(not_checked), verdict(findings, not_checked, strict=strict))
 
 
+def left_out(rule: Rule, select: Collection[str], ignore: Collection[str]) -> bool:
+    """Whether --select or --ignore leaves a rule out."""
+    names = {rule.name, *rule.aliases}
+    return bool((select and not names & set(select)) or names & set(ignore))
+
+
 def _unexplained(job: Job, findings: list[Finding], judging: list[Rule], known: Iterable[Rule]) -> list[Finding]:
     """Drop each finding that a finding of a rule named in its rule's `unless` explains.
 
@@ -81,8 +91,8 @@ def _unexplained(job: Job, findings: list[Finding], judging: list[Rule], known: 
     """
     unless = {rule.name: rule.unless for rule in judging if rule.unless}
     needed = {name for f in findings for name in unless.get(f.rule, ())}
-    left_out = [r for r in known if r.name in needed and r not in judging and r.applies(job) and not r.unlooked(job)]
-    causes = grouped([*findings, *(f for rule in left_out for f in _judge(rule, job)[0])], lambda f: f.rule)
+    others = [r for r in known if r.name in needed and r not in judging and r.applies(job) and not r.unlooked(job)]
+    causes = grouped([*findings, *(f for rule in others for f in _judge(rule, job)[0])], lambda f: f.rule)
     return [
         f
         for f in findings

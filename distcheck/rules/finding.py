@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -13,7 +13,10 @@ Owner = Literal["user", "admin", "unknown"]
 VerdictName = Literal["pass", "warn", "unknown", "job", "node"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-_MOST_NAMES = 4
+
+
+BY_SIGNAL = 128
+"""Added to a signal's number, the exit code of a run that it ended."""
 
 
 class Fix(msgspec.Struct, frozen=True):
@@ -88,12 +91,8 @@ def excluded_nodes(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(sorted({node for f in bad for node in f.nodes}))
 
 
-def outcome(name: VerdictName, nodes: Sequence[str] = ()) -> str:
-    """Return the start of a verdict line: PASS, WARN, UNKNOWN, FAIL (node3)."""
-    if name == "job":
-        return "FAIL (job configuration)"
-    if name != "node":
-        return name.upper()
-    if not nodes:
-        return "FAIL"
-    return f"FAIL ({', '.join(nodes) if len(nodes) <= _MOST_NAMES else f'{len(nodes)} nodes'})"
+def outcome(verdict: Verdict) -> str:
+    """Return the first word of a report: PASS, WARN, UNKNOWN, FAIL or INTERRUPTED."""
+    if verdict.exit_code > BY_SIGNAL:
+        return "INTERRUPTED"
+    return "FAIL" if verdict.name in {"job", "node"} else verdict.name.upper()

@@ -118,7 +118,10 @@ class Session:
     async def deliver(self, job: Job, diagnosis: Diagnosis, code: int) -> RunResult:
         """Publish the report, once, add the run to the history, and return its result."""
         self.progress.close()
-        self.outcome = RunResult(job, self._publish(job, diagnosis, code), reported=True)
+        from distcheck.report.headline import headline  # followers load no rules
+
+        line = headline(job, diagnosis)
+        self.outcome = RunResult(job, self._publish(job, diagnosis, code), reported=True, headline=line)
         if self.request.history and not self.interrupted:
             from distcheck.run import history
 

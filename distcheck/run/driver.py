@@ -9,7 +9,10 @@ import threading
 from types import FrameType
 from typing import Any
 
+import msgspec
+
 from distcheck.facts.job import Job
+from distcheck.facts.placement import NOBODY_TO_MEET
 from distcheck.facts.rank import Role
 from distcheck.probe import open_files
 from distcheck.run import collect, follower, measure
@@ -18,7 +21,7 @@ from distcheck.run.context import Session
 from distcheck.run.interrupts import INTERRUPT_SECONDS, caught
 from distcheck.run.join import arrive
 from distcheck.run.progress import StageView
-from distcheck.run.request import NEVER_MET, NOBODY_ELSE, NOBODY_TO_MEET, WITH_OTHERS, Publish, Request, RunResult
+from distcheck.run.request import NEVER_MET, NOBODY_ELSE, WITH_OTHERS, Publish, Request, RunResult
 from distcheck.run.watchdog import Watchdog
 
 _CLOSED = "Invalid file descriptor: -1"
@@ -154,10 +157,9 @@ async def _end_alone(run: Session) -> RunResult:
         run.record.met = False
     elif run.server is not None:
         run.record.take_late_reports(f.report for f in run.server.followers.values())
-    job = run.record.job()
+    job = msgspec.structs.replace(run.record.job(), interrupted=run.interrupted or 0)
     diagnosis = judge(job)
-    code = 128 + run.interrupted if run.interrupted else diagnosis.verdict.exit_code
-    outcome = await run.deliver(job, diagnosis, code)
+    outcome = await run.deliver(job, diagnosis, diagnosis.verdict.exit_code)
     await _dismiss(run, outcome)
     return outcome
 
@@ -166,7 +168,7 @@ async def _dismiss(run: Session, outcome: RunResult) -> None:
     if run.server is not None:
         from distcheck.run import leader
 
-        await leader.dismiss(run, outcome.exit_code)
+        await leader.dismiss(run, outcome)
 
 
 async def _close(run: Session) -> None:

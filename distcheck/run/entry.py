@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Bind, Resolution
+from distcheck.facts.placement import NOBODY_TO_MEET
 from distcheck.facts.rank import Role
 from distcheck.probe import environment, host, network
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.run.record import Record
-from distcheck.run.request import NOBODY_TO_MEET, WITH_OTHERS, Publish, Request, RunResult
+from distcheck.run.request import WITH_OTHERS, Publish, Request, RunResult
 from distcheck.run.watchdog import GRACE_SECONDS, armed
 
 _UNKNOWN = 20

@@ -31,8 +31,9 @@ from distcheck.rollcall.protocol import (
 from distcheck.rollcall.wire import ProtocolError
 from distcheck.run import attempts, peer_round, ras, storage, trials
 from distcheck.run.join import put_up_signpost
-from distcheck.run.progress import StageView
+from distcheck.run.progress import StageView, tell
 from distcheck.run.request import NEVER_MET, WITH_OTHERS, RunResult
+from distcheck.selection.placement import TABLES
 
 if TYPE_CHECKING:
     from distcheck.run.context import Session
@@ -105,9 +106,27 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
                     connection.writer.close()  # the leader waits for it
                     await asyncio.sleep(0)  # lets the loop close it before this process ends
                     run.record.note(stage="done")
+                    _show_end(run, word, connection.welcome.rank)
                     return RunResult(run.record.job(), word.exit_code, reported=False)
     finally:
         await _cancel(importing, measuring, trial)
+
+
+def _show_end(run: Session, end: Bye, rank: int) -> None:
+    """Print how the run ended and where the report is, if the user may not see the output of that process.
+
+    By hand each process may have a terminal of its own, in Kubernetes each has a log of its own, and under a torchrun
+    that no other launcher started each node has. srun and mpirun show the output of all processes together, thousands
+    of times the same line.
+    """
+    place, node, environ = run.request.placements[0], run.record.node, run.request.environ
+    apart = place.launcher in {"by hand", "kubernetes"}
+    if place.launcher == "torchrun" and place.local_rank == 0 and node is not None and node.name != end.node:
+        started = any(environ.get(table.marker) for table in TABLES if table.launcher != "torchrun")
+        apart = end.exit_code != 0 and not started
+    if apart and end.headline:
+        run.progress.close()
+        tell(f"{end.headline}; report: rank {rank}, node {end.node}, process {end.pid}")
 
 
 async def _cancel(*tasks: asyncio.Task[None] | None) -> None:

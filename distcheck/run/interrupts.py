@@ -12,6 +12,15 @@ INTERRUPT_SECONDS = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class InterruptedRunError(Exception):
+    """A signal, the only argument, ended the run."""
+
+
+def give_up(signum: signal.Signals) -> None:
+    """End what runs now, wherever it is: the handler of a run without anybody to take leave of."""
+    raise InterruptedRunError(signum)
+
+
 @contextlib.contextmanager
 def caught(interrupt: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Call `interrupt` on each of these signals in the body; an ignored signal stays ignored.

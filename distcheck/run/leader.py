@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import msgspec
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.quantities import count, duration
 from distcheck.facts.rank import RunAttempt
-from distcheck.rollcall.protocol import AskNode, Bye, Here, LastCall, NodeReport
+from distcheck.rollcall.protocol import LONGEST_NAME, AskNode, Bye, Here, LastCall, NodeReport
 from distcheck.rollcall.server import Server
 from distcheck.rules import rules_for
 from distcheck.rules.diagnose import judge
@@ -221,7 +222,7 @@ async def _conclude(run: Session) -> RunResult:
     job = run.record.job()
     diagnosis = judge(job)
     outcome = await run.deliver(job, diagnosis, diagnosis.verdict.exit_code)
-    await dismiss(run, outcome.exit_code)
+    await dismiss(run, outcome)
     return outcome
 
 
@@ -241,11 +242,12 @@ async def _call_last(run: Session, server: Server, attempt: RunAttempt | None) -
     run.record.note_silent(server, set(asked) - heard.keys(), silent)
 
 
-async def dismiss(run: Session, code: int) -> None:
-    """Tell all followers to exit with this code, and wait only briefly for them."""
+async def dismiss(run: Session, outcome: RunResult) -> None:
+    """Tell all followers how the run ended and where the report is, and wait only briefly for them."""
     server = run.server
     if server is None:
         return
     await server.close_doors()
-    server.say_to_all(Bye(code))
+    node = run.record.node.name if run.record.node else ""
+    server.say_to_all(Bye(outcome.exit_code, outcome.headline[:LONGEST_NAME], node[:LONGEST_NAME], os.getpid()))
     await server.see_off(run.last_moment(_GOODBYE_SECONDS), run.record.followers)

@@ -37,10 +37,11 @@ from distcheck.probe.fork import forking
 from distcheck.probe.health import health
 from distcheck.probe.own import process_facts
 from distcheck.probe.state import state
+from distcheck.report.headline import LONGEST, headline
 from distcheck.rules import rules_for
 from distcheck.rules.diagnose import Diagnosis, judge
-from distcheck.rules.finding import Finding, outcome
 from distcheck.run import storage
+from distcheck.run.interrupts import InterruptedRunError, caught, give_up
 from distcheck.run.record import Record
 from distcheck.run.request import Publish, Request, RunResult
 from distcheck.run.watchdog import armed
@@ -52,7 +53,6 @@ _HISTORY_RESERVE_SECONDS = 1.2
 """Kept back from --timeout: one second to kill a child that hangs."""
 _CHILD_SECONDS = 1.0
 """To start the child that looks at folders, and to end it."""
-_REASON_LENGTH = 200
 _PREFIX = "distcheck: "
 """A HealthCheckProgram recognizes the nodes that it drained by this prefix."""
 
@@ -67,8 +67,13 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = 
         request = Request(asked, (Placement(),), environ, start=start)
         record = Record(request)
         seconds = max(0.1, asked.timeout_seconds - _RESERVE_SECONDS)
-        with forking():  # the watchdog is the only thread
-            seen, record.history = asyncio.run(_look_and_read(asked, environ, seconds, past, record))
+        try:
+            with forking(), caught(give_up):  # the watchdog is the only thread
+                seen, record.history = asyncio.run(_look_and_read(asked, environ, seconds, past, record))
+        except InterruptedRunError as stop:
+            job = msgspec.structs.replace(record.job(), interrupted=stop.args[0])
+            diagnosis = judge(job)
+            return RunResult(job, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
         node = host.collect(
             environ,
             accelerator=seen.accelerator,
@@ -152,9 +157,9 @@ async def _storage(asked: Asked, environ: Mapping[str, str], seconds: float, nam
 
 def tell(job: Job, diagnosis: Diagnosis, reason_file: Path | None, *, syslog: bool) -> str:
     """Write the reason file and the syslog line; return the error, empty if there was none."""
-    why = reason(diagnosis)
+    why = reason(job, diagnosis)
     if syslog:
-        _tell_syslog(job, diagnosis, why)
+        _tell_syslog(job, diagnosis)
     if reason_file is not None:
         try:
             write(reason_file, f"{why}\n" if why else "")
@@ -163,43 +168,25 @@ def tell(job: Job, diagnosis: Diagnosis, reason_file: Path | None, *, syslog: bo
     return ""
 
 
-def reason(diagnosis: Diagnosis, environ: Mapping[str, str] = os.environ) -> str:
+def reason(job: Job, diagnosis: Diagnosis, environ: Mapping[str, str] = os.environ) -> str:
     """Return why the node is unhealthy, for ``scontrol update Reason=``; empty if healthy.
 
     The reason is one line of printable ASCII without quotes, at most 200 characters, and begins with ``distcheck: ``.
     """
     if diagnosis.verdict.exit_code == 0:
         return ""
-    worst = _worst(diagnosis)
-    if worst is not None:
-        text = f"{worst.rule}: {worst.message}"
-    else:
-        text = f"not checked: {next((n.reason for n in diagnosis.not_checked if n.required), 'unknown')}"
     number = environ.get("SLURM_JOB_ID", "")
     ending = f" [job={number}]" if number.isascii() and number.isdecimal() and len(number) < 20 else ""
-    plain = "".join(c if " " <= c <= "~" else "?" for c in text if c not in "\"'`\\$")
-    room = _REASON_LENGTH - len(_PREFIX) - len(ending)
-    return _PREFIX + (plain if len(plain) <= room else plain[: room - 3] + "...") + ending
+    line = headline(job, diagnosis, LONGEST - len(_PREFIX) - len(ending))
+    return _PREFIX + "".join(c if " " <= c <= "~" else "?" for c in line if c not in "\"'`\\$") + ending
 
 
-def _worst(diagnosis: Diagnosis) -> Finding | None:
-    """Return the finding that decided the verdict, None if a missing check decided it.
-
-    A confirmed finding comes first.
-    """
-    severity = "warning" if diagnosis.verdict.name == "warn" else "error"
-    deciding = [f for f in diagnosis.findings if f.severity == severity]
-    return min(deciding, key=lambda f: not f.confirmed, default=None)
-
-
-def _tell_syslog(job: Job, diagnosis: Diagnosis, why: str) -> None:
+def _tell_syslog(job: Job, diagnosis: Diagnosis) -> None:
     """Write one line to syslog, as daemon.err, .warning or .info."""
     import syslog
 
-    name = job.nodes[0].name if job.nodes else "this node"
     code = diagnosis.verdict.exit_code
     level = {0: syslog.LOG_INFO, 10: syslog.LOG_WARNING, 20: syslog.LOG_WARNING}.get(code, syslog.LOG_ERR)
-    detail = f": {why.removeprefix(_PREFIX)}" if why else ""
     syslog.openlog("distcheck", syslog.LOG_PID, syslog.LOG_DAEMON)
-    syslog.syslog(level, f"{outcome(diagnosis.verdict.name)}: {name}, exit code {code}{detail}")
+    syslog.syslog(level, headline(job, diagnosis))
     syslog.closelog()

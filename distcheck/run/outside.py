@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import signal
 import time
@@ -24,6 +25,7 @@ from distcheck.rollcall.seal import make_token
 from distcheck.rules.diagnose import judge
 from distcheck.run.interrupts import INTERRUPT_SECONDS, caught
 from distcheck.run.progress import Progress, StageView
+from distcheck.run.record import now
 from distcheck.run.request import Publish, Request, RunResult
 
 if TYPE_CHECKING:
@@ -58,8 +60,7 @@ def run_outside(request: Request, launch: Outside, publish: Publish, dog: Watchd
             job = start.round(launch.without(tuple(s.name for s in spare)))
             job = msgspec.structs.replace(job, left_out=spare, history=past)
             diagnosis = judge(job)
-        code = 128 + start.interrupted if start.interrupted else diagnosis.verdict.exit_code
-        code = publish(job, diagnosis, code)
+        code = publish(job, diagnosis, diagnosis.verdict.exit_code)
         start.remember(job, diagnosis)
         return RunResult(job, code, reported=True)
 
@@ -120,14 +121,14 @@ class _Start:
             raise UsageError(f"{commands[0].key} could not be started: {error}") from error
         finally:
             self.progress.close()
-        interrupted = self.interrupted.name if self.interrupted else ""
         ended = ""
-        if interrupted:
-            ended = f"the run was ended by {interrupted}"
+        if self.interrupted:
+            ended = f"the run was ended by {self.interrupted.name}"
         elif time.monotonic() >= self.deadline:
             ended = f"the run was ended by --timeout of {request.asked.timeout_seconds:g} s"
         seconds = time.monotonic() - request.start
-        return home.job(request.asked, _shown(commands[0]), seconds, ended=ended, interrupted=interrupted)
+        job = home.job(request.asked, _shown(commands[0]), seconds, ended=ended, interrupted=self.interrupted or 0)
+        return msgspec.structs.replace(job, at=now(), host=os.uname().nodename)
 
     def _run(self, launch: Outside, commands: tuple[Command, ...], home: Homecoming, variables: dict[str, str]) -> None:
         connect_seconds = self.request.connect_seconds + 2

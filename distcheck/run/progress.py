@@ -86,26 +86,32 @@ class Progress:
 
 
 def warn(text: str) -> None:
-    """Print a warning, with --quiet too; if stderr is closed or full, the run goes on without."""
+    """Print a warning, with --quiet too."""
+    tell(f"warning: {text}")
+
+
+def tell(text: str) -> None:
+    """Print a line, with --quiet too; if stderr is closed or full, the run goes on without."""
     if sys.stderr is not None:
-        _write(f"distcheck: warning: {_printable(text)}\n")
+        _write(f"distcheck: {_printable(text)}\n")
 
 
 def line(view: StageView, now: float, deadline: float, columns: int) -> str:
-    """Return a view as one line; if it is too long, the bar and what is awaited are cut."""
-    tail = f"; deadline in {clock(deadline - now)}"
-    head, count = f"distcheck: {view.stage}", f" {view.done}/{view.of} {view.unit}" if view.of else ""
+    """Return a view as one line; if it is too long, without the bar, the reason, the deadline, and then cut."""
+    count = f" {view.done}/{view.of} {view.unit}" if view.of else ""
     bar = f" [{'#' * (_BAR * min(view.done, view.of) // view.of):.<{_BAR}}]" if view.of else ""
-    head += (bar if len(head + bar + count + tail) <= columns else "") + count
-    middle = f", {view.doing}" if view.doing else ""
-    if view.awaited:
-        limit = f" {clock(view.until - now)} more" if view.until is not None else ""
-        why = f": {view.why}" if view.why else ""
-        middle += f"; waiting{limit} for {view.awaited}{why}"
-    middle, room = _printable(middle), columns - len(head) - len(tail)
-    if len(middle) > room:
-        middle = middle[: max(0, room - 3)] + "..."
-    return (head + middle + tail)[:columns]
+    doing = f", {view.doing}" if view.doing else ""
+    limit = f" {clock(view.until - now)} more" if view.until is not None else ""
+    awaited = f"; waiting{limit} for {view.awaited}" if view.awaited else ""
+    why = f": {view.why}" if view.awaited and view.why else ""
+    tail = f"; deadline in {clock(deadline - now)}"
+    head = f"distcheck: {view.stage}"
+    middles = (bar + count + doing + awaited + why, count + doing + awaited + why, count + doing + awaited)
+    lines = [_printable(head + middle) + tail for middle in middles]
+    lines.append(lines[-1].removesuffix(tail))
+    room = columns - len(tail)
+    shortest = lines[-1] if len(lines[-1]) <= room else lines[-1][: max(0, room - 3)] + "..."
+    return next((text for text in lines if len(text) <= columns), shortest + tail)[:columns]
 
 
 def clock(seconds: float) -> str:

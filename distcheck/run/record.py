@@ -289,7 +289,14 @@ class Record:
             waits=self.waits,
             skipped=dict(self.skipped),
             history=self.history,
+            at=now(),
+            host=self.node.name if self.node else os.uname().nodename,
         )
+
+
+def now() -> str:
+    """Return the local time with its zone: 2026-11-28 20:31:43 +0000."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %z")
 
 
 def _name() -> str:

@@ -79,9 +79,10 @@ class RunResult(NamedTuple):
     exit_code: int
     reported: bool
     """Whether this process published the report, its own or the common one."""
+    headline: str = ""
+    """The first line of the report that this process published."""
 
 
-NOBODY_TO_MEET = "the placement is not valid, so there was no roll call"
 NEVER_MET = "this process did not reach rank 0"
 WITH_OTHERS: tuple[Look, ...] = ("peers", "collectives", "training", "isolation")
 """Looks that need other processes."""

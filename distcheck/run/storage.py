@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from distcheck.rollcall.protocol import Welcome
     from distcheck.run.context import Session
 
-TOO_LATE = "not checked: too little time was left"
+TOO_LATE = "too little time was left"
 _START_SECONDS = 3.0
 """How long the child may take to start and to answer, beside the time that it gives its folders."""
 _SEE_SECONDS = 3.0

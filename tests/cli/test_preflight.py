@@ -37,7 +37,7 @@ def test_only_exit_code_0_passes(code, verdict):
 def test_a_result_shows_findings_and_fixes_and_what_is_unknown():
     case = CASES["messy"]()
     text = str(result(30, document(case.job, case.diagnosis)))
-    assert text.startswith("distcheck gate: FAIL (job configuration), exit code 30\n")
+    assert text.startswith("FAIL: ranks 10 and 11 both run on GPU-node2-2 (0000:12:00.0). [gpu-duplicate, +2 more] ")
     assert "error: gpu-duplicate: ranks 10 and 11 both run on GPU-node2-2" in text
     assert "\n    srun --gpus-per-task=0 --gres=gpu:8 python train.py" in text
     assert "NCCL_DEBUG" not in text  # an info finding
@@ -46,10 +46,12 @@ def test_a_result_shows_findings_and_fixes_and_what_is_unknown():
 
 
 def test_a_follower_names_who_has_the_report_and_a_broken_check_its_error():
-    assert str(result(30)) == "distcheck gate: FAIL (job configuration), exit code 30\nrank 0 has the report"
-    assert str(result(0)) == "distcheck gate: PASS, exit code 0"
+    assert str(result(30)) == "FAIL: distcheck gate, exit code 30\nrank 0 has the report"
+    assert str(result(0)) == "PASS: distcheck gate, exit code 0"
+    said = "FAIL: GPU 0 is lost. [gpu-lost] exit code 40: exclude a and start again; report: rank 0, node a, process 7"
+    assert str(result(40, log=f"distcheck: peers\ndistcheck: {said}\n")) == said
     log = "distcheck: error: cannot write\nlater\n"
-    assert str(result(70, log=log)) == "distcheck gate: UNKNOWN, exit code 70\ncannot write"
+    assert str(result(70, log=log)) == "UNKNOWN: distcheck gate, exit code 70\ncannot write"
 
 
 def test_an_error_keeps_its_result_between_processes():

@@ -50,11 +50,11 @@ def test_the_prolog_refuses_a_node_with_a_lost_gpu_and_gives_the_reason(cluster,
     state, reason = until(lambda: recipes.drained("node2"))
     assert (state.startswith("drain"), reason) == (True, "Prolog error")
     told = cluster.read("node2", "/run/distcheck/prolog.reason")
-    assert told.startswith("distcheck: gpu-fell-off-bus: node2: GPU 1")
+    assert told.startswith("distcheck: FAIL: node2: GPU 1")
     assert "[job=" in told
     (line,) = log.wait().out.splitlines()
     assert "distcheck[" in line
-    assert "FAIL: node2, exit code 40: gpu-fell-off-bus: " in line
+    assert "FAIL: node2: GPU 1" in line
     good = cluster.run("node1", "srun", "--nodes=3", "hostname")
     assert sorted(good.out.split()) == ["node1", "node3", "node4"]
 
@@ -80,7 +80,7 @@ def test_the_health_check_drains_a_bad_node_and_resumes_only_what_it_drained(clu
     recipes.start_checking(seconds=3)
     state, reason = until(lambda: recipes.drained("node2"))
     assert state.startswith("drain")
-    assert reason.startswith("distcheck: gpu-fell-off-bus: node2: GPU 1")
+    assert reason.startswith("distcheck: FAIL: node2: GPU 1")
     assert recipes.state("node1") == ("idle", "none")
     recipes.nvml("node2")
     recipes.nvml("node3")
@@ -98,7 +98,7 @@ def test_the_health_check_hands_on_why_the_prolog_refused(cluster, recipes):
     assert cluster.run("node1", "srun", "--nodelist=node2", "hostname").code != 0
     until(lambda: recipes.drained("node2"))
     recipes.check_health("node2")
-    assert recipes.state("node2")[1].startswith("distcheck: gpu-fell-off-bus: ")
+    assert recipes.state("node2")[1].startswith("distcheck: FAIL: node2: GPU 1")
     recipes.nvml("node2")
     recipes.check_health("node2")
     assert until(lambda: recipes.state("node2") == ("idle", "none"))
@@ -111,7 +111,7 @@ def test_the_health_check_drains_a_suspected_node_at_the_second_time(cluster, re
     assert recipes.state("node2") == ("idle", "none")
     recipes.check_health("node2")
     state, reason = recipes.state("node2")
-    assert (state.startswith("drain"), reason.startswith("distcheck: gpu-nvml-init-failed: ")) == (True, True)
+    assert (state.startswith("drain"), " [gpu-nvml-init-failed" in reason) == (True, True)
 
 
 def test_distchecks_own_trouble_drains_and_resumes_nothing(cluster, recipes):

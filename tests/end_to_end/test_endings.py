@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -63,7 +64,9 @@ def test_an_interrupt_gives_a_partial_report_with_what_was_measured(start, tmp_p
     run.interrupt(signum)
     ended = run.wait()
     assert ended.code == code
-    assert ended.report["verdict"] == "unknown"
+    assert (ended.report["verdict"], ended.report["exit_code"], ended.report["findings"]) == ("unknown", code, [])
+    said = rf"INTERRUPTED: {signum.name} in the collectives after [\d.]+ s; nothing was judged. exit code {code}"
+    assert re.fullmatch(said, ended.report["headline"])
     assert [row["bytes"] for row in ended.report["bandwidth"]] == [65536]
     assert any(signum.name in n["reason"] for n in ended.report["not_checked"])
 
@@ -75,7 +78,9 @@ def test_an_interrupt_while_waiting_for_ranks_keeps_the_present_ones(by_hand):
         time.sleep(0.05)
     first.interrupt(signal.SIGTERM)
     ended = first.wait()
-    assert ended.code == 143
+    assert ended.code == ended.report["exit_code"] == 143
+    assert " in the roll call after " in ended.report["headline"]
+    assert ended.report["headline"].endswith(" s, without ranks 1-2; nothing was judged. exit code 143")
     assert [r["rank"] for r in ended.report["ranks"] if r["status"] != "missing"] == [0]
 
 

@@ -18,7 +18,7 @@ def test_a_bare_shell_gets_the_missing_variables_and_the_fix(distcheck):
     ended = distcheck("env")
     assert ended.code == 30
     assert "env-rank-unset" in ended.out
-    for word in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "torchrun", "local rank", "world size"):
+    for word in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "torchrun"):
         assert word in ended.out
 
 

@@ -70,7 +70,7 @@ def test_every_rank_gets_the_verdict_and_rank_0_the_report(call, port, ignore):
     assert "env-local-rank-duplicate" in rules
     assert json.loads(second.out) == [30, "job", False, None], second
     assert "error: env-local-rank-duplicate: " in first.err
-    assert "rank 0 has the report" in second.err
+    assert "; report: rank 0, node " in second.err
 
 
 def test_ranks_given_as_arguments_are_those_that_are_checked(call, port):

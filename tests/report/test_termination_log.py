@@ -34,7 +34,7 @@ def diagnosis(*findings, gaps=(), verdict=Verdict("node", 40)):  # noqa: B008 it
 def test_the_message_has_verdict_findings_fixes_and_gaps():
     optional = NotChecked(rule="b", reason="not asked for", required=False)
     assert termination_log.message(JOB, diagnosis(BAD, HINT, gaps=(GAP, GAP, optional))).decode() == (
-        "FAIL (node1): distcheck gate, exit code 40\n"
+        "FAIL: node1: GPU 3 is lost. [gpu-fell-off-bus] exit code 40: exclude node1 and start again\n"
         "error: gpu-fell-off-bus: node1: GPU 3 is lost\n"
         "  fix: Reboot it.\n"
         "    sudo reboot\n"

@@ -55,6 +55,18 @@ def test_a_long_line_is_cut_before_its_deadline(columns):
     assert columns < 90 or "waiting" in text
 
 
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (120, " 6/8 ranks; waiting 0:00:13 more for ranks 6-7: not connected yet; deadline in 0:00:48"),
+        (100, " 6/8 ranks; waiting 0:00:13 more for ranks 6-7; deadline in 0:00:48"),
+        (80, " 6/8 ranks; waiting 0:00:13 more for ranks 6-7"),
+    ],
+)
+def test_a_narrow_line_loses_the_bar_first_and_who_is_awaited_last(columns, shown):
+    assert line(LATE, now=100.0, deadline=148.0, columns=columns) == f"distcheck: roll call{shown}"
+
+
 def test_a_name_moves_no_cursor(shown):
     stream = shown(io.StringIO())
     Progress(lambda: 148.0, quiet=False).say("node\x1b[2J\n1")

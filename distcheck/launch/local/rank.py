@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 
 from distcheck.collectives import nccl_debug
@@ -27,6 +26,7 @@ from distcheck.collectives.plan import (
 from distcheck.facts.base import Missing
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.placement import Placement
+from distcheck.facts.quantities import signal_name
 from distcheck.facts.rank import Death, RankRun
 from distcheck.facts.training import Training
 from distcheck.launch.local import channel
@@ -197,7 +197,4 @@ def ending(code: int) -> str:
     """Return how a process ended: its exit code, or the signal that killed it."""
     if code >= 0:
         return f"exited with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+    return f"was killed by {signal_name(-code)}"

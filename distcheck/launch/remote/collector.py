@@ -156,10 +156,10 @@ class Homecoming:
 
     # -- the job -----------------------------------------------------------------------------------------------
 
-    def job(self, asked: Asked, command: tuple[str, ...], seconds: float, *, ended: str, interrupted: str) -> Job:
+    def job(self, asked: Asked, command: tuple[str, ...], seconds: float, *, ended: str, interrupted: int) -> Job:
         """Return the job with all facts so far.
 
-        `ended` says why the launch ended early, '' if it did not; `interrupted` names the signal that ended it.
+        `ended` says why the launch ended early, '' if it did not; `interrupted` is the signal that ended it, or 0.
         """
         whole = max(self._jobs, key=lambda j: (j.met, len(j.ranks)), default=None)
         if whole is None:
@@ -179,8 +179,7 @@ class Homecoming:
         whole = msgspec.structs.replace(
             whole, distcheck=__version__, run=whole.run or "0", asked=asked, seconds=round(seconds, 3)
         )
-        launched = msgspec.structs.replace(self._launched(whole, command), interrupted=interrupted)
-        return msgspec.structs.replace(whole, launched=launched)
+        return msgspec.structs.replace(whole, launched=self._launched(whole, command), interrupted=interrupted)
 
     def _launched(self, job: Job, command: tuple[str, ...]) -> Launched:
         known = {r.placement.rank for r in job.ranks}

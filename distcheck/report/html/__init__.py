@@ -33,8 +33,9 @@ from distcheck.report.html.stages import time_line
 from distcheck.report.legend import LEGEND
 from distcheck.report.measured import GROUPS, first_calls, models, training_lines
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
-from distcheck.report.summary import advice, counts, headline, outcome_of
+from distcheck.report.summary import checked, counts
 from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.finding import outcome
 
 _CODE = re.compile(r"`([^`]+)`")
 _BOX = (curves.LEFT, curves.RIGHT, curves.TOP, curves.BOTTOM, curves.WIDTH, curves.HEIGHT)
@@ -66,10 +67,9 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     heat, pairs, facts, line = heat_map(job, report), matrix(job), sheet(job, report), time_line(job)
     return page("report.html.j2").render(
         report=report,
-        headline=headline(job, report),
-        outcome=outcome_of(report),
-        advice=advice(report),
-        counts=counts(diagnosis),
+        checked=checked(job, report),
+        outcome=outcome(diagnosis.verdict),
+        counts=counts(report, diagnosis),
         problems=found,
         anchor=_anchor,
         detailed=math.inf if options.verbose else DETAILED,

@@ -100,6 +100,8 @@ class Document(Part, frozen=True):
     command: str
     verdict: VerdictName
     exit_code: int
+    headline: str
+    """The report in one line of at most 200 characters: outcome, first cause, place, rule, what to do."""
     seconds: float
     world: World
     findings: tuple[Found, ...]
@@ -119,6 +121,12 @@ class Document(Part, frozen=True):
     """The stages in order; their seconds add up to `seconds`."""
     comparison: Comparison | None = None
     """None without `report --baseline`."""
+    at: str = ""
+    """When the run ended, with the time zone; empty for jobs of an older version, as the next two."""
+    host: str = ""
+    """Where the report was made."""
+    command_line: str = ""
+    """Secrets redacted."""
 
 
 def json_schema() -> dict[str, Any]:

@@ -21,6 +21,7 @@ from distcheck.rules.collectives.endings import (
     fix_for_start,
     late_import,
     of_groups,
+    short_of_time,
     step_of,
     steps_of,
     suspects,
@@ -29,7 +30,7 @@ from distcheck.rules.collectives.endings import (
 )
 from distcheck.rules.collectives.figures import unmeasured
 from distcheck.rules.collectives.ras import ras_evidence, ras_named, ras_ranks
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.wording import brief, found, grouped, listed, numbers_of
 
 if TYPE_CHECKING:
@@ -156,6 +157,9 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
     """
     ended = endings(job)
     for detail, ranks in grouped(ended.unstarted, detail_of).items():
+        if short := short_of_time(job, detail):
+            yield NotChecked(reason=short)
+            continue
         yield found(
             job,
             ranks,

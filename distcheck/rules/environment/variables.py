@@ -16,7 +16,6 @@ from distcheck.rules.job.settings import (
     mapping,
     number,
     started_by_distcheck,
-    torch_would_raise,
     unset,
 )
 from distcheck.rules.job.world import duplicates, in_blocks, out_of_range
@@ -33,11 +32,6 @@ NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _SETS_VARIABLES = frozenset({"torchrun", "accelerate", "deepspeed"})
 """Programs that set these variables for the processes that they start."""
-DEFINITIONS = (
-    "The rank is the number of a process in the whole job, counted from 0. "
-    "The world size is the number of processes in the whole job. "
-    "The local rank is the number of a process on its node, counted from 0; scripts select the GPU with it."
-)
 
 
 def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFacts]]:
@@ -59,9 +53,9 @@ def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFa
 def env_rank_unset(job: Job) -> Iterator[Outcome]:
     """A variable that torch needs to find the other ranks is not set.
 
-    ``init_process_group()`` reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, in this order, and stops at
-    the first one that is missing: ``ValueError: Error initializing torch.distributed using env:// rendezvous:
-    environment variable RANK expected, but not set``. This rule names all missing variables at once.
+    ``init_process_group()`` reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT and stops at the first one that is not
+    set: ``ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected,
+    but not set``.
 
     Under srun it is a warning: many scripts (Lightning, Accelerate, submitit) map Slurm's own variables, and distcheck
     derives MASTER_ADDR from the first host of the step and MASTER_PORT from the job id. It is silent there with
@@ -80,14 +74,13 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         if launcher == "slurm":
             yield from _only_launcher_variables(job, ranks, names)
             continue
-        raises = torch_would_raise(first, names)
         commands: tuple[str, ...] = (
             "torchrun --standalone --nproc-per-node=2 train.py",
             export_missing(job, first, names),
         )
         text = (
-            "Start the script with torchrun, which sets these variables for every process, or export them by hand, "
-            f"with a different RANK and LOCAL_RANK in every process. {DEFINITIONS}"
+            "Start the script with torchrun, which sets them, or export them in every process, each with its own RANK "
+            "and LOCAL_RANK, counted from 0."
         )
         if "RANK" not in names:
             commands = tuple(export(job, first, name) for name in names)
@@ -99,9 +92,9 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {listed(names)} {are(names)} not set; torch would fail with {_in_short(raises)!r}",
+            f"{named(job, ranks)}: {listed(names)} {are(names)} not set",
             Fix(text, commands),
-            evidence={"unset": list(names), "launcher": launcher, "torch": raises},
+            evidence={"unset": list(names)},
         )
 
 
@@ -148,15 +141,9 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
             "launcher": table.launcher,
             table.rank: first.environment.get(table.rank, ""),
             table.world_size: first.environment.get(table.world_size, ""),
-            "torch": torch_would_raise(first, names),
         }
         | ({"distcheck met at": at} if where.master_derived and met else {}),
     )
-
-
-def _in_short(error: str) -> str:
-    """Return the end of an error, which names the variable; the evidence has the full text."""
-    return error.rpartition(": ")[2]
 
 
 @rule("environment", scope="rank")

@@ -9,8 +9,6 @@ from distcheck.rules.wording import once, table_of
 from distcheck.selection.placement import Table, integer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from distcheck.facts.job import Job
     from distcheck.facts.placement import Launcher
     from distcheck.facts.rank import RankFacts
@@ -57,15 +55,6 @@ def unset(rank: RankFacts) -> tuple[str, ...]:
         "MASTER_PORT": where.master_port is not None and not where.master_derived,
     }
     return tuple(v for v in TORCH_READS if v not in rank.environment and not given[v])
-
-
-def torch_would_raise(rank: RankFacts, names: Collection[str]) -> str:
-    """Return the error of ``init_process_group()`` for the first variable that is among these unset ones, or empty."""
-    first = next(v for v in TORCH_READS if v in names or rank.environment.get(v) == "")
-    return (
-        "ValueError: Error initializing torch.distributed using env:// rendezvous: "
-        f"environment variable {first} expected, but not set"
-    )
 
 
 def mapping(table: Table) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from distcheck.facts.placement import NOBODY_TO_MEET
 from distcheck.rules.job.kinds import by_node, kinds, ranks_by, ranks_with
 from distcheck.rules.job.settings import MPI_LAUNCHERS, number, started_by_distcheck
 from distcheck.rules.wording import grouped, once, table_of
@@ -29,7 +30,7 @@ def gap(job: Job) -> str:
     if len(job.ranks) >= world and not (len(job.ranks) == 1 and not job.met):
         return ""
     if not any(r.placement.can_meet for r in job.ranks):
-        return "no roll call: the variables give no valid rank, address or port"
+        return NOBODY_TO_MEET
     return "" if job.met else "rank 0 was not reached, so the other ranks are unknown"
 
 

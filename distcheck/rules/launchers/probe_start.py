@@ -160,9 +160,7 @@ def launch_probe_failed(job: Job) -> Iterator[Outcome]:
             yield NotChecked(
                 ranks=tuple(rank for n in others for rank in n.ranks),
                 nodes=tuple(n.name for n in others),
-                reason=f"the run was ended by {launched.interrupted}"
-                if launched.interrupted
-                else f"{launched.command[0]} failed on another node and ended the probes there",
+                reason=f"{launched.command[0]} failed on another node and ended the probes there",
             )
         for group in alike(launched, nodes):
             code = group[0].exit_code
@@ -211,9 +209,6 @@ def launch_probe_silent(job: Job) -> Iterator[Outcome]:
     Fix: log in by hand; for slow nodes raise ``--timeout``.
     """
     for launched, nodes in nodes_with(job, "silent"):
-        if launched.interrupted:
-            yield NotChecked(nodes=tuple(n.name for n in nodes), reason=f"the run was ended by {launched.interrupted}")
-            continue
         yield about_nodes(
             launched,
             nodes,

@@ -33,9 +33,7 @@ def no_probe_started(launched: Launched) -> bool:
 
 
 def ended_with_others(launched: Launched, nodes: Sequence[LaunchedNode]) -> list[LaunchedNode]:
-    """Return those of these nodes whose probes ended because of a signal or because of another node."""
-    if launched.interrupted:
-        return [*nodes]
+    """Return those of these nodes whose probes ended because of another node."""
     if launched.engine == "ssh" or not launched.exit_code:
         return []
     culprit = any(n.outcome in {"no probe", "unreachable"} or own_failure(n) for n in launched.nodes)

@@ -47,7 +47,7 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{port} is taken on rank 0's host by {who}{answers_of_owner(job)}",
+            f"{port} is taken by {who}{answers_of_owner(job)}",
             free_port_fix(job, ranks[0], bind) if ranks else Fix("Use another port for the job."),
             severity="warning" if derived and not job.asked.export else "error",
             evidence={"port": bind.port, "error": bind.error, **evidence},

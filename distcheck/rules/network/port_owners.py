@@ -29,11 +29,13 @@ def holder(bind: Bind) -> tuple[str, dict[str, object]]:
             return f"a connection to {connection.peer} that has ended; {kept}", evidence
         prefix = f"a connection to {connection.peer} of "
     if isinstance(owner, PortOwner):
-        whose = f"process {owner.pid} of {owner.user}"
+        program, _, arguments = owner.command.partition(" ")
+        shown = brief(f"{program.rpartition('/')[2]} {arguments}".strip())
+        whose = f"process {owner.pid} ({shown}) of {owner.user}"
         whose += f" in Slurm job {owner.slurm_job}" if owner.slurm_job else ""
         whose += f" in container {owner.container}" if owner.container else ""
         evidence |= {"pid": owner.pid, "command": owner.command, "user": owner.user, "started": owner.started}
-        return f"{prefix}{whose} ({brief(owner.command)}), started {owner.started}", evidence
+        return prefix + whose, evidence
     reason = owner.reason if isinstance(owner, Missing) else "unknown"
     return f"{prefix}a process that is not visible ({reason})", evidence | {"owner": reason}
 

@@ -72,7 +72,7 @@ class Launch:
             self.home.line(self.key(node), line.encode(), error=True)
 
     def job(self, **ended: str) -> Job:
-        return self.home.job(ASKED, ("python",), 1.5, **{"ended": "", "interrupted": "", **ended})
+        return self.home.job(ASKED, ("python",), 1.5, **{"ended": "", "interrupted": 0, **ended})
 
     def fates(self) -> dict[str, str]:
         launched = self.job().launched

@@ -8,7 +8,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.placement import Variables
 from distcheck.facts.rank import Agent, RunAttempt
 from distcheck.report.document import document
-from distcheck.report.summary import headline
+from distcheck.report.summary import checked
 from distcheck.rules.diagnose import diagnose
 from distcheck.rules.job.run_attempts import restart, this_attempt
 
@@ -125,7 +125,7 @@ def test_elastic_nodes_changed_is_not_checked_at_a_restart_that_no_agent_remembe
 
 def test_the_first_line_of_a_report_has_the_attempt_and_the_restart(attempt):
     job = attempt(2, RunAttempt(2, those(1, 2)), restarts=1)
-    assert "launcher torchrun (attempt 3, restart 1 of 3), " in headline(job, document(job, diagnose(job)))[0]
+    assert "launcher torchrun (attempt 3, restart 1 of 3), " in checked(job, document(job, diagnose(job)))[0]
     assert restart(attempt(2, RunAttempt(1, those(1)))) == "attempt 2"
     assert restart(attempt(2)) == ""
 
