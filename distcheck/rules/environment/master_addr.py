@@ -103,8 +103,7 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
             Fix("Correct the name.", (assigned(ranks[0], "MASTER_ADDR", quote(near)),))
             if near
             else Fix(
-                "Correct the name if it is wrong. Otherwise use the IP address of rank 0's node, or add the name to "
-                "DNS or /etc/hosts of the nodes that cannot resolve it.",
+                "Correct the name, use the IP address of rank 0's node, or add it to DNS or /etc/hosts.",
                 (export(job, ranks[0], "MASTER_ADDR"), f"getent hosts {quote(address or '')}"),
             ),
             scope="node" if temporary else "rank",
