@@ -222,7 +222,7 @@ def nccl_hostid_split(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{who(job, merged)}: NCCL counts {count(merged[0].log.nodes, 'node')}; expected "
+            f"{who(job, merged)}: NCCL counts {count(merged[0].log.nodes or 0, 'node')}; expected "
             f"{count(machines, 'machine')}",
             Fix("Give every machine its own NCCL_HOSTID, or none.", removals(job, ranks, "NCCL_HOSTID")),
             scope="job",

@@ -182,7 +182,7 @@ def _fewer(alike: Sequence[tuple[NodeFacts, HostFacts]]) -> Iterator[Finding]:
         if cpus is not None and (node.cpus or cpus) < cpus:
             look = ("lscpu", "cat /sys/devices/system/cpu/offline", "sudo dmesg -T | grep -iE 'mce|hardware error'")
             fix = Fix("Find out which CPUs are offline, and why.", look)
-            what = f"{count(node.cpus, 'CPU')}; most nodes of this kind have {cpus}"
+            what = f"{count(node.cpus or 0, 'CPU')}; most nodes of this kind have {cpus}"
             yield _about([node], what, fix, {"cpus": node.cpus or 0}, _weight((node.cpus or 0) / cpus))
         if memory is not None and host.memory_bytes < _FEWER * memory * (1 << 30):
             fix = Fix(

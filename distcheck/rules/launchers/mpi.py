@@ -142,7 +142,7 @@ def deepspeed_hostfile_slots(job: Job) -> Iterator[Outcome]:
     if not short:
         return
     ranks = job.ranks_on(*short)
-    counted = [f"{n.name} runs {counts[n.key]} for {count(_gpus_on(n), 'GPU')}" for n in short]
+    counted = [f"{n.name} runs {counts[n.key]} for {count(_gpus_on(n) or 0, 'GPU')}" for n in short]
     yield found(
         job,
         ranks,
@@ -153,7 +153,7 @@ def deepspeed_hostfile_slots(job: Job) -> Iterator[Outcome]:
         ),
         severity="warning",
         scope="job",
-        evidence={n.name: f"{count(counts[n.key], 'rank')}, {count(_gpus_on(n), 'GPU')}" for n in job.nodes[:16]},
+        evidence={n.name: f"{count(counts[n.key], 'rank')}, GPUs: {_gpus_on(n) or 'unknown'}" for n in job.nodes[:16]},
     )
 
 
