@@ -100,7 +100,8 @@ def main() -> NoReturn:
         code = 130
     except _PARSING_FAILED as error:
         place = " ".join(["distcheck", *_called(words), "--help"])
-        complain(f"{error.format_message().rstrip('.')}. See: {place}")  # type: ignore[attr-defined]
+        said = error.format_message()  # type: ignore[attr-defined]
+        complain(f"{said if said.endswith('?') else said.rstrip('.') + '.'} See: {place}")
         code = USAGE
     except Exception as error:  # noqa: BLE001 the last resort
         code = _unforeseen(error)

@@ -146,6 +146,10 @@ class ProcessFacts(Facts, frozen=True):
     """The address at which the leader sees it, if its node has no such address: something translates or forwards."""
     silent: tuple[Silent, ...] = ()
     """The file systems that did not answer it."""
+    terminal: str = ""
+    """The terminal from which it was started, such as pts/3; empty without one."""
+    near_names: tuple[str, ...] = ()
+    """The names in /etc/hosts that are spelt like its MASTER_ADDR; only if MASTER_ADDR does not resolve."""
 
 
 class Death(Facts, frozen=True):

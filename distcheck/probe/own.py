@@ -59,6 +59,7 @@ def process_facts(
         memory_policy_error=process.memory_policy_error() if gpus else None,
         given_devices=process.given_devices(environ) if gpus else "",
         silent=tuple(replace(one, source=hidden(one.source)[:200]) for one in silent()),
+        terminal=process.terminal_of(os.getpid()),
     )
     return legible(found)
 

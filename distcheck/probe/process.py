@@ -32,6 +32,8 @@ _CONTAINER = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 _BEFORE_PROGRAM = 6
 _CAP_IPC_LOCK = 14  # linux/capability.h
 _GET_MEMPOLICY = {"x86_64": 239, "aarch64": 236}  # arch/x86/entry/syscalls, asm-generic/unistd.h
+_TERMINALS = {4: "tty", 136: "pts/"}
+"""By major number (linux/Documentation/admin-guide/devices.txt)."""
 _ALL_USERS = ["0", "0", "4294967295"]
 """The uid_map of the initial user namespace."""
 
@@ -67,6 +69,14 @@ def started(pid: int) -> str:
     """Return when a process started, in clock ticks since the boot; '' if it is gone."""
     fields = _stat(pid)
     return fields[19] if fields else ""
+
+
+def terminal_of(pid: int) -> str:
+    """Return the terminal that controls a process, as `ps` names it (pts/3), '' without one."""
+    fields = _stat(pid)
+    device = int(fields[4]) if fields else 0
+    kind = _TERMINALS.get(device >> 8 & 0xFFF)
+    return f"{kind}{device & 0xFF | device >> 12 & 0xFFF00}" if kind else ""
 
 
 def waits_in(pid: int) -> str:

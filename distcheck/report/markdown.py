@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from distcheck.facts.job import Collectives, Job
+from distcheck.facts.quantities import count
 from distcheck.report import Detail, tables
 from distcheck.report.comparison import lines, title
 from distcheck.report.document import document
@@ -151,7 +152,7 @@ def _gpus(report: Document, options: Detail) -> Iterator[str]:
 def _ranks(report: Document, options: Detail) -> Iterator[str]:
     table, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
     if table.rows:
-        yield f"<details><summary>{len(report.ranks)} ranks</summary>"
+        yield f"<details><summary>{count(len(report.ranks), 'rank')}</summary>"
         yield drawn(table)
         if others:
             yield escaped(others)

@@ -152,6 +152,7 @@ def _judge(rule: Rule, job: Job) -> tuple[list[Finding], list[NotChecked]]:
         for outcome in rule.judge(job):
             if isinstance(outcome, Finding):
                 from distcheck.rules.job.same_ranks import on_same_ranks  # only needed for findings
+                from distcheck.rules.job.scheduler import as_scheduled
 
                 findings.append(
                     msgspec.structs.replace(
@@ -159,7 +160,7 @@ def _judge(rule: Rule, job: Job) -> tuple[list[Finding], list[NotChecked]]:
                         rule=outcome.rule or rule.name,
                         aliases=outcome.aliases or rule.aliases,
                         docs=outcome.docs or rule.page,
-                        fix=on_same_ranks(job, outcome.fix),
+                        fix=on_same_ranks(job, as_scheduled(job, outcome.fix)),
                     )
                 )
             else:

@@ -51,6 +51,7 @@ class Record:
         self.process: ProcessFacts | None = None
         self.ranks: tuple[RankFacts, ...] = ()
         self._reports: dict[str, Report] = {}
+        self._master_addr = next((p.master_addr or "" for p in request.placements), "")
 
     def note(
         self,
@@ -78,6 +79,10 @@ class Record:
             "most_followers": most_followers,
         }
         changes = {name: value for name, value in changes.items() if value is not None}
+        if isinstance(resolution, Missing):
+            from distcheck.probe.network import names_like  # imported only when needed
+
+            changes["near_names"] = names_like(self._master_addr)
         if stage is not None:
             changes["began_seconds"] = self._began(self.process, stage)
         self.process = msgspec.structs.replace(self.process, **changes)

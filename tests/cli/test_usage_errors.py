@@ -81,6 +81,7 @@ USAGE = [
     (["env", "--no-such-option"], "--no-such-option", ". See: distcheck env --help"),
     (["env", "extra"], "(extra)", ". See: distcheck env --help"),
     (["dance"], "dance", "See: distcheck --help"),
+    (["gat"], "'gat'. Did you mean 'gate'? See:", "distcheck --help"),
 ]
 
 

@@ -87,6 +87,14 @@ def test_a_process_that_ended_has_no_command_parent_or_state():
     assert (process.command_of(child.pid), process.parent_of(child.pid), process.state_of(child.pid)) == ((), 0, "")
 
 
+@pytest.mark.parametrize(
+    ("device", "terminal"), [(34819, "pts/3"), (0x10882C, "pts/300"), (1025, "tty1"), (0, ""), (1280, "")]
+)
+def test_the_terminal_of_a_process_has_the_name_that_ps_shows(monkeypatch, device, terminal):
+    monkeypatch.setattr(process, "_text", lambda _: f"7 (a (b) c) S 1 7 7 {device} 7 0")
+    assert process.terminal_of(7) == terminal
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "program", "arguments"),

@@ -241,9 +241,10 @@ def _one(rows: list[HeatRow]) -> HeatRow:
             for level in zip(*(c.levels for c in column), strict=True)
         )
         texts = [_range(text) for text in zip(*(c.texts[1:] for c in column), strict=True)]
-        cells.append(HeatCell("ok", levels, (SIGNS["ok"], *texts), f"{len(column)} ranks"))
+        cells.append(HeatCell("ok", levels, (SIGNS["ok"], *texts), count(len(column), "rank")))
     name = fold_nodes(row.name for row in rows)
-    return HeatRow(f"{name} ({count(len(rows), 'node')})", f"{sum(len(row.cells) for row in rows)} ranks", tuple(cells))
+    ranks = count(sum(len(row.cells) for row in rows), "rank")
+    return HeatRow(f"{name} ({count(len(rows), 'node')})", ranks, tuple(cells))
 
 
 def _range(texts: tuple[str, ...]) -> str:

@@ -189,8 +189,9 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
 def collective_stalled(job: Job) -> Iterator[Outcome]:
     """Ranks did not finish a collective in time, and no rank shows why.
 
-    This is the most expensive hang: no rank fails, every GPU is busy waiting, and after ten minutes NCCL's watchdog
-    ends all ranks with ``Watchdog caught collective operation timeout: WorkNCCL(SeqNum=...)``.
+    This is the most expensive hang: no rank fails, and all of them wait until torch's timeout. After ten minutes NCCL's
+    watchdog ends all ranks with ``Watchdog caught collective operation timeout: WorkNCCL(SeqNum=...)``; Gloo reports
+    ``Timed out waiting 1800000ms for recv operation to complete`` after thirty.
 
     Found by what every rank reported last and when. If a few ranks stopped reporting, hang in the kernel or made less
     progress than the others, they are named. If all ranks wait in the same place, no rank is blamed: the network

@@ -6,14 +6,14 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from distcheck.facts.quantities import count
-from distcheck.facts.ranges import fold, numbered
+from distcheck.facts.ranges import fold, numbered, span
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
-from distcheck.rules.job.claims import claims, explanation, processes, told_apart
+from distcheck.rules.job.claims import claims, explanation, told_apart
+from distcheck.rules.job.numbering import assigned, by_formula, numbering, rank_commands
 from distcheck.rules.job.remedies import export
 from distcheck.rules.job.settings import mapping
 from distcheck.rules.job.world import (
-    counts_from_one,
     duplicates,
     gap,
     lonely,
@@ -23,12 +23,24 @@ from distcheck.rules.job.world import (
     too_few_started,
     worlds,
 )
-from distcheck.rules.wording import are, found, grouped, named, odd_ones, spread, starter, table_of
+from distcheck.rules.wording import (
+    are,
+    found,
+    grouped,
+    named,
+    numbers_of,
+    odd_ones,
+    processes,
+    spread,
+    starter,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 _SHOWN = 8
 """Most nodes in a finding's evidence."""
@@ -43,31 +55,69 @@ def env_rank_out_of_range(job: Job) -> Iterator[Outcome]:
 
     torch does not validate the rank: every rank other than 0 connects and waits, until ``The client socket has timed
     out after 600000ms``, Gloo's ``rank < size`` or NCCL's ``Invalid rank requested : 4/4``. The usual causes are ranks
-    counted from 1 and a wrong formula for RANK. Found by comparing RANK with WORLD_SIZE in each process.
+    counted from 1, a WORLD_SIZE that counts the GPUs of one node, and a wrong formula for RANK. Found by comparing RANK
+    with WORLD_SIZE in each process, and with the ranks that joined the roll call.
 
-    Fix: ``export RANK=$((NODE_RANK * GPUS_PER_NODE + LOCAL_RANK))``; torch counts from 0.
+    Fix: count RANK from 0, ``export RANK=$((NODE_RANK * GPUS_PER_NODE + LOCAL_RANK))``; or set WORLD_SIZE to the number
+    of all processes.
     """
     beyond = out_of_range(job)
     if not beyond:
         return
-    first = beyond[0]
-    world = first.placement.world_size or 0
-    message = f"{named(job, beyond)} {are(beyond)} out of range for WORLD_SIZE {world}; "
-    message += f"expected 0 to {world - 1}" if world > 1 else "expected 0"
-    text, command = "Set RANK to the number of the process in the whole job, from 0.", export(job, first, "RANK")
-    if counts_from_one(job):
-        message += "; the ranks are probably counted from 1"
-        text = "Count the ranks from 0: the first process is rank 0 and serves the store."
-        command = command if table_of(first) else "export RANK=$((RANK - 1))"
+    if numbering(job) == "world too small":
+        yield _world_too_small(job)
+        return
+    world = beyond[0].placement.world_size or 0
+    message = f"{named(job, beyond)} {are(beyond)} out of range for WORLD_SIZE {world}; expected {span(world)}"
+    if numbering(job) == "from one":
+        message += "; the ranks are counted from 1"
     yield found(
         job,
         beyond,
         message,
-        Fix(text, (command,)),
+        _in_range(job, beyond, world),
         evidence={
             "WORLD_SIZE": world,
             "RANK": fold(r.placement.rank for r in beyond if r.placement.rank is not None),
         },
+    )
+
+
+def _world_too_small(job: Job) -> Finding:
+    """Return that more ranks came than WORLD_SIZE says."""
+    first, numbers = job.ranks[0], numbers_of(job.ranks)
+    size = numbers[-1] + 1
+    command = export(job, first, "WORLD_SIZE") if tasks_of(first) == size else assigned(first, "WORLD_SIZE", str(size))
+    return found(
+        job,
+        job.ranks,
+        f"{count(len(numbers), 'process')} have {numbered(numbers)}, but WORLD_SIZE is {job.world_size}",
+        Fix("Set WORLD_SIZE to the number of all processes, in every process.", (command,)),
+        evidence={"WORLD_SIZE": job.world_size, "RANK": fold(numbers)},
+    )
+
+
+def _in_range(job: Job, beyond: list[RankFacts], world: int) -> Fix:
+    """Return the fix for ranks outside of the world, by what is known of the other processes."""
+    first = beyond[0]
+    if table_of(first):
+        return Fix("Set RANK to the number of the process in the whole job, from 0.", (export(job, first, "RANK"),))
+    if commands := rank_commands(job, list(job.ranks)):
+        from_one = "Count the ranks from 0: the first process is rank 0 and serves the store."
+        return Fix(from_one if numbering(job) == "from one" else "Give each process a rank of its own.", commands)
+    if numbering(job) == "from one":
+        return Fix("Subtract 1 from RANK where it is set: the first process is rank 0 and serves the store.")
+    if len(beyond) == 1 and first.placement.rank == world:
+        return Fix(
+            "Ranks are counted from 0. Either this process is the last one, or WORLD_SIZE is too small.",
+            (
+                f"{assigned(first, 'RANK', str(world - 1))}  # if WORLD_SIZE {world} is right",
+                f"{assigned(first, 'WORLD_SIZE', str(world + 1))}  # in every process, if there are {world + 1}",
+            ),
+        )
+    return Fix(
+        "Set RANK to the number of the process in the whole job, from 0, and WORLD_SIZE to the number of processes.",
+        by_formula(job),
     )
 
 
@@ -93,7 +143,8 @@ def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
     claimants = [r for several in claimed.values() for r in several]
     if len(claimed) == 1:
         rank, several = next(iter(claimed.items()))
-        message = f"rank {rank} is claimed by {len(several)} processes ({processes(job, several)})"
+        often = "twice" if len(several) == 2 else f"{len(several)} times"
+        message = f"rank {rank} is claimed {often}, by {processes(job, several)}"
     else:
         several = next(iter(claimed.values()))
         message = f"{numbered(claimed)} are claimed by several processes each, rank {several[0].placement.rank} by "
@@ -112,10 +163,10 @@ def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
 def env_rank_missing(job: Job) -> Iterator[Outcome]:
     """Some ranks of the world did not join the roll call.
 
-    The other ranks wait for them: rank 0 reports ``Timed out after 601 seconds waiting for clients. 7/8 clients
-    joined.``, the rest ``wait timeout after 600000ms, keys: /default_pg/0//...`` or nothing. A node was not
-    started, is still queued, died during start-up or cannot reach rank 0. Found by comparing the ranks in the
-    roll call with the world size.
+    The ranks that joined wait for them until torch's timeout: ``Timed out after 601 seconds waiting for clients. 7/8
+    clients joined.`` on rank 0, ``wait timeout after 600000ms, keys: /default_pg/0//...`` or nothing on the others,
+    and ``The client socket has timed out`` without rank 0. A node was not started, is still queued, died during
+    start-up or cannot reach rank 0. Found by comparing the ranks in the roll call with the world size.
 
     The nodes of the missing ranks are named if they are known from Slurm's variables, the nodes that distcheck was
     given, the node ranks of torchrun's agents, or the names of the job's pods. If another fault explains the missing

@@ -122,9 +122,9 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
 def env_empty_string(job: Job) -> Iterator[Outcome]:
     """A variable that defines the rank or the master is set to an empty string.
 
-    torch treats an empty value like a missing one and reports ``environment variable MASTER_ADDR expected, but
-    not set``, although ``env`` shows the name. The usual cause is ``export RANK=$UNDEFINED``. Scripts that read
-    LOCAL_RANK fail with ``invalid literal for int() with base 10: ''``. Found by distinguishing empty from unset.
+    torch treats an empty value like a missing one and reports that the variable is ``expected, but not set``, although
+    ``env`` shows the name; scripts fail with ``invalid literal for int() with base 10: ''``. The usual cause is an
+    ``export`` of a value that is not set itself. Found by distinguishing empty from unset.
 
     Fix: set the variable; ``${NAME:?}`` in a script stops at an empty expansion.
     """
@@ -161,11 +161,12 @@ def _is_empty(job: Job, name: str, rank: RankFacts) -> bool:
 def env_not_integer(job: Job) -> Iterator[Outcome]:
     """A variable that must be an integer is not an integer, or too large.
 
-    torch and scripts pass it to Python's ``int()``, whose error does not name the variable: ``ValueError:
-    invalid literal for int() with base 10: '29500.0'``. Typical causes are ``${SLURM_NTASKS}`` in single quotes,
-    which the shell does not expand, a float from a calculation, and Slurm's ``4(x2)``, which means four tasks on
-    each of two nodes. Blanks around a number are harmless. Found by parsing RANK, WORLD_SIZE, LOCAL_RANK,
-    LOCAL_WORLD_SIZE, MASTER_PORT and GROUP_RANK as ``int()`` does.
+    torch and scripts pass it to Python's ``int()``, whose error does not name the variable: ``ValueError: invalid
+    literal for int() with base 10``.
+
+    Typical causes are a variable in single quotes, which the shell does not expand, a float from a calculation, and
+    Slurm's ``4(x2)``, which means four tasks on each of two nodes. Blanks around a number are harmless. Found by
+    parsing RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_PORT and GROUP_RANK as ``int()`` does.
 
     Fix: export the integer.
     """

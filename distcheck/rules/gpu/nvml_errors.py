@@ -68,7 +68,7 @@ _BY_CODE = {
         confirmed=False,
         owner="admin",
         fix=Fix(
-            "Give the cgroup or container the NVIDIA device files: request GPUs from Slurm, or recreate the container.",
+            "Give the cgroup or container the NVIDIA device files: request GPUs, or recreate the container.",
             ("#SBATCH --gpus-per-node={ranks}", *_NEW_CONTAINER),
         ),
     ),

@@ -136,7 +136,7 @@ def gpu_stray_context(job: Job) -> Iterator[Outcome]:
         Fix(
             "Have every process take its own GPU before any other CUDA call.",
             (
-                'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before any other CUDA call',
+                '# in the script, before any other CUDA call: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
                 "export TORCH_CUDA_CHECK_STRAY_CONTEXT=warn",
                 "nvidia-smi --query-compute-apps=gpu_bus_id,pid,used_memory --format=csv",
             ),
@@ -199,7 +199,10 @@ def gpu_exclusive_mode(job: Job) -> Iterator[Outcome]:
     exclusive = [reading for reading in readings(job) if reading.health.compute_mode in _EXCLUSIVE]
     fix = Fix(
         "Have every process take its GPU before any other CUDA call, or set the default mode.",
-        ('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))', "sudo nvidia-smi -i {gpu} -c DEFAULT"),
+        (
+            '# in the script: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+            "sudo nvidia-smi -i {gpu} -c DEFAULT",
+        ),
     )
     severity: Severity = "info" if "node" in job.asked.looks else "warning"
     yield from judged(job, partial(say, crowded=True), fix, among=exclusive, severity=severity)

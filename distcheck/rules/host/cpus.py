@@ -205,7 +205,7 @@ def count_of(cpus: float) -> str:
 def _more_cpus(ranks: Sequence[RankFacts], quota: CpuQuota, cpus: int) -> tuple[str, ...]:
     if "KUBERNETES_SERVICE_HOST" in ranks[0].environment:
         return (
-            f"resources: {{limits: {{cpu: {cpus}}}}}  # of the container",
+            f"# in the container: resources: {{limits: {{cpu: {cpus}}}}}",
             "kubectl describe pod $HOSTNAME",
         )
     return (

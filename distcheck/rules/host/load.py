@@ -44,7 +44,8 @@ def host_busy(job: Job) -> Iterator[Outcome]:
                 scope="node",
                 owner="admin",
                 nodes=(node.name,),
-                message=f"{node.name}: load {host.load:.1f} on {node.cpus} CPUs before the job, {load:.2f} for each; "
+                message=f"{node.name}: load {host.load:.1f} on {count(node.cpus or 0, 'CPU')} before the job, "
+                f"{load:.2f} for each; "
                 f"{who_else(loads)} {reference:.2f} or less",
                 evidence={"load": round(host.load, 2), "running": host.running, "cpus": node.cpus},
                 fix=Fix(

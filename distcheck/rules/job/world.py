@@ -88,14 +88,6 @@ def out_of_range(job: Job) -> list[RankFacts]:
     return found
 
 
-def counts_from_one(job: Job) -> bool:
-    """Whether the ranks are numbered from 1: rank WORLD_SIZE exists, and rank 0 does not."""
-    beyond = out_of_range(job)
-    return bool(beyond) and all(r.placement.rank == r.placement.world_size for r in beyond) and not any(
-        r.placement.rank == 0 for r in job.ranks
-    )  # fmt: skip
-
-
 @once
 def duplicates(job: Job) -> dict[int, list[RankFacts]]:
     """Return the ranks that several processes claim; another rule reports worlds of one."""

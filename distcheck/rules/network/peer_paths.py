@@ -13,6 +13,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.network import Link, PeerTrial
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked
 from distcheck.rules.network import adapter_rates, rates
@@ -191,7 +192,7 @@ def _losses(job: Job) -> Iterator[Finding]:
         sent = [s for s in transfers if s.repeated > 0 and not nothing_arrived(s)]  # otherwise the receiver is busy
         halted = next((s for s in sent if not echoes(s.repeated / max(1, s.segments), ways, way)), None)
         if halted:
-            losing[way] = f"the transfer stalled after {halted.bytes} bytes"
+            losing[way] = f"the transfer stalled after {count(halted.bytes, 'byte')}"
             shares.append(1.0)
     if losing:
         node = job.nodes[0]

@@ -180,7 +180,7 @@ def test_an_empty_variable_is_named_on_its_rank(job_of, change, judge, name):
     diagnosis = judge(change.environment(job_of(nodes=2), 3, **{name: ""}), *OURS)
     (finding,) = diagnosis.findings
     assert (finding.rule, finding.evidence["variable"]) == ("env-empty-string", name)
-    assert "node2 pid 103" in finding.message
+    assert ("process 103 on node2:" if name == "RANK" else "rank 3 (node2 pid 103):") in finding.message
     assert finding.nodes == ("node2",)
     assert diagnosis.verdict.exit_code == 30
 
