@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from distcheck.facts import outputs
 from distcheck.facts.errors import WriteError
 from distcheck.facts.job import Job
 from distcheck.report.harmless import harmless
@@ -27,6 +26,8 @@ def write(job: Job, diagnosis: Diagnosis, environ: Mapping[str, str] = os.enviro
     """Write the termination log if there is one; ignore write errors."""
     path = log_of(environ)
     if path is not None:
+        from distcheck.facts import outputs  # outside of a pod there is no such file
+
         with suppress(WriteError):
             outputs.write(path, message(job, diagnosis).decode())
 
