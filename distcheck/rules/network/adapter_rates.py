@@ -22,8 +22,8 @@ SHARE = 0.2
 """Below this share of its adapters' rate a path is slow."""
 WIRELESS_MBPS = 1_000
 """A wireless adapter has no rate of its own; it replaces a wired one of this rate at least."""
-MOST_MBPS = 4_000
-"""Faster adapters are held to this rate, which one busy CPU core moves over one connection."""
+MOST_MBPS = 2_000
+"""Faster adapters are held to this rate; with ten busy processes per core one connection moved 0.4 of it (measured)."""
 _BYTES_PER_MBIT = 125_000
 
 
