@@ -247,7 +247,7 @@ def _below_their_rate(job: Job, explained: Collection[str]) -> Iterator[Outcome]
     slow = {end: path for end, path in adapter_rates.below(job).items() if end.node not in explained}
     nodes = {node.key: node for node in job.nodes}
     for name, alike in grouped(slow, lambda end: end.text).items():
-        sure = [end for end in alike if slow[end].sent.repeats]
+        sure = [end for end in alike if slow[end].sure]
         if unsure := [nodes[end.node] for end in alike if end not in sure]:
             ranks = [rank for node in unsure for rank in job.ranks_on(node)]
             yield NotChecked(
