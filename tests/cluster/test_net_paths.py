@@ -288,7 +288,7 @@ def two_with(cluster):
 @pytest.mark.parametrize(
     ("files", "mbit", "words"),
     [
-        ({"speed": "10000"}, 100, r"eth0 \(10000 Mbit/s\) carries 1\d(\.\d)? MB/s; expected at least 100"),
+        ({"speed": "10000"}, 100, r"eth0 \(10000 Mbit/s\) carries 1\d(\.\d)? MB/s; expected at least 50"),
         (
             {"wireless/status": ""},
             20,

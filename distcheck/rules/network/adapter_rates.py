@@ -22,9 +22,10 @@ SHARE = 0.2
 """Below this share of its adapters' rate a path is slow."""
 WIRELESS_MBPS = 1_000
 """A wireless adapter has no rate of its own; it replaces a wired one of this rate at least."""
-MOST_MBPS = 4_000
-"""Faster adapters are held to this rate, which one busy CPU core moves over one connection."""
+MOST_MBPS = 2_000
+"""Faster adapters are held to this rate; with ten busy processes per core one connection moved 0.4 of it (measured)."""
 _BYTES_PER_MBIT = 125_000
+_LONG_SECONDS = 0.5
 
 
 class Adapter(NamedTuple):
@@ -58,6 +59,11 @@ class Path(NamedTuple):
     def share(self) -> float:
         """What was reached of it."""
         return self.sent.rate / self.least
+
+    @property
+    def sure(self) -> bool:
+        """Whether it was slow twice, or for so long that no moment's disturbance explains it."""
+        return self.sent.repeats or self.sent.seconds - self.sent.waited_seconds >= _LONG_SECONDS
 
     @property
     def weaker(self) -> set[Adapter]:

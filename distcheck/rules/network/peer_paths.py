@@ -219,7 +219,7 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
     Found by comparing the links' reported speeds across the nodes, and by sending 2 MiB from node to node. A node is
     slow when every path to it, or every path from it, is at less than 20 % of the rate between the others, and stays
     below when its fastest path is measured again while the other nodes are idle. So it is, with any number of nodes,
-    below 20 % of the rate that its adapter and the other end's report: of at most 4 Gbit/s, which one CPU core moves,
+    below 20 % of the rate that its adapter and the other end's report: of at most 2 Gbit/s, which a busy CPU moves,
     and of 1 Gbit/s if the adapter is wireless. The made-up rates of virtual adapters are not judged, and where a long
     round trip decides how long 2 MiB take, nothing is. It is an info finding where NCCL uses InfiniBand or RoCE
     adapters on all nodes, and this interface belongs to none of them.
@@ -253,7 +253,7 @@ def _below_their_rate(job: Job, explained: Collection[str]) -> Iterator[Outcome]
     slow = {end: path for end, path in adapter_rates.below(job).items() if end.node not in explained}
     nodes = {node.key: node for node in job.nodes}
     for name, alike in grouped(slow, lambda end: end.text).items():
-        sure = [end for end in alike if slow[end].sent.repeats]
+        sure = [end for end in alike if slow[end].sure]
         if unsure := [nodes[end.node] for end in alike if end not in sure]:
             ranks = [rank for node in unsure for rank in job.ranks_on(node)]
             yield NotChecked(

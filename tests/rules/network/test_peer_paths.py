@@ -783,7 +783,7 @@ TEN_G, ONE_G, WIFI = {"speed_Mbps": 10_000, "driver": "ixgbe"}, {"speed_Mbps": 1
 @pytest.mark.parametrize(
     ("links", "seconds", "named", "words"),
     [
-        ((TEN_G, TEN_G), 0.18, ("node1", "node2"), "eth0 (10000 Mbit/s) carries 11.7 MB/s; expected at least 100"),
+        ((TEN_G, TEN_G), 0.18, ("node1", "node2"), "eth0 (10000 Mbit/s) carries 11.7 MB/s; expected at least 50"),
         ((ONE_G, ONE_G), 0.18, ("node1", "node2"), "eth0 (1000 Mbit/s) carries 11.7 MB/s; expected at least 25"),
         ((ONE_G, ONE_G), 0.06, (), ""),
         ((TEN_G, WIFI), 0.84, ("node2",), "eth0 (wireless) carries 2.5 MB/s; expected at least 25, as of a wired"),
@@ -791,7 +791,7 @@ TEN_G, ONE_G, WIFI = {"speed_Mbps": 10_000, "driver": "ixgbe"}, {"speed_Mbps": 1
         ((WIFI, WIFI), 0.84, ("node1", "node2"), "eth0 (wireless) carries"),
         ((WIFI, WIFI), 0.04, (), ""),
         ((TEN_G,) * 4, 0.18, ("node1", "node2", "node3", "node4"), "eth0 (10000 Mbit/s) carries 11.7 MB/s"),
-        (({"speed_Mbps": 100_000, "driver": "mlx5_core"},) * 2, 0.019, (), ""),  # as much as a busy CPU passes on
+        (({"speed_Mbps": 100_000, "driver": "mlx5_core"},) * 2, 0.038, (), ""),  # as much as a busy CPU passes on
         (({"speed_Mbps": 10_000, "kind": "virtual"},) * 2, 1.9, (), ""),  # veth
         (({"speed_Mbps": 10_000, "driver": "virtio_net"},) * 2, 1.9, (), ""),
         (({"speed_Mbps": None},) * 2, 1.9, (), ""),
@@ -802,7 +802,7 @@ def test_below_a_fifth_of_the_weaker_adapters_rate_its_node_is_slow(of, change, 
     job = of(len(links))
     for n, fields in enumerate(links):
         job = change.node(job, n, network=network(n, link(n, **({"speed_Mbps": None, "driver": ""} | fields))))
-    for sent, sure in ((_taking(seconds), True), (change.job(_taking(seconds), repeats=False), False)):
+    for sent, sure in ((_taking(seconds), True), (change.job(_taking(seconds), repeats=False), seconds > 0.5)):
         said = judge(change_ways(change, job, always, transfer=sent))
         assert [(f.rule, f.severity, f.nodes) for f in said.findings] == [
             ("net-nic-down-or-slow", "warning", named)
