@@ -9,11 +9,11 @@ from distcheck.collectives.plan import label
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives, Job
-from distcheck.facts.quantities import count, signal_name, size
+from distcheck.facts.quantities import count, size
 from distcheck.facts.ranges import numbered
 from distcheck.report.harmless import harmless
 from distcheck.report.node_names import fold_nodes
-from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.diagnose import Diagnosis, ended_by
 from distcheck.rules.finding import Finding, excluded_nodes, outcome, verdict
 
 LONGEST = 200
@@ -74,7 +74,7 @@ def _interruption(job: Job) -> str:
     stage = job.processes[0].stage if job.processes else "node" if "node" in job.asked.looks else "launch"
     absent = job.missing_ranks if stage == "meeting" else ()
     awaited = f", without {numbered(absent, 4)}" if absent else ""
-    return f"{signal_name(job.interrupted)} in {_STAGES[stage]} after {job.seconds:.1f} s{awaited}"
+    return f"{ended_by(job)} in {_STAGES[stage]} after {job.seconds:.1f} s{awaited}"
 
 
 def _decisive(diagnosis: Diagnosis) -> list[Finding]:

@@ -15,6 +15,8 @@ from distcheck.rules import Rule, find_rule, rules_for
 from distcheck.rules.finding import BY_SIGNAL, SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
 from distcheck.rules.wording import grouped
 
+_ENDED_BY = "the run was ended by "
+
 
 class Diagnosis(NamedTuple):
     """All findings about a job, what was not checked, and the verdict."""
@@ -28,10 +30,16 @@ def judge(job: Job, rules: Iterable[Rule] | None = None) -> Diagnosis:
     """Judge a job by the rules that the user selected, of all rules or of these; not if its run was interrupted."""
     asked = job.asked
     if job.interrupted:
-        reason = f"the run was ended by {signal_name(job.interrupted)}"
+        reason = f"{_ENDED_BY}{ended_by(job)}"
         gaps = tuple(NotChecked(rule=rule.name, reason=reason) for rule in rules_for(job) if rule.applies(job))
         return Diagnosis((), gaps, Verdict("unknown", BY_SIGNAL + job.interrupted))
     return diagnose(job, strict=asked.strict, select=asked.select, ignore=asked.ignore, rules=rules)
+
+
+def ended_by(job: Job) -> str:
+    """Return what interrupted the run: SIGTERM, the end of its torchrun agent."""
+    told = (reason for reason in job.skipped.values() if reason.startswith(_ENDED_BY))
+    return next(told, signal_name(job.interrupted)).removeprefix(_ENDED_BY)
 
 
 def diagnose(
