@@ -53,7 +53,7 @@ def tried(file, pattern):
 COMPARED = of("judge:LOW"), of("judge:TOO_LOW")
 CONFIDENT = 100 * of("spread:STEADY"), 100 * of("spread:CONFIDENCE")
 BURST = (of("run.context:_GPU_BURST_SECONDS"),)
-PATIENT = (of("probe.storage:PATIENCE_SECONDS"),)
+PATIENT = (of("facts.storage:PATIENCE_SECONDS"),)
 HUNG = (of("run.group_tests:_LEAST_SECONDS"),)
 STALLED = (of("run.stall:STALL_SECONDS"),)
 NODE_ENDS = (default("cli.options:NodeOptions", "timeout"),)
@@ -78,6 +78,8 @@ PHRASES = {
             [of("expectation.devices:MATMUL_SHARE"), of("expectation.devices:CARD_MATMUL_SHARE")],
         ),
         ("or below {} of the rate of the model's host link", [of("expectation.devices:HOST_SHARE")]),
+        ("a warning below {} of the median of the job's other GPUs", [of("expectation.devices:SLOW")]),
+        ("an error below {}, if all rounds agree", [of("own_work:VERY_SLOW")]),
         (
             "below {} of the median of the other ranks, in products and in copies",
             [of("own_work:SLOW_CPU")],
@@ -116,16 +118,25 @@ PHRASES = {
             "Below {} of what is usual is a warning, below {} an error, above {} a remark",
             [*COMPARED, of("judge:ABOVE")],
         ),
-        ("| product | {} of the dense peak", [of("expectation.devices:MATMUL_SHARE")]),
+        ("| matrix speed | {} of the dense peak", [of("expectation.devices:MATMUL_SHARE")]),
         ("in the data sheet; {} for A10", [of("expectation.devices:CARD_MATMUL_SHARE")]),
         ("| memory | {} of the rate", [of("expectation.devices:MEMORY_SHARE")]),
         ("| host copies | {} of the host link", [of("expectation.devices:HOST_SHARE")]),
-        ("below {} of the median of the job's other GPUs", [of("own_work:SLOW")]),
+        ("A GPU is a warning below {} of the median", [of("expectation.devices:SLOW")]),
+        ("an error below {} of it, if all rounds agree", [of("own_work:VERY_SLOW")]),
+        ("how many GPUs are below {} of the median", [of("expectation.devices:SLOW")]),
+        (
+            "a standard deviation of {} % is assumed and weighs as much as {} GPUs",
+            [100 * of("own_work:SPREAD"), of("own_work:_FEW")],
+        ),
+        ("the first one {} s before the others", [of("collectives.devices:_GPU").pause_seconds]),
+        ("are slow below {} only", [of("own_work:SLOW_HOST_COPY")]),
         (
             "a warning below {} of the median of the other ranks, in products and in copies",
             [of("own_work:SLOW_CPU")],
         ),
         ("below {} of its first rate is a warning", [of("gpu.products:_FALLEN")]),
+        ("A burst of all groups lasts {} s", [of("distcheck.collectives.groups:_BURST_SECONDS")]),
         ("reaches {} of the plateau", [of("expectation.curve:SURE_SHARE")]),
         ("Below a share of {} latency", [of("expectation.curve:LEAST_SHARE")]),
         (
@@ -281,12 +292,15 @@ PHRASES = {
     "docs/rules/nccl_nodes.md": [
         ("all_reduce of {} MiB and more", [of("collectives.nccl_intranode:_NVLS_BYTES") >> 20])
     ],
+    "docs/rules/hanging.md": [
+        ("which may take {} s", PATIENT),
+        ("may be left behind after {} s", [of("facts.touch:PATIENCE_SECONDS")]),
+    ],
     "docs/rules/storage.md": [
         (
             "an error below {} MiB or without an inode, a warning below {} MiB",
             [of("rules.host.storage:_NOTHING_BYTES") >> 20, of("rules.host.storage:_LITTLE_BYTES") >> 20],
         ),
-        ("which may take {} s", PATIENT),
         (
             "below {} MB/s, or below {} MB/s and a tenth",
             [of(f"rules.host.storage:_{name}_MBPS") for name in ("SLOW", "SLOWER")],
@@ -306,6 +320,9 @@ PHRASES = {
         ("for at most {} s", [of("probe.state:_NAME_SECONDS")]),
     ],
     "docs/rules/paths.md": [
+        ("below {} % of the rate that its adapter", [100 * of("adapter_rates:SHARE")]),
+        ("of at most {} Gbit/s", [of("adapter_rates:MOST_MBPS") / 1000]),
+        ("and of {} Gbit/s if the adapter is wireless", [of("adapter_rates:WIRELESS_MBPS") / 1000]),
         ("while {} MiB went", TRANSFER),
         ("{} MiB from node to node", TRANSFER),
         ("how long {} MiB take", TRANSFER),

@@ -38,7 +38,7 @@ def net(options: Looking) -> None:
     _look("net", ("environment", "meeting", "peers"), options)
 
 
-@command("Run env, then check GPU of each rank and GPU health.", "distcheck gpu --nproc 8")
+@command("Run env, then check the GPUs and which ranks use them.", "distcheck gpu --nproc 8")
 def gpu(options: Looking) -> None:
     """Run env, then check which GPU each rank uses, and the health of all GPUs.
 
@@ -65,7 +65,6 @@ def _look(name: str, looks: tuple[Look, ...], options: Options) -> NoReturn:
 
 def run(request: Request, options: Options, *, to_stderr: bool) -> int:
     """Run the checks, write the report and return the exit code."""
-    from distcheck.facts import saved
     from distcheck.run import entry
 
     if request.asked.measures and not request.starts_ranks:
@@ -79,9 +78,12 @@ def run(request: Request, options: Options, *, to_stderr: bool) -> int:
     outcome = entry.run(
         request, lambda job, diagnosis, code: publish(job, diagnosis, code, options, to_stderr=to_stderr)
     )
-    if not outcome.reported and options.save is not None and options.save.is_dir():
+    if not outcome.reported and options.save is not None:
+        from distcheck.facts import saved
+
         try:
-            saved.save(outcome.job, options.save)
+            if saved.is_folder(options.save):
+                saved.save(outcome.job, options.save)
         except WriteError as error:
             complain(str(error))
     return outcome.exit_code

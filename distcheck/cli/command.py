@@ -19,16 +19,14 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
-from distcheck.cli.options import PANELS, Checking
+from distcheck.cli.options import Checking
 from distcheck.cli.publish import REMEDY, print_to
 from distcheck.facts.errors import UsageError
 
 LARGEST = 10**9
 """The largest number that an option accepts, unless it has a maximum of its own."""
 _OPTION = re.compile(r"--[a-z][a-z-]*[a-z]")
-_VARIABLES = (
-    "Each option can also be set by an environment variable: --join-timeout, for example, by DISTCHECK_JOIN_TIMEOUT."
-)
+_VARIABLES = "Each option can also be set by an environment variable: --timeout, for example, by DISTCHECK_TIMEOUT."
 
 
 class Entry(NamedTuple):
@@ -37,14 +35,17 @@ class Entry(NamedTuple):
     function: Callable[..., None]
     short_help: str
     example: str
+    more: tuple[str, ...]
+    """Paragraphs after the example, as they are."""
 
     def add_to(self, app: typer.Typer) -> None:
         """Register the command with typer."""
         own = list(inspect.signature(self.function, eval_str=True).parameters.values())
         options = next((p.annotation for p in own if p.name == "options"), None)
-        epilog = f"\b\nExample:\n  {self.example}"  # \b: do not wrap this paragraph
+        # \b: do not wrap this paragraph
+        epilog = "".join(f"\b\n{part}\n\n" for part in (f"Example:\n  {self.example}", *self.more))
         if options is not None and issubclass(options, Checking):
-            epilog += f"\n\n{_VARIABLES}"
+            epilog += _VARIABLES
         register = app.command(short_help=self.short_help, epilog=epilog, cls=LazyCommand)
         function: Any = _taking(options, self.function, own) if options is not None else self.function
         function.kinds = {  # read by `_process`
@@ -54,12 +55,12 @@ class Entry(NamedTuple):
         register(function)
 
 
-def command(short_help: str, example: str) -> Callable[[Callable[..., None]], Entry]:
+def command(short_help: str, example: str, *more: str) -> Callable[[Callable[..., None]], Entry]:
     """Return a decorator that makes a function the command of its name.
 
     The fields of its parameter `options`, a struct of `distcheck.cli.options`, become the command's options.
     """
-    return lambda function: Entry(function, short_help, example)
+    return lambda function: Entry(function, short_help, example, more)
 
 
 def _taking(options: type[msgspec.Struct], function: Callable[..., None], own: list[inspect.Parameter]) -> Any:
@@ -177,20 +178,19 @@ class LazyCommand(TyperCommand):
                 raise
             raise UsageError(f"{error} ({', '.join(sets)})") from error
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002 typer's form
+        """Return what follows the command's name in its usage, alike in all versions of typer."""
+        arguments = [param for param in self.params if param.param_type_name == "argument"]
+        return ["[OPTIONS]", *(f"[{argument.metavar}]..." for argument in arguments)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options, one section per group."""
+        from distcheck.cli.help import by_group
+
         # In plain text: typer writes these groups only with rich, which is no dependency of distcheck.
-        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PANELS, "Options")}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                panel = getattr(param, "rich_help_panel", None)
-                other = "Arguments" if param.param_type_name == "argument" else "Options"
-                sections[panel if panel in sections else other].append(record)
-        for name, records in sections.items():
-            if records:
-                with formatter.section(name):
-                    formatter.write_dl(records)
+        for name, records in by_group(self.get_params(ctx)).items():
+            with formatter.section(name):
+                formatter.write_dl(records)
 
 
 class LazyGroup(TyperGroup):
@@ -249,7 +249,7 @@ def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: An
         if option is None:
             raise
         _refuse(param, ctx, value, option)
-    if kind is Path and value.endswith("/") and param.metavar != "DIR" and not converted.is_dir():
+    if kind is Path and value.endswith("/") and param.metavar != "DIR" and not _is_folder(converted, param):
         # A Path does not have the last slash; a file would be written in place of the folder.
         raise UsageError(
             f"{_given(param, ctx, value)}: this folder does not exist; create it with: mkdir -p {quote(value)}"
@@ -257,6 +257,18 @@ def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: An
     if option and isinstance(converted, int | float) and not option.holds(converted):
         _refuse(param, ctx, value, option)
     return converted
+
+
+def _is_folder(path: Path, param: Any) -> bool:
+    """Return whether a path is a folder, or may be one that does not answer."""
+    from distcheck.facts.touch import touch
+
+    try:
+        return touch(path, max(param.opts, key=len), path.is_dir)
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
 
 
 def _converted(value: Any, kind: Any) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,16 +13,26 @@ import typer
 
 from distcheck.cli.command import command
 from distcheck.cli.publish import print_to
+from distcheck.cli.rule_names import search, unknown
+from distcheck.cli.starting import described, starts_of
 from distcheck.facts.errors import UsageError
+from distcheck.facts.quantities import count
+from distcheck.facts.touch import touch
 from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
 
+SHOWN = 20
+"""Rules that a search lists."""
 _REMEDY = "redirect it to a file on a disk with free space: distcheck explain … > FILE"
 
 
 @command("Explain a rule, or the errors in a log.", "distcheck explain --log job.log")
 def explain(
     rule: Annotated[
-        list[str] | None, typer.Argument(metavar="[RULE]", help="Name of a rule; after --log or --flight, more paths.")
+        list[str] | None,
+        typer.Argument(
+            metavar="RULE|WORD",
+            help="Name of a rule, or words to search for; after --log or --flight, more paths.",
+        ),
     ] = None,
     log: Annotated[
         list[Path] | None,
@@ -49,7 +59,8 @@ def explain(
 ) -> None:
     """Explain a rule: what it means, its consequence, how it is found and how to fix it.
 
-    Without RULE, list all rules. With --log, name the most likely cause of a failed job: exit code 0 if a rule
+    With other words, list the rules about them, and how distcheck is started with a launcher of that name. Without
+    RULE, list all rules. With --log, name the most likely cause of a failed job: exit code 0 if a rule
     names it, else 20. With --flight, name the rank that holds up the others: exit code 0 if there is one, else 20.
     """
     if log and flight:
@@ -57,30 +68,35 @@ def explain(
     if job and not flight:
         raise UsageError("--job names the nodes of --flight; give --flight too")
     if log:
-        raise typer.Exit(_log([*log, *_more_paths(rule or [], "--log")], format))
+        raise typer.Exit(_log(_paths(log, rule or [], "--log"), format))
     if flight:
-        raise typer.Exit(_flight([*flight, *_more_paths(rule or [], "--flight")], job or [], format))
-    if rule and len(rule) > 1:
-        raise UsageError(f"give one rule, not {len(rule)}")
-    if rule:
-        try:
-            text = explanation(rule[0])
-        except LookupError as error:
-            raise UsageError(str(error.args[0])) from None
-    else:
-        text = listing()
-    _print(text)
+        raise typer.Exit(_flight(_paths(flight, rule or [], "--flight"), job or [], format))
+    _print(explanation(" ".join(rule)) if rule else listing())
 
 
-def explanation(name: str) -> str:
-    """Return the explanation of a rule, by its name or an alias.
+def explanation(words: str) -> str:
+    """Return the explanation of a rule, by its name or an alias, or what is known about other words.
 
     Raises:
-        LookupError: no rule has this name; the message lists similar names.
+        UsageError: no rule has this name, and none is about the words; the message lists similar names.
     """
-    rule = find_rule(name)
-    if rule is None:
-        raise LookupError(_unknown(name))
+    rule = find_rule(words)
+    if rule is not None:
+        return _explained(rule)
+    starts, found = starts_of(words), search(words)
+    if not starts and not found:
+        raise UsageError(f"no rule is about {words!r}; {unknown(words)}")
+    if not starts and len(found) == 1:
+        return _explained(found[0])
+    lines = [described(starts), ""] if starts else []
+    if found:
+        lines += [_listed(f"{count(len(found), 'rule')} about {words}", found[:SHOWN])]
+    if len(found) > SHOWN:
+        lines += [f"… {len(found) - SHOWN} more; list all rules with: distcheck explain"]
+    return "\n".join([*lines, "distcheck explain RULE explains a rule", ""])
+
+
+def _explained(rule: Rule) -> str:
     also = f" (also {', '.join(rule.aliases)})" if rule.aliases else ""
     return f"{rule.name}{also}\n{rule.record}\n\n{rule.doc.replace('``', '`')}\n\n{rule.page}\n"
 
@@ -88,28 +104,25 @@ def explanation(name: str) -> str:
 def listing() -> str:
     """Return all rules with their summaries, family by family."""
     families = {family: [rule for rule in all_rules() if rule.family == family] for family in FAMILIES}
-    return "\n".join(_family(family, rules) for family, rules in families.items() if rules)
+    return "\n".join(_listed(family, rules) for family, rules in families.items() if rules)
 
 
-def _family(family: str, rules: list[Rule]) -> str:
+def _listed(title: str, rules: list[Rule]) -> str:
     width = max(len(rule.name) for rule in rules)
     lines = [f"  {rule.name:{width}}  {rule.summary.replace('``', '`')}" for rule in rules]
-    return "\n".join([family, *lines, ""])
+    return "\n".join([title, *lines, ""])
 
 
-def _unknown(name: str) -> str:
-    known = [known for rule in all_rules() for known in (rule.name, *rule.aliases)]
-    close = difflib.get_close_matches(name, known, n=3) or [k for k in known if name and name in k][:8]
-    hint = f"similar: {', '.join(close)}" if close else "`distcheck explain` lists all rules"
-    return f"no rule is named {name!r}; {hint}"
-
-
-def _more_paths(words: list[str], option: str) -> list[Path]:
-    """Return the paths that follow --log or --flight, as `--log *.log` of a shell gives them."""
-    for word in words:
-        if not os.path.exists(word):  # noqa: PTH110  # Path.exists() raises an error for a name that is too long
+def _paths(given: list[Path], words: list[str], option: str) -> list[Path]:
+    """Return the paths of --log or --flight and those that follow, as `--log *.log` of a shell gives them."""
+    for word in [*map(str, given), *words]:
+        try:
+            there = touch(word, option, partial(os.path.exists, word))
+        except TimeoutError as error:
+            raise UsageError(f"{option} {word}: {error.strerror}; copy it to another file system") from None
+        if word in words and not there:
             raise UsageError(f"give a rule ({word}) or {option}, not both")
-    return [Path(word) for word in words]
+    return [*given, *map(Path, words)]
 
 
 def _log(paths: list[Path], form: str) -> int:

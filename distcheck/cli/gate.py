@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,13 +15,21 @@ from distcheck.cli.check import run
 from distcheck.cli.command import command
 from distcheck.cli.options import GateOptions
 from distcheck.cli.request import request_of
-from distcheck.cli.script import paths_in, rendezvous_backend_of, script_of
+from distcheck.cli.script import module_of, paths_in, processes_of, rendezvous_backend_of, script_of
+from distcheck.cli.starting import described
 from distcheck.facts.base import legible_text
 from distcheck.facts.errors import UsageError
 from distcheck.facts.storage import is_text
+from distcheck.facts.touch import touch, which
+from distcheck.selection.command import ON_NODES
 
 
-@command("Run all checks; on a pass, run COMMAND.", "srun distcheck gate --export -- python train.py")
+@command(
+    "Run all checks; on a pass, run COMMAND.",
+    "srun distcheck gate --export -- python train.py",
+    "In front of a job:",
+    described(),
+)
 def gate(
     options: GateOptions,
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="Run this on a pass.")] = None,
@@ -44,18 +52,29 @@ def gate(
             f"--export with {len(request.placements)} ranks in one process: COMMAND is one process and can be only one "
             "rank; start one process per rank, or drop --export"
         )
-    from distcheck.run.storage import folder
+    from distcheck.run.storage import folder, lacking_here
 
+    here, script, module = request.outside is None, script_of(command), module_of(command)
+    if (
+        not here
+        and Path(command[0]).name not in ON_NODES
+        and (file := lacking_here(script, module, os.environ)) is not None
+    ):
+        near = f", its folder has {file.near}" if file.near else ""
+        problem = "not found by its Python" if file.role == "module" else file.error or f"no such file{near}"
+        raise UsageError(f"COMMAND's {file.role} {file.word}: {problem}; COMMAND starts on this machine: correct it")
     asked = msgspec.structs.replace(
         request.asked,
         program=legible_text(Path(command[0]).name),
         export=options.export,
         rendezvous_file=_file_of(command),
-        script=script_of(command),
+        script=script,
+        module=module if here else (),
+        processes=processes_of(command, os.environ),
         rendezvous_backend=rendezvous_backend_of(command),
         # From outside, COMMAND's program runs on this machine only.
-        words=(command[0] if request.outside is None and is_text(command[0]) else "", *paths_in(command)),
-        folder=folder() if request.outside is not None else "",
+        words=(command[0] if here and is_text(command[0]) else "", *([script] if script else []), *paths_in(command)),
+        folder="" if here else folder(),
     )
     code = run(request._replace(asked=asked), options, to_stderr=True)
     if code != 0:
@@ -67,19 +86,26 @@ def gate(
 
 def _program(command: list[str]) -> str:
     name = command[0]
-    found = shutil.which(name)
+    found = which(name)
     if found is not None:
         return found
-    there = name if "/" in name else shutil.which(name, os.F_OK)
-    if not there:
-        problem = "not found on PATH; give its full path"
-    elif not os.access(there, os.F_OK):
-        problem = "no such file; correct its path"
-    elif Path(there).is_dir():
-        problem = "is a directory; give a program"
-    else:
-        problem = f"not executable; make it so with: chmod +x {shlex.quote(there)}"
+    there = name if "/" in name else which(name, os.F_OK)
+    problem = "not found on PATH; give its full path"
+    if there:
+        try:
+            problem = touch(there, "COMMAND", partial(_why_not, there))
+        except TimeoutError:  # the run reports that its file system does not answer
+            return there
     raise UsageError(f"COMMAND {name or repr(name)}: {problem}")
+
+
+def _why_not(program: str) -> str:
+    """Return why a program cannot be run, and the remedy."""
+    if not os.access(program, os.F_OK):
+        return "no such file; correct its path"
+    if Path(program).is_dir():
+        return "is a directory; give a program"
+    return f"not executable; make it so with: chmod +x {shlex.quote(program)}"
 
 
 def _file_of(command: list[str]) -> str:

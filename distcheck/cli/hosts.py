@@ -7,7 +7,6 @@ import math
 import os
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.errors import UsageError
 from distcheck.facts.quantities import count
+from distcheck.facts.touch import which
 from distcheck.launch.remote.spec import Engine, Outside
 from distcheck.selection import nodelist
 from distcheck.selection.placement import find_table, integer
@@ -114,7 +114,7 @@ def _engine(options: Options, environ: Mapping[str, str]) -> Engine | None:
     by_hand = options.rank is not None or (environ.get("RANK") and environ.get("WORLD_SIZE"))
     if table or by_hand or not environ.get("SLURM_JOB_ID"):
         return None
-    if shutil.which("srun"):
+    if which("srun"):
         return "slurm"
     text = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
     if (number := len(nodelist.expand(text))) > 1:
@@ -188,7 +188,7 @@ def read_hostfile(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
     from distcheck.facts.files import read
 
     try:
-        raw = read(path, _LONGEST_HOSTFILE_BYTES)
+        raw = read(path, _LONGEST_HOSTFILE_BYTES, "--hostfile")
         if len(raw) > _LONGEST_HOSTFILE_BYTES:
             raise UsageError(f"--hostfile {path}: larger than 64 MiB; {_EXPECTED}")
         lines = raw.decode("utf-8-sig").splitlines()

@@ -48,7 +48,8 @@ def app(words: list[str]) -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
         help="Check whether torch.distributed will start on these nodes with these ranks, and run at full speed.",
-        epilog="\b\nExample:\n  distcheck gate --nproc 2",
+        epilog="\b\nExample:\n  distcheck gate --nproc 2\n\n"
+        "With torchrun, srun, mpirun, ssh and others: distcheck gate --help",
     )
     found.callback(invoke_without_command=True)(_root)
     for name in called or MODULES:
@@ -99,7 +100,8 @@ def main() -> NoReturn:
         code = 130
     except _PARSING_FAILED as error:
         place = " ".join(["distcheck", *_called(words), "--help"])
-        complain(f"{error.format_message().rstrip('.')}. See: {place}")  # type: ignore[attr-defined]
+        said = error.format_message()  # type: ignore[attr-defined]
+        complain(f"{said if said.endswith('?') else said.rstrip('.') + '.'} See: {place}")
         code = USAGE
     except Exception as error:  # noqa: BLE001 the last resort
         code = _unforeseen(error)

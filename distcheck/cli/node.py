@@ -13,7 +13,7 @@ import typer
 from distcheck.cli.command import command
 from distcheck.cli.options import NodeOptions
 from distcheck.cli.publish import BROKEN, check_writable, complain, publish
-from distcheck.cli.request import paths_of, rules_of
+from distcheck.cli.request import command_line, paths_of, rules_of
 from distcheck.cli.variables import warn_of_misspelt
 from distcheck.facts.asked import Asked
 
@@ -42,6 +42,7 @@ def node(options: NodeOptions) -> None:
         ignore=ignore,
         gpus=options.gpus,
         paths=paths_of(options),
+        line=command_line(),
     )
     if sys.stdout is None and options.output is None:  # a daemon may have closed it; the exit code is enough
         options = msgspec.structs.replace(options, output=Path(os.devnull))

@@ -22,7 +22,9 @@ Launcher = Literal["auto", "local", "ssh", "slurm", "mpi"]
 
 
 def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
+    option = typer.Option(help=text, rich_help_panel=panel, **more)
+    option.param_decls = names  # typer.Option takes the first one for the default
+    return option
 
 
 _ranks, _check, _limit, _measure, _output = (partial(_option, panel) for panel in PANELS)
@@ -67,7 +69,7 @@ class ReportOptions(Reporting, frozen=True, kw_only=True):
     ] = None
     history: Annotated[
         Path | None,
-        _output("Show the nodes by how often they failed, from the directory of --history.", metavar="DIR"),
+        _output("Show the nodes by how often they failed, from the --history of earlier runs.", metavar="DIR"),
     ] = None
     all_ranks: AllRanks = False
     schema: Annotated[bool, _output("Print the JSON Schema of --format json.")] = False
@@ -86,7 +88,7 @@ class Checking(Reporting, frozen=True, kw_only=True):
     exclude_file: Annotated[
         Path | None, _output("Write the confirmed bad nodes to this file, one per line.", metavar="FILE")
     ] = None
-    quiet: Annotated[bool, _output("Show only findings, what makes the verdict unknown, and verdict.", "-q")] = False
+    quiet: Annotated[bool, _output("Show only the verdict, findings, and what makes it unknown.", "-q")] = False
     path: Annotated[
         list[str] | None,  # not Path, for the same reason as --history
         _check("Folder that every node must have; repeat it for more (DISTCHECK_PATH: separated by :).", metavar="DIR"),
@@ -98,7 +100,7 @@ class NodeOptions(Checking, frozen=True, kw_only=True):
 
     gpus: Annotated[int | None, _check("Number of GPUs that the node must have.", metavar="N", min=0, max=1023)] = None
     history: History = None
-    timeout: Annotated[float, _seconds("Time limit for the whole run.", min=3)] = 10.0
+    timeout: Annotated[float, _seconds("Time limit for the whole run, 3 s at least.", min=3)] = 10.0
     reason_file: Annotated[
         Path | None,
         _output(
@@ -149,8 +151,8 @@ class Options(Checking, frozen=True, kw_only=True):
     mesh: Annotated[
         str,
         _check(
-            "Dimensions of the job, outermost first, as for init_device_mesh; hsdp=2x8 for FSDP; node or rail for the "
-            "groups of nodes and rails.",
+            "Dimensions of the job's parallelism, outermost first, as for init_device_mesh; hsdp=2x8 for FSDP with "
+            "replicas; node or rail for the groups of nodes and rails.",
             metavar="pp=2,dp=4,tp=8",
         ),
     ] = ""

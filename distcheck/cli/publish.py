@@ -33,17 +33,19 @@ def check_writable(options: Reporting, inputs: Iterable[Path] = ()) -> None:
     Raises:
         UsageError: it cannot, or it does.
     """
-    from distcheck.facts.files import check_writable as check
+    from distcheck.facts.touch import touch
 
-    taken = dict.fromkeys(map(os.path.realpath, inputs), "an input")
+    taken = {os.fsdecode(touch(path, "FILE", path.resolve)): "an input" for path in inputs}
     for name in ("output", "save", "exclude_file", "reason_file"):
         path = getattr(options, name, None)
         if path is None:
             continue
+        from distcheck.facts.outputs import check_writable as check
+
         option = f"--{name.replace('_', '-')}"
-        check(path, option)
-        if path.is_file() or not path.exists():  # a device or a folder takes several
-            other = taken.setdefault(os.path.realpath(path), option)
+        replaced = check(path, option)
+        if replaced is not None:
+            other = taken.setdefault(replaced, option)
             if other != option:
                 raise UsageError(f"{option} {path}: this file is {other} too; choose another")
 
@@ -61,8 +63,6 @@ def publish(
 
     A failed write is reported and the others continue; the exit code is 70 then.
     """
-    from distcheck.facts.files import write
-    from distcheck.facts.saved import save
     from distcheck.report import render, termination_log
     from distcheck.rules.finding import excluded_nodes
 
@@ -77,10 +77,12 @@ def publish(
             failed = True
 
     if isinstance(options, Checking) and (path := options.save) is not None:
+        from distcheck.facts.saved import save
+
         attempt(lambda: save(job, path))
     if isinstance(options, Checking) and (exclude := options.exclude_file) is not None:
         nodes = excluded_nodes(diagnosis.findings)
-        attempt(lambda: write(exclude, "".join(f"{node}\n" for node in nodes)))
+        attempt(lambda: _write(exclude, "".join(f"{node}\n" for node in nodes)))
     if code != 0 or not to_stderr:  # on a pass, the termination log belongs to COMMAND
         termination_log.write(job, diagnosis)
     stream = sys.stderr if to_stderr else sys.stdout
@@ -88,11 +90,17 @@ def publish(
     if options.output is not None:
         output = options.output
         before = failed
-        attempt(lambda: write(output, text))
+        attempt(lambda: _write(output, text))
         if failed == before:
             return BROKEN if failed else code
     attempt(lambda: print_to(stream, text, document=options.format != "text"))
     return BROKEN if failed else code
+
+
+def _write(path: Path, text: str) -> None:
+    from distcheck.facts.outputs import write  # most runs write no file
+
+    write(path, text)
 
 
 def _detail(options: Reporting, stream: Any) -> Detail:

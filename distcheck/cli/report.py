@@ -78,7 +78,7 @@ def _show_history(folder: Path, options: ReportOptions, files: list[Path] | None
     """Write the report of a history."""
     import asyncio
 
-    from distcheck.facts.files import write
+    from distcheck.facts.outputs import write
     from distcheck.probe.history import totals
     from distcheck.report import history
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +17,7 @@ from distcheck.cli.options import JOIN_SECONDS, Checking, Looking, Measuring, Op
 from distcheck.cli.sizes import parse_sizes
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
 from distcheck.facts.asked import Asked, Baseline, Look
-from distcheck.facts.base import Missing
+from distcheck.facts.base import Missing, legible_text
 from distcheck.facts.errors import UsageError
 from distcheck.facts.mesh import Mesh
 from distcheck.facts.placement import Placement
@@ -28,6 +30,7 @@ from distcheck.selection.placement import beside, find_table, local_placements, 
 _BESIDE_BURN_SECONDS = 15.0
 """The least time limit for everything else in a run with --burn."""
 
+_LONGEST_LINE = 2000
 _BETWEEN_PATHS = re.compile(r":(?=/)")
 
 
@@ -88,6 +91,7 @@ def request_of(
         setup=_without_secrets(options.setup),
         launcher_args=_without_secrets(options.launcher_args),
         env=options.env,
+        line=command_line(),
     )
     return Request(
         asked=asked,
@@ -101,6 +105,13 @@ def request_of(
         outside=launch,
         history=str(options.history) if isinstance(options, Looking) and options.history is not None else "",
     )
+
+
+def command_line() -> str:
+    """Return the command line of this process without secrets."""
+    from distcheck.probe.environment import redacted
+
+    return shlex.join(("distcheck", *redacted([legible_text(word) for word in sys.argv[1:]])))[:_LONGEST_LINE]
 
 
 def _without_secrets(value: str) -> str:
@@ -266,7 +277,9 @@ def _rules(text: str, option: str) -> tuple[str, ...]:
         raise UsageError(f"{option} {text!r} names no rule; list them with: distcheck explain")
     for name in found:
         if find_rule(name) is None:
-            raise UsageError(f"{option} {name}: unknown rule; list all rules with: distcheck explain")
+            from distcheck.cli.rule_names import unknown
+
+            raise UsageError(f"{option} {name}: unknown rule; {unknown(name)}")
     return found
 
 

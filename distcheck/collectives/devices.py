@@ -40,10 +40,12 @@ class _Load(NamedTuple):
     """Bytes of a copy between pinned memory and the GPU; 0: none are made."""
     rounds: int
     """Repetitions of which the best counts."""
+    pause_seconds: float
+    """Between the first round and the others, so that what disturbs a device for a moment does not hit all of them."""
 
 
-_CPU = _Load(256, 16 << 20, 0, 2)
-_GPU = _Load(8192, 256 << 20, 32 << 20, 3)
+_CPU = _Load(256, 16 << 20, 0, 2, 0.0)
+_GPU = _Load(8192, 256 << 20, 32 << 20, 3, 0.2)
 _FEWEST, _MOST = 2, 10_000
 """Calls that are timed together."""
 _LONGEST_SECONDS = 1.0
@@ -80,25 +82,27 @@ def _measured(
         to_device, to_host = host_copies(device, load.host_bytes, _HOST_SHARE * seconds, local_rank * _TURN * seconds)
     say("memory and products")
     copy, products = _copy_within(device, load.memory_bytes), Products(device, load.order)
-    # In turns, so that a disturbance of a moment hits one round of both.
-    rounds = [
-        (rate(copy, device, seconds / 2 / load.rounds), rate(products, device, seconds / load.rounds))
-        for _ in range(load.rounds)
-    ]
-    copies, reached = map(max, zip(*rounds, strict=True))
-    memory = 2 * load.memory_bytes * copies / 1e9
+    rounds = []
+    for number in range(load.rounds):
+        time.sleep(load.pause_seconds if number == 1 else 0.0)
+        # In turns, so that a disturbance of a moment hits one round of both.
+        rounds.append((rate(copy, device, seconds / 2 / load.rounds), rate(products, device, seconds / load.rounds)))
+    (least_copies, least_reached), (copies, reached) = (tuple(map(of, zip(*rounds, strict=True))) for of in (min, max))
+    copied = 2 * load.memory_bytes / 1e9
     burnt = burn(products, device, burn_seconds, reached, say) if burn_seconds else None
     return DeviceTest(
         dtype=str(products.dtype).removeprefix("torch."),
         order=load.order,
         matmul_TFLOPS=reached * products.flop / 1e12,
-        memory_GBps=memory,
+        memory_GBps=copied * copies,
         h2d_GBps=to_device,
         d2h_GBps=to_host,
         products=products.made,
         different=int(products.different.item()),
         checksum=int(products.first.item()),
         burn=burnt,
+        matmul_least_TFLOPS=least_reached * products.flop / 1e12,
+        memory_least_GBps=copied * least_copies,
     )
 
 

@@ -12,6 +12,7 @@ from distcheck.collectives.spread import STEADY, uncertainty
 from distcheck.collectives.store import agree
 from distcheck.collectives.timing import first_call, iterations_for, meet, seconds_per_call, warm_up
 from distcheck.facts.base import SHORTEST_SECONDS
+from distcheck.probe.waiting import CpuWait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,13 +45,15 @@ def measure(
     gather: Callable[[], None] | None = None,
     fewest: int = 1,
     say: Callable[[FirstBurst], None] | None = None,
+    *,
+    watch_cpus: bool = False,
 ) -> Timing:
     """Return one size's timing; its buffers are freed before the next size's are made.
 
     Rank 0 of the world decides how many calls a burst has and whether another one follows: with unequal numbers some
     ranks would wait forever. `gather` waits for all ranks that take part; by default they are the whole world. The
     `fewest` bursts are made unless they take far longer than a figure may. Rank 0 tells `say` of the first one, if more
-    follow.
+    follow. With `watch_cpus` the timing has how long this rank waited for CPUs.
     """
     leads = group.in_world(group.rank) == 0
     gather = gather or (lambda: meet(group.device))
@@ -62,11 +65,14 @@ def measure(
     if iterations is None:
         iterations = agree(store, key, _calls(plan, seconds) if leads else None)
     bursts: list[float] = []
+    waited: list[float] = []
     ended: Ended = "asked"
     while True:
         with nccl_debug.quiet(backend=plan.backend):
             gather()
+            wait = CpuWait() if watch_cpus else None
             bursts.append(max(seconds_per_call(call, iterations, group.device), SHORTEST_SECONDS))
+            waited += [wait.seconds() / iterations] if wait else []
         if len(bursts) >= fewest and (plan.iterations is not None or not plan.size_seconds):
             break
         verdict = None
@@ -80,7 +86,7 @@ def measure(
         if said:
             ended = "steady" if said == _STEADY else "time"
             break
-    return Timing(op, moved, dtype, iterations, tuple(bursts), ended)
+    return Timing(op, moved, dtype, iterations, tuple(bursts), ended, tuple(waited))
 
 
 def _calls(plan: Plan, seconds: float) -> int:

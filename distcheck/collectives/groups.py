@@ -43,6 +43,8 @@ _LEAST_SECONDS = 6.0
 _LACKS = re.compile(r"Backend \w+ does not support \w+|no support for \w+ in \w+ process group")
 """What torch's process groups say of an operation that they do not have (ProcessGroup.hpp, ProcessGroupGloo.cpp)."""
 _DTYPE = "float32"
+_BURST_SECONDS = 0.1
+"""The least length of a burst, whatever --iters says: the kernel's period for CPU limits, in which a limit shows."""
 _FEWEST_BURSTS = 6
 """Of all groups at once: a group is slow if its quickest burst is, and on a busy CPU a single one often is."""
 
@@ -99,7 +101,10 @@ def _measure(
         say(GroupTiming(dimension, op, lacks=f"torch {torch.__version__}: {lack[0]}"))
         return
     moved = moved_bytes(op, plan.group_bytes, group.ranks, _DTYPE)
-    plan = replace(plan, size_seconds=plan.group_seconds, rough=False)
+    plan = replace(
+        plan, size_seconds=plan.group_seconds, rough=False, iterations=None,
+        burst_seconds=max(plan.burst_seconds, _BURST_SECONDS),
+    )  # fmt: skip
     alone: Timing | None = None
     if group.ranks < mesh.ranks:
         first = group.origin == 0
@@ -119,5 +124,6 @@ def _measure(
         say(Step(together, place + 5))
 
     say(Step(together, place + 5))
-    timing = measure(plan, op, _DTYPE, moved, group, store, gather, _FEWEST_BURSTS)
+    on_cpu = group.device.type == "cpu"
+    timing = measure(plan, op, _DTYPE, moved, group, store, gather, _FEWEST_BURSTS, watch_cpus=on_cpu)
     say(GroupTiming(dimension, op, timing, alone))

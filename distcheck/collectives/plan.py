@@ -128,6 +128,9 @@ class Timing(_Message, frozen=True):
     """Calls in each burst."""
     bursts: Annotated[tuple[Measured, ...], msgspec.Meta(min_length=1)]
     ended: Ended
+    waited: tuple[Seconds, ...] = ()
+    """Seconds per call for which the threads of this rank waited for CPUs that others used, in each burst; empty on
+    GPUs, and where it was not asked for."""
 
 
 class FirstBurst(_Message, frozen=True):

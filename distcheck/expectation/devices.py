@@ -17,6 +17,8 @@ MEMORY_SHARE = 0.5
 """A copy reaches 0.8 to 0.93 of the memory's rate; ECC costs up to a tenth on GDDR6."""
 HOST_SHARE = 0.2
 """A copy reaches 0.8 of the PCIe link; the slot may be one generation older, and GPUs may share an uplink."""
+SLOW = 0.9
+"""Below this share of the other GPUs' median, and beyond their spread, a GPU is slow; good ones differ by 3 to 5 %."""
 _MIG = re.compile(r"\bMIG\b")
 
 

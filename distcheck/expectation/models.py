@@ -11,6 +11,7 @@ from distcheck.expectation import bounds, curve
 from distcheck.expectation.hardware import Adapters, Hardware, Inside, NvLinkWay, PcieWay, Socket
 from distcheck.expectation.judge import Expectation
 from distcheck.expectation.links import AMPERE, BLACKWELL, VOLTA, port_rate
+from distcheck.facts.quantities import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,7 +94,7 @@ def nodes(op: str, where: Hardware, within: Inside | None, between: Adapters, al
     network = NETWORK_SHARE * between.rate
     share = 1.0 if within is None else within.kind.ring if isinstance(within, NvLinkWay) else PCIE_USUAL
     links = inf if within is None else share * within.rate
-    words = f"{between.number} adapters x {between.rate_Gbps:g} Gb/s = {between.rate:.1f} GB/s per node"
+    words = f"{count(between.number, 'adapter')} x {between.rate_Gbps:g} Gb/s = {between.rate:.1f} GB/s per node"
     if within is not None:
         words += (
             f", {_links_words(within)}{f' = {within.rate:.1f} GB/s' if isinstance(within, NvLinkWay) else ''} per GPU"
@@ -148,7 +149,7 @@ def tcp(op: str, where: Hardware, link: Socket) -> Expectation:
     wire = port_rate(link.speed_Mbps / 1000)
     words = f"{link.interface} of {link.node}, the slowest link, has {link.speed_Mbps} Mb/s = {wire:.3g} GB/s"
     if link.crossings > 1:
-        words += f", and a ring in rank order crosses it {link.crossings} times"
+        words += f", and a ring in rank order crosses it {count(link.crossings, 'time')}"
     high = None
     if where.backend == "gloo":
         by_tree = bounds.at_most(op, where.ranks, where.nodes, per_gpu=inf, per_node=wire)

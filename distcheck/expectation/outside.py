@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
 
+_MADE_UP = frozenset({"virtio_net", "vmxnet3", "hv_netvsc", "vif", "ena", "gve"})
+"""Drivers of virtual machines' adapters (KVM, VMware, Hyper-V, Xen, AWS, Google): what they report is no limit."""
+
 
 def outside(job: Job, backend: str) -> Outside | Missing:
     """Return the slowest node's links to the others."""
@@ -141,18 +144,17 @@ def _socket(job: Job, node: NodeFacts, backend: str) -> Socket | Missing:
     if isinstance(taken, Missing) or len(taken) != 1:
         return Missing(reason=f"{node.name}: the ranks use no interface or several; their total speed is unknown")
     link = next((link for link in facts.links if link.name == taken[0].name), None)
-    if link is None or not _reliable_speed(link, facts.links):
+    speed = real_speed(link, facts.links) if link is not None else None
+    if link is None or speed is None:
         return Missing(reason=f"{node.name}: the speed of {taken[0].name} is unknown; it is not reported, or virtual")
-    return Socket(node.name, link.name, link.speed_Mbps or 0, _crossings(job, node) if backend == "gloo" else 1)
+    return Socket(node.name, link.name, speed, _crossings(job, node) if backend == "gloo" else 1)
 
 
-def _reliable_speed(link: Link, links: Sequence[Link]) -> bool:
-    """Return whether a link's reported speed is real: physical links and bonds of these."""
-    if not link.speed_Mbps or link.full_duplex is False:
-        return False
-    kinds = {other.name: other.kind for other in links}
-    real_bond = bool(link.members) and all(kinds.get(name) == "physical" for name in link.members)
-    return link.kind == "physical" or real_bond
+def real_speed(link: Link, links: Sequence[Link]) -> int | None:
+    """Return a link's speed in Mbit/s if it is real, as those of physical links and bonds of these; else None."""
+    physical = {other.name for other in links if other.kind == "physical" and other.driver not in _MADE_UP}
+    real = link.name in physical or (bool(link.members) and physical >= set(link.members))
+    return link.speed_Mbps if real and link.full_duplex is not False else None
 
 
 def _crossings(job: Job, node: NodeFacts) -> int:

@@ -86,7 +86,7 @@ def _devices(job: Job) -> Iterator[NodeFigure]:
             continue
         node = job.node_of(rank)
         for kind, what, value, unit in (
-            ("matrix products", f"matmul {test.dtype} {test.order}", test.matmul_TFLOPS, "TFLOPS"),
+            ("matrix speed", f"matmul {test.dtype} {test.order}", test.matmul_TFLOPS, "TFLOPS"),
             ("copies in GPU memory", "memory", test.memory_GBps, "GB/s"),
             ("copies from the host", "h2d", test.h2d_GBps, "GB/s"),
             ("copies to the host", "d2h", test.d2h_GBps, "GB/s"),

@@ -24,7 +24,10 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "net-port-in-use": (
         "See which process of the master's node listens on the port. End it if it is a leftover of yours; else use"
         " another port.",
-        ("ss -ltnp 'sport = :{port|29500}'", "export MASTER_PORT=$((20000 + RANDOM % 10000))  # the same on all nodes"),
+        (
+            "ss -ltnp 'sport = :{port|29500}'",
+            "export MASTER_PORT=$((20000 + ${SLURM_JOB_ID:-9611} % 10000))  # the same on all nodes",
+        ),
     ),
     "env-master-port-privileged": ("Use a port from 1024 on.", ("export MASTER_PORT=29500",)),
     "net-master-refused": (

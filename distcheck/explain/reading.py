@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import msgspec
 
 from distcheck.facts.errors import UsageError
+from distcheck.facts.quantities import count
 
 CHUNK_BYTES = 1 << 20
 _MOST_FILES = 10_000
@@ -88,7 +89,8 @@ def logs(paths: Sequence[Path], unread: list[str]) -> list[Log]:
             raise UsageError(f"--log {path}: the directory has no log files")
         found += [Log(p, str(p), given=False) for p in inside[:_MOST_FILES]]
         if len(inside) > _MOST_FILES:
-            unread.append(f"{path}: {len(inside) - _MOST_FILES} more files, from {inside[_MOST_FILES].name} on")
+            more = count(len(inside) - _MOST_FILES, "more file")
+            unread.append(f"{path}: {more}, from {inside[_MOST_FILES].name} on")
     return found
 
 

@@ -76,7 +76,7 @@ class Asked(Facts, frozen=True):
     need: Count | None = None
     """How many nodes suffice; None if all are needed."""
     script: str = ""
-    """The first Python file in COMMAND; empty without one."""
+    """The file that COMMAND's Python or launcher runs, as COMMAND names it; empty if unknown."""
     rendezvous_backend: str = ""
     """The --rdzv-backend in a COMMAND that is torchrun."""
     burn_seconds: Seconds = 0.0
@@ -99,6 +99,13 @@ class Asked(Facts, frozen=True):
     """--launcher-args, likewise; secrets redacted."""
     env: str = ""
     """--env, likewise: patterns of names, no values."""
+    line: str = ""
+    """The command line of distcheck; secrets redacted. Empty in older files."""
+    module: tuple[str, ...] = ()
+    """How COMMAND runs a module: the interpreter with its options, or a launcher, then the module; empty if it runs
+    none, and for a run from outside."""
+    processes: str = ""
+    """How many processes one start of COMMAND makes on a node: a number, gpu or auto; empty if unknown."""
 
     @property
     def measures(self) -> bool:

@@ -40,3 +40,7 @@ class DeviceTest(Facts, frozen=True):
     checksum: Whole | None = None
     """The first product's checksum; the same on every correct device, because every sum in it is exact."""
     burn: Burn | None = None
+    matmul_least_TFLOPS: Amount | None = None  # noqa: N815
+    """The rate of the worst round, of which `matmul_TFLOPS` is the best; None with a single round."""
+    memory_least_GBps: Amount | None = None  # noqa: N815
+    """The same for the copies within the memory."""

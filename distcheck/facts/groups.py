@@ -30,6 +30,8 @@ class GroupFigure(Facts, frozen=True):
     """Each group's quickest burst: what slows some of them only is no property of the group."""
     lacks: str = ""
     """Why it was not measured."""
+    own_seconds: tuple[Measured | None, ...] = ()
+    """Each group's median without the time for which its ranks waited for CPUs that others used; empty on GPUs."""
 
 
 def with_groups(

@@ -156,6 +156,10 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     """What earlier runs found on these nodes; None without --history."""
     interrupted: Annotated[int, Meta(ge=0, le=64)] = 0
     """The number of the signal that ended the run early; 0 if none did."""
+    at: str = ""
+    """When its facts were complete, as that host's clock says, with the time zone; empty in older files."""
+    host: str = ""
+    """Where they were put together: the node of rank 0's process, or the machine that started the probes."""
 
     @cached_property
     def _home(self) -> dict[str, tuple[ProcessFacts, NodeFacts]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 
+_HISSING = ("s", "x", "ch", "sh")
 _UNITS = (30, "GiB"), (20, "MiB"), (10, "KiB")
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 rank, 2 ranks."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    """Return a number with its noun: 1 rank, 2 ranks, 2 processes."""
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith(_HISSING) else 's'}"
 
 
 def duration(seconds: float) -> str:

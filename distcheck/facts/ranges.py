@@ -31,6 +31,11 @@ def numbered(ranks: Iterable[int], limit: int | None = None) -> str:
     return f"{'rank' if len(distinct) == 1 else 'ranks'} {fold(distinct, limit)}"
 
 
+def span(number: int) -> str:
+    """Return the numbers of this many things, counted from 0: 0 to 7, or just 0."""
+    return f"0 to {number - 1}" if number > 1 else "0"
+
+
 def _pieces(numbers: list[int]) -> Iterator[str]:
     start = 0
     for end in range(1, len(numbers) + 1):

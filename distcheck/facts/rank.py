@@ -17,7 +17,7 @@ from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.placement import Placement, Variables
-from distcheck.facts.storage import Space
+from distcheck.facts.storage import Silent, Space
 from distcheck.facts.training import Leftovers, Training
 
 Stage = Literal[
@@ -137,6 +137,19 @@ class ProcessFacts(Facts, frozen=True):
     """By how much the offset may be wrong: half of the time in which its report was on its way."""
     began_seconds: dict[Stage, Offset] = {}
     """When it began each stage, counted from the leader's start; without a roll call, from its own."""
+    hosts_listed: dict[str, Count] = {}
+    """How many hosts are in the files in which a scheduler lists them, by the variable that names the file."""
+    given_devices: str = ""
+    """The CUDA_VISIBLE_DEVICES with which the first process of its PBS or LSF job on this node began; empty without
+    one, and if that is hidden."""
+    seen_at: str = ""
+    """The address at which the leader sees it, if its node has no such address: something translates or forwards."""
+    silent: tuple[Silent, ...] = ()
+    """The file systems that did not answer it."""
+    terminal: str = ""
+    """The terminal from which it was started, such as pts/3; empty without one."""
+    near_names: tuple[str, ...] = ()
+    """The names in /etc/hosts that are spelt like its MASTER_ADDR; only if MASTER_ADDR does not resolve."""
 
 
 class Death(Facts, frozen=True):

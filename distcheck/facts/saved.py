@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from distcheck.facts.errors import UsageError
-from distcheck.facts.files import LONGEST_NAME, read, write
+from distcheck.facts.files import LONGEST_NAME, read
 from distcheck.facts.job import Job
 from distcheck.facts.merge import combine
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.outputs import write
 from distcheck.facts.quantities import count
 from distcheck.facts.rank import ProcessFacts, RankFacts
 from distcheck.facts.same_launch import are_apart, runs, started_as_one
+from distcheck.facts.touch import touch
 
 SCHEMA = 1
 _LARGEST_BYTES = 1 << 30
@@ -25,12 +29,20 @@ _MOST_LAUNCHES = 4
 
 def save(job: Job, path: Path) -> Path:
     """Save a job and return the file's path; in a folder, each process has its own file name."""
-    if path.is_dir():
+    if is_folder(path):
         first = min((r.placement.rank for r in job.ranks if r.placement.rank is not None), default=0)
         own = job.processes[0].uid[:8] if job.processes else "0"
         path = path / f"distcheck-{_plain(job.run)}-rank{first}-{_plain(own)}.json"
     write(path, msgspec.json.encode(job).decode() + "\n")
     return path
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether each process writes a file of its own there; what does not answer is none."""
+    try:
+        return touch(path, "--save", path.is_dir)
+    except OSError:
+        return False
 
 
 def _plain(name: str) -> str:
@@ -101,7 +113,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         try:
-            inside = sorted(p for p in path.iterdir() if p.suffix == ".json") if path.is_dir() else [path]
+            inside = [Path(os.fsdecode(file)) for file in touch(path, "DIR", partial(_inside, path))]
         except OSError as error:
             remedy = "correct the name" if error.errno == errno.ENAMETOOLONG else "change its permissions"
             raise UsageError(f"{path} cannot be read: {error.strerror or error}; {remedy}") from error
@@ -109,6 +121,10 @@ def find(paths: Sequence[Path]) -> list[Path]:
             raise UsageError(f"{path} contains no .json file; give a folder written by --save")
         found += inside
     return found
+
+
+def _inside(path: Path) -> list[Path]:
+    return sorted(p for p in path.iterdir() if p.suffix == ".json") if path.is_dir() else [path]
 
 
 def load_launch(paths: Sequence[Path]) -> Job:

@@ -6,8 +6,21 @@ from typing import Literal
 
 from distcheck.facts.base import Amount, Count, Facts
 
+STARTS_OTHERS = (
+    "spawn", "multiprocess", "Process(", "subprocess", "os.fork", "Popen", "launch(", "launcher(", "lightning",
+    "Fabric(", "import ray", "from ray", "submitit", "horovod", "joblib", "dask", "spark",
+)  # fmt: skip
+"""Words of programs that may start the other ranks themselves."""
+MAPS_LAUNCHER = (
+    "SLURM_", "OMPI_COMM_WORLD_", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_", "PALS_", "JSM_NAMESPACE_",
+    "mpi4py", "idr_torch", "hostlist", "lightning", "Fabric(", "submitit", "deepspeed", "horovod",
+)  # fmt: skip
+"""Words of programs that may take their ranks from srun's or mpirun's own variables."""
+READS_RANK = ("'RANK'", '"RANK"', "'WORLD_SIZE'", '"WORLD_SIZE"')
 ASKED, WORKING_DIRECTORY, SCRIPT = "--path", "working directory", "script"
 """What names a folder, apart from variables."""
+PATIENCE_SECONDS = 5.0
+"""How long a folder or a file may take to answer."""
 _NETWORK_TYPES = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "dfuse", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
      "orangefs", "panfs", "pvfs2", "quobyte", "smb3", "virtiofs", "weka", "wekafs"}
@@ -80,15 +93,19 @@ class CommandFile(Facts, frozen=True):
 
     word: str
     """As COMMAND names it; for the interpreter of a program's first line, as that line does."""
-    role: Literal["program", "interpreter", "script", "argument"]
+    role: Literal["program", "interpreter", "script", "module", "argument"]
     path: str
-    """Where it was looked for; empty if the program is not on PATH."""
+    """Where it was looked for; empty if the program is not on PATH, and of a module that no file has."""
     state: Literal["file", "folder", "absent", "other", "unreadable", "silent"]
     error: str = ""
     size_bytes: Count | None = None
     sha256: str = ""
     """Of the content; of a large file, of three samples of it (`sampled`)."""
     sampled: bool = False
+    near: str = ""
+    """Of a script that is absent: the name in its folder that is most like it; empty if none is."""
+    mentions: tuple[str, ...] | None = None
+    """Of a script or module: those of the words in its text that tell where its ranks come from; None: not read."""
 
 
 class Packages(Facts, frozen=True):
@@ -99,6 +116,20 @@ class Packages(Facts, frozen=True):
     number: Count
     names: tuple[str, ...] = ()
     """As name==version; only where they differ from the leader's, and on the leader."""
+
+
+class Silent(Facts, frozen=True):
+    """A file system that did not answer, and the path for which it was asked."""
+
+    path: str
+    named_by: tuple[str, ...]
+    """What names the path: an option, or a variable such as HOME."""
+    file_system: str = ""
+    """As `Folder.file_system`; so are the next two."""
+    source: str = ""
+    mount: str = ""
+    seconds: Amount = 0.0
+    """How long it was waited for."""
 
 
 class Storage(Facts, frozen=True):

@@ -154,12 +154,15 @@ class _Pool:
         return speed / middle, speed < below
 
 
-def shares(speeds: Sequence[float], most: float) -> list[tuple[float, bool]]:
-    """Return each comparable speed's share of their reference, and whether it is slow; `most` is the largest such."""
+def shares(speeds: Sequence[float], most: float, judged: Sequence[float] = ()) -> list[tuple[float, bool]]:
+    """Return each comparable speed's share of their reference, and whether it is slow; `most` is the largest such.
+
+    With `judged`, these speeds are held against that reference in their place.
+    """
     pool = _Pool(together=False, most=most)
     for number, speed in enumerate(speeds):
         pool.add((), (str(number),), speed, current=True)
-    return [pool.held_against((), speed) for speed in speeds]
+    return [pool.held_against((), speed) for speed in judged or speeds]
 
 
 def of_many(speeds: Sequence[float]) -> Norm:

@@ -39,24 +39,62 @@ def cgroup_of(controller: str, root: Path = Path("/")) -> Cgroup | Missing:
 
     Source: https://man7.org/linux/man-pages/man7/cgroups.7.html (/proc/PID/cgroup)
     """
-    proc = root / "proc" / "self"
     try:
-        lines = (proc / "cgroup").read_text("utf-8", "surrogateescape").splitlines()
-        mounts = [line.split() for line in (proc / "mounts").read_text("utf-8", "surrogateescape").splitlines()]
+        paths, mounts = _paths(root, "self"), _mounts(root, controller)
     except OSError as error:
-        return Missing(reason=f"{proc}/cgroup: {error.strerror}")
-    parts = [line.split(":", 2) for line in lines if line.count(":") >= 2]
-    first = next((path for _, controllers, path in parts if controller in controllers.split(",")), None)
-    second = next((path for number, _, path in parts if number == "0"), None)
-    for version, kind, path in ((1, "cgroup", first), (2, "cgroup2", second)):
-        place = next((m[1] for m in mounts if m[2] == kind and (version == 2 or controller in m[3].split(","))), None)
-        if place is None or path is None:
-            continue
-        top = root / place.lstrip("/")
-        own = top / path.strip("/")
-        # A container may see its own cgroup as the root, but the host's path of it.
-        return Cgroup(version, top, own if own.is_dir() and ".." not in own.parts else top)
+        return Missing(reason=f"{root / 'proc/self/cgroup'}: {error.strerror}")
+    for version, key in ((1, controller), (2, "")):
+        if version in mounts and key in paths:
+            top, own = mounts[version], _below(mounts[version], paths[key])
+            # A container may see its own cgroup as the root, but the host's path of it.
+            return Cgroup(version, top, own or top)
     return Missing(reason=f"no cgroup limits the {controller} of this process")
+
+
+def frozen(pid: int, root: Path = Path("/")) -> bool:
+    """Return whether a process's cgroup or a parent of it is frozen, or may be and cannot be seen from here.
+
+    Version 1 shows frozen processes in state D, like those that a device holds. Version 2 does so only with the parent
+    of a vfork, so a cgroup that cannot be seen says nothing there.
+
+    Source: https://docs.kernel.org/admin-guide/cgroup-v1/freezer-subsystem.html, cgroup-v2.html (cgroup.events)
+    """
+    try:
+        own, paths, mounts = _paths(root, "self"), _paths(root, str(pid)), _mounts(root, "freezer")
+    except OSError:
+        return False
+    there = [(v, mounts[v], paths[key]) for v, key in ((1, "freezer"), (2, "")) if v in mounts and key in paths]
+    groups = [Cgroup(v, top, folder) for v, top, path in there if (folder := _below(top, path)) is not None]
+    first = paths.get("freezer", "/")
+    hidden = first not in {"/", own.get("freezer")} and not any(group.version == 1 for group in groups)
+    return hidden or any(
+        contents(folder / "freezer.state") == "FROZEN" or number(folder, "cgroup.events", "frozen") == 1
+        for group in groups
+        for folder in group.levels()
+    )
+
+
+def _paths(root: Path, pid: str) -> dict[str, str]:
+    """Return a process's path in the hierarchy of each controller of version 1, and under '' in that of version 2."""
+    lines = (root / "proc" / pid / "cgroup").read_text("utf-8", "surrogateescape").splitlines()
+    parts = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    return {name: path for number, names, path in parts for name in names.split(",") if name or number == "0"}
+
+
+def _mounts(root: Path, controller: str) -> dict[int, Path]:
+    """Return where a controller's hierarchy of version 1 is mounted, and that of version 2."""
+    lines = (root / "proc/self/mounts").read_text("utf-8", "surrogateescape").splitlines()
+    found: dict[int, Path] = {}
+    for _, place, kind, options, *_ in map(str.split, lines):
+        if kind == "cgroup2" or (kind == "cgroup" and controller in options.split(",")):
+            found.setdefault(2 if kind == "cgroup2" else 1, root / place.lstrip("/"))
+    return found
+
+
+def _below(top: Path, path: str) -> Path | None:
+    """Return the folder of a cgroup's path, None if it is not below this mount."""
+    folder = top / path.strip("/")
+    return folder if folder.is_dir() and ".." not in folder.parts else None
 
 
 def number(folder: Path, file: str, name: str = "") -> int | None:

@@ -23,6 +23,7 @@ from distcheck.facts.quantities import signal_name
 from distcheck.probe.ending import end_group
 from distcheck.probe.fork import Fork, may_fork
 from distcheck.probe.memory_file import memory_file
+from distcheck.probe.working_directory import python
 
 if TYPE_CHECKING:
     import asyncio
@@ -127,7 +128,7 @@ def start(
     if may_fork():
         return Fork(question.module, words, source, output, environ)
     return subprocess.Popen(
-        [sys.executable, "-m", question.module, *words],
+        python(question.module, *words),
         stdin=subprocess.PIPE if source is None else source,
         stdout=output,
         stderr=output,

@@ -6,14 +6,16 @@ import hashlib
 import os
 import shutil
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from io import FileIO
 
 from msgspec.structs import replace
 
-from distcheck.facts.storage import CommandFile, Packages
+from distcheck.facts.storage import MAPS_LAUNCHER, READS_RANK, STARTS_OTHERS, CommandFile, Packages, is_text
 from distcheck.probe.working_directory import working_directory
 
 _WHOLE_BYTES = 8 << 20
@@ -22,6 +24,29 @@ _SAMPLE_BYTES = 1 << 20
 _ABSENT = {2, 20}
 """ENOENT and ENOTDIR."""
 _MOST_PACKAGES = 2000
+_MOST_NAMES = 1000
+_MODULE_SECONDS = 4.0
+_FIND_MODULE = """
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+name = sys.argv[1]
+first, *parts = name.split(".")
+found = find_spec(first)
+for part in parts + ["__main__"]:
+    folders = found and found.submodule_search_locations
+    if folders is None and part == "__main__":
+        break
+    package, found = found, folders and PathFinder.find_spec(found.name + "." + part, list(folders))
+    if not found:
+        if package and package.origin and "__path__" in open(package.origin, encoding="utf-8").read():
+            sys.exit(1)
+        break
+print("found" if found else "absent")
+print(found.origin if found and found.has_location else "")
+"""
+"""Prints whether `python -m NAME` finds a module, and its file. Imports no package: those that change where their
+parts are (__path__) stay undecided."""
 
 
 def files_of(words: Sequence[str], script: str, here: str) -> Iterator[CommandFile]:
@@ -30,9 +55,9 @@ def files_of(words: Sequence[str], script: str, here: str) -> Iterator[CommandFi
     The first word is the program; relative paths are relative to `here`.
     """
     for number, word in enumerate(dict.fromkeys(words)):
-        if number == 0:
+        if number == 0 and word:
             yield CommandFile(word, "program", "", "silent")
-        elif word.startswith("/") or here:
+        elif number and (word.startswith("/") or here):
             path = os.path.join(here, word)  # noqa: PTH118 it may be any text
             yield CommandFile(word, "script" if word == script else "argument", path, "silent")
 
@@ -50,7 +75,7 @@ def look_at(file: CommandFile) -> tuple[CommandFile, ...]:
             return _read(file, opened)
     except OSError as error:
         if error.errno in _ABSENT:
-            return (replace(file, state="absent"),)
+            return (replace(file, state="absent", near=_near(file.path) if file.role == "script" else ""),)
         return (replace(file, state="unreadable", error=error.strerror or ""),)
 
 
@@ -65,8 +90,56 @@ def _read(file: CommandFile, opened: FileIO) -> tuple[CommandFile, ...]:
         part = _exactly(opened, _SAMPLE_BYTES if sampled else _WHOLE_BYTES)
         first = first or part[:512]
         digest.update(part)
+        if file.role == "program" and b"\0" not in first and not first.startswith((b"#!", b"\x7fELF")):
+            return (replace(file, state="unreadable", error="its first line names no interpreter"),)
+        if file.role in {"script", "module"} and not sampled:
+            words = dict.fromkeys((*STARTS_OTHERS, *MAPS_LAUNCHER, *READS_RANK))
+            file = replace(file, mentions=tuple(word for word in words if word.encode() in part))
     found = replace(file, state="file", size_bytes=size, sha256=digest.hexdigest(), sampled=sampled)
     return (found, *(_interpreter(first) if file.role == "program" else ()))
+
+
+def _near(path: str) -> str:
+    from difflib import get_close_matches  # only where a file is missing
+
+    folder, name = os.path.split(path)
+    with suppress(OSError):
+        names = [each for each in os.listdir(folder)[:_MOST_NAMES] if is_text(each)]  # noqa: PTH208 only the names
+        return "".join(get_close_matches(name, names, 1))
+    return ""
+
+
+def look_for_module(words: Sequence[str], *, safe_path: bool = False) -> tuple[CommandFile, ...]:
+    """Return the module that the last word names, as its interpreter finds it; empty if that is undecided.
+
+    The words before it are the interpreter with its options, or a launcher whose first line names it. `safe_path`:
+    it does not look in the working directory (PYTHONSAFEPATH).
+    """
+    *python, name = words
+    program = shutil.which(python[0])
+    if program is None:
+        return ()
+    if len(python) == 1 and not os.path.basename(program).startswith(("python", "pypy")):  # noqa: PTH119 any text
+        with suppress(OSError), open(program, "rb") as opened:  # noqa: PTH123 as above
+            python = _first_line(opened.readline(512))
+        if not python or "python" not in python[0]:
+            return ()
+    try:
+        answer = subprocess.run(
+            [*python, *(["-P"] if safe_path else []), "-c", _FIND_MODULE, name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_MODULE_SECONDS,
+            check=True,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    state, path = (*answer.stdout.decode("utf-8", "replace").splitlines()[-2:], "", "")[:2]
+    if state == "found":
+        seen = CommandFile(name, "module", path, "file")
+        return look_at(seen) if path else (seen,)
+    return (CommandFile(name, "module", "", "absent"),) if state == "absent" else ()
 
 
 def _exactly(opened: FileIO, size: int) -> bytes:
@@ -79,13 +152,17 @@ def _exactly(opened: FileIO, size: int) -> bytes:
 
 def _interpreter(first: bytes) -> tuple[CommandFile, ...]:
     """Return the interpreter that a script's first line names, directly or through env."""
+    words = _first_line(first)
+    return look_at(CommandFile(words[0], "interpreter", "", "silent")) if words else ()
+
+
+def _first_line(first: bytes) -> list[str]:
+    """Return the interpreter that a script's first line names, with its options; env's are left out."""
     line = first.partition(b"\n")[0].decode("utf-8", "replace")
     words = line[2:].split() if line.startswith("#!") else []
     if words and words[0].endswith("/env"):
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    if not words:
-        return ()
-    return look_at(CommandFile(words[0], "interpreter", "", "silent"))
+    return words
 
 
 def packages(folders: Sequence[str] | None = None) -> Packages:

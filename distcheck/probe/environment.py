@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from distcheck.facts.base import legible_text
+from distcheck.selection.counted import VOLCANO
 from distcheck.selection.placement import RANK_VARIABLES, TABLES
 
 _NAMES = frozenset(
@@ -47,7 +48,7 @@ def collect(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: "(redacted)" if _SECRET_NAME.search(name) else _SECRET_VALUE.sub("(redacted)", _clean(environ[name]))
         for name in sorted(environ)
-        if name in _NAMES or name.startswith(_PREFIXES)
+        if name in _NAMES or name.startswith(_PREFIXES) or VOLCANO.fullmatch(name)
     }
 
 

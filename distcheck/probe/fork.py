@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import sys
 import traceback
 import warnings
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import IO, TYPE_CHECKING
+
+from distcheck.facts.touch import detach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -74,27 +75,11 @@ class Fork:
         return self.returncode
 
 
-def _past_last_file() -> int:
-    """Return a number above all open descriptors: without close_range(2) each one below it is closed by a call."""
-    try:
-        return 1 + max(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208 only the names
-    except OSError:
-        return os.sysconf("SC_OPEN_MAX")
-
-
 def _be(module: str, words: tuple[str, ...], source: int, output: int, environ: Mapping[str, str] | None) -> None:
     """Be the child: as ``python -m module words`` with these streams, then end."""
     code = 1
     try:
-        with suppress(OSError):
-            os.setpgid(0, 0)
-        for descriptor, given in enumerate((source, output, output)):
-            os.dup2(given, descriptor)
-        os.closerange(3, _past_last_file())
-        signal.set_wakeup_fd(-1)
-        for number in signal.valid_signals():
-            if callable(signal.getsignal(number)):
-                signal.signal(number, signal.SIG_DFL)
+        detach(source, output, output)
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 they stay open
         sys.argv = [module, *words]
         if environ is not None:

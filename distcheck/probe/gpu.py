@@ -24,6 +24,7 @@ from distcheck.probe.nvml import (
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
+    LIBRARY,
     LIBRARY_NOT_FOUND,
     NO_PERMISSION,
     NOT_SUPPORTED,
@@ -37,7 +38,6 @@ from distcheck.probe.nvml import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_LIBRARY = "libnvidia-ml.so.1"
 _PRESENCE = "presence"
 _OTHERS = "others="
 _NVML = Question(__name__, "NVML", "a GPU or its driver hangs")
@@ -62,7 +62,7 @@ def accelerator(
         return "amd"
     folders = [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     # Path.exists raises where a folder may not be entered.
-    found = any(os.access(root / f.lstrip("/") / _LIBRARY, os.F_OK) for f in [*folders, "/usr/lib/wsl/lib"])
+    found = any(os.access(root / f.lstrip("/") / LIBRARY, os.F_OK) for f in [*folders, "/usr/lib/wsl/lib"])
     code = error_code(answer.reason) if isinstance(answer, Missing) else None
     return "nvidia" if found and code not in {DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND} else "none"
 

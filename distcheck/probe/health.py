@@ -13,19 +13,16 @@ import msgspec
 from distcheck.facts.base import Missing
 from distcheck.facts.host import HostFacts, StuckProcess
 from distcheck.probe import leftovers
+from distcheck.probe.cgroups import frozen
 from distcheck.probe.kernel_files import contents, integer
 
-_KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
+_KERNEL_THREAD, _NO_PROGRAM_YET = 0x00200000, 0x00000040  # PF_KTHREAD, PF_FORKNOEXEC: linux/sched.h
 _STUCK_SECONDS = 1.0
 """How long a process must wait without being scheduled: a disk answers in that time, a dead file server does not."""
 _LOOKS = 10
 """How often it is looked at meanwhile."""
 _MOST_STUCK = 16
-_FROZEN = "refrigerator"
-"""Where the processes of a frozen cgroup v1 wait, also in state D."""
-_VFORK_WAITS = {"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"}
-"""Where a process waits, in state D too, until its child of vfork runs a program: it is the child that may be stuck."""
-_FUSE_WAITS = {"request_wait_answer", "fuse_simple_request"}
+_FUSE = ("fuse ", "fuse.", "fuseblk ")
 _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 _CHOSEN = re.compile(r"\[(\S+)\]")
 _REMOVE_IPC = re.compile(r"([#;]?)\s*RemoveIPC\s*=\s*(\w+)")
@@ -53,8 +50,11 @@ class _Task(NamedTuple):
 
     name: str
     state: str
+    parent: int
+    flags: int
     threads: int
-    kernel: bool
+    memory: tuple[str, str]
+    """Its virtual and its resident memory: a child of vfork uses its parent's."""
 
 
 async def health(seconds: float) -> HostFacts | Missing:
@@ -123,13 +123,13 @@ def _task(proc: Path, pid: int) -> _Task | None:
         text = (proc / str(pid) / "stat").read_text(errors="replace")
         name, _, rest = text.partition("(")[2].rpartition(")")
         fields = rest.split()
-        return _Task(name, fields[0], int(fields[17]), bool(int(fields[6]) & _KERNEL_THREAD))
+        return _Task(name, fields[0], int(fields[1]), int(fields[6]), int(fields[17]), (fields[20], fields[21]))
     except (OSError, ValueError, IndexError):
         return None
 
 
 def _suspicious(task: _Task) -> bool:
-    return not task.kernel and (task.state == "D" or (task.state == "Z" and task.threads > 1))
+    return not task.flags & _KERNEL_THREAD and (task.state == "D" or (task.state == "Z" and task.threads > 1))
 
 
 def _switches(root: Path, pid: int) -> list[int] | None:
@@ -149,14 +149,14 @@ async def _stuck(root: Path, suspects: set[int]) -> tuple[StuckProcess, ...]:
             return ()
         await asyncio.sleep(_STUCK_SECONDS / _LOOKS)
         seen = {pid: before for pid, before in seen.items() if _still(root, pid) and _switches(root, pid) == before}
-    found = []
-    for pid in sorted(seen):
-        task, thread = _task(root / "proc", pid), _blocked_thread(root / "proc" / str(pid))
-        function = _waits_in(thread)
-        innocent = _FROZEN in function or function in _VFORK_WAITS or _of_other_fuse(root, thread, function)
-        if task is not None and not innocent:
+    found, processes = [], _processes(root) if seen else {}
+    for pid in sorted(seen.keys() & processes):
+        task, thread = processes[pid], _blocked_thread(root / "proc" / str(pid))
+        if not (
+            frozen(pid, root) or _waits_for_child(pid, processes) or _dumps(root, pid) or _of_other_fuse(root, thread)
+        ):
             state: Literal["blocked", "ending"] = "blocked" if task.state == "D" else "ending"
-            found.append(StuckProcess(pid=pid, name=task.name, state=state, waits_in=function))
+            found.append(StuckProcess(pid=pid, name=task.name, state=state, waits_in=_waits_in(thread)))
     return tuple(found[:_MOST_STUCK])
 
 
@@ -189,14 +189,37 @@ def _waits_in(thread: Path) -> str:
     return "" if name == "0" else name[:64]
 
 
-def _of_other_fuse(root: Path, thread: Path, function: str) -> bool:
-    """Return whether a thread waits for the FUSE server of another container, which is not the job's."""
-    if function not in _FUSE_WAITS:
-        return False
+def _waits_for_child(pid: int, processes: dict[int, _Task]) -> bool:
+    """Return whether a process waits until its child of vfork runs a program: it is the child that may be stuck."""
+    task, children = processes[pid], [child for child in processes.values() if child.parent == pid]
+    return task.state == "D" and any(c.flags & _NO_PROGRAM_YET and c.memory == task.memory for c in children)
+
+
+def _dumps(root: Path, pid: int) -> bool:
+    """Return whether a process's core is being written, which takes long if it used much memory."""
+    return "CoreDumping:\t1" in contents(root / "proc" / str(pid) / "status")
+
+
+def _of_other_fuse(root: Path, thread: Path) -> bool:
+    """Return whether a FUSE server of another container, which is not the job's, may owe a thread an answer.
+
+    Source: https://docs.kernel.org/filesystems/fuse/fuse.html (/sys/fs/fuse/connections); only root may read it.
+    """
+    others = _fuse(thread) - _fuse(root / "proc/self")
+    return any(contents(root / "sys/fs/fuse/connections" / device / "waiting") != "0" for device in others)
+
+
+def _fuse(thread: Path) -> set[str]:
+    """Return the numbers of the FUSE connections that a thread sees: the minor numbers of the file systems.
+
+    The main thread of a killed process sees none any more, while others are still blocked.
+    """
     try:
-        return (thread / "ns/mnt").readlink() != (root / "proc/self/ns/mnt").readlink()
+        lines = (thread / "mountinfo").read_text("utf-8", "replace").splitlines()
     except OSError:
-        return False
+        return set()
+    mounts = (line.partition(" - ") for line in lines)
+    return {mount.split()[2].partition(":")[2] for mount, _, kind in mounts if kind.startswith(_FUSE)}
 
 
 def _cpu_model(root: Path) -> str:

@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import resource
-import shutil
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -14,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
+from distcheck.facts.mounts import mount_at
 from distcheck.facts.network import Link, NetworkFacts, RendezvousFile, Resolution
+from distcheck.facts.touch import touch, which
 from distcheck.probe.kernel_files import contents, integer
-from distcheck.probe.mounts import mount_at
 from distcheck.probe.nccl_files import read
 from distcheck.selection.nccl_settings import in_use, settings
 
@@ -62,17 +62,19 @@ def open_files() -> tuple[int, int]:
 def links(root: Path = _ROOT) -> tuple[Link, ...] | Missing:
     """Return the network interfaces as sysfs shows them.
 
-    Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net
+    Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net, and for arp_ignore
+    https://www.kernel.org/doc/Documentation/networking/ip-sysctl.rst
     """
     folder = root / "sys/class/net"
     try:
         names = sorted(p.name for p in folder.iterdir() if p.is_dir())
     except OSError as error:
         return Missing(reason=f"{folder}: {error.strerror}")
-    return tuple(_link(folder / name) for name in names)
+    settings = root / "proc/sys/net/ipv4/conf"
+    return tuple(_link(folder / name, settings) for name in names)
 
 
-def _link(folder: Path) -> Link:
+def _link(folder: Path, settings: Path) -> Link:
     flags = contents(folder / "flags")
     speed = integer(folder / "speed")  # unreadable for a link that is down
     kind: Literal["physical", "virtual", "loopback"] = "physical" if (folder / "device").exists() else "virtual"
@@ -86,7 +88,17 @@ def _link(folder: Path) -> Link:
         speed_Mbps=speed or None,
         full_duplex={"full": True, "half": False}.get(contents(folder / "duplex")),
         members=_members(folder),
+        arp_ignore=max(integer(settings / name / "arp_ignore") or 0 for name in ("all", folder.name)),
+        wireless=any((folder / name).exists() for name in ("wireless", "phy80211")),
+        driver=_driver(folder),
     )
+
+
+def _driver(folder: Path) -> str:
+    try:
+        return (folder / "device/driver").readlink().name
+    except OSError:
+        return ""
 
 
 def _members(folder: Path) -> dict[str, bool]:
@@ -136,7 +148,8 @@ def rendezvous_file(path: str, root: Path = _ROOT) -> RendezvousFile | Missing:
         return Missing(reason=f"cannot read the mounts: {error.strerror}")
     size: int | None = None
     try:
-        size = (root / path.lstrip("/")).stat().st_size
+        place = root / path.lstrip("/")
+        size = touch(path, "COMMAND", lambda: place.stat().st_size)
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -169,7 +182,7 @@ def _machine_id(root: Path, found: tuple[Link, ...] | Missing) -> str | Missing:
 
 def _ib_mtu(root: Path) -> dict[str, int]:
     """Return the active MTU of every active port from ibv_devinfo, empty if not available."""
-    program = shutil.which("ibv_devinfo")
+    program = which("ibv_devinfo")
     if program is None or not (root / "sys/class/infiniband").is_dir():
         return {}
     try:

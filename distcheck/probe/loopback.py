@@ -10,7 +10,6 @@ server's address too), run_perftest_loopback, src/perftest_parameters.h (RESULT_
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from msgspec.structs import replace
 
 from distcheck.facts.base import Amount, Facts, Missing
 from distcheck.facts.infiniband import OWN_LINKS, Hca, HcaPort, Infiniband
+from distcheck.facts.touch import which
 from distcheck.probe.child import Question, ask, exit_after_lifetime, say
 from distcheck.probe.network import free_port
 
@@ -48,7 +48,7 @@ class LoopbackRates(Facts, frozen=True):
 async def loopback(found: Infiniband, timeout: float) -> Infiniband:
     """Return the adapters with the loopback rate of each port; unchanged where perftest is not installed."""
     names = [f"{hca.name}:{port.number}" for hca in found.hcas if _usable(hca) for port in hca.ports if _up(port)]
-    if not names or not shutil.which(PROGRAM):
+    if not names or not which(PROGRAM):
         return found
     question = Question(__name__, PROGRAM, "an adapter or its driver hangs", tuple(names))
     answer = await ask(question, LoopbackRates, timeout, in_part=lambda rates, reason: replace(rates, ended=reason))

@@ -6,14 +6,17 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
+from distcheck.facts.mounts import mount_at
 from distcheck.facts.nccl import NamedPath, NcclFile
 from distcheck.facts.storage import is_network
+from distcheck.facts.touch import ask, touch
 from distcheck.probe.environment import hidden
-from distcheck.probe.mounts import mount_at
 from distcheck.selection.nccl_settings import in_use, settings
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ def read(environ: Mapping[str, str], root: Path = _ROOT) -> tuple[NcclFile, ...]
         homes[home] = "HOME"
     if listed := _listed_home():
         homes[listed] = "HOME+passwd" if listed in homes else "passwd"
+    for home in homes:
+        ask(os.path.join(root, home), "HOME")  # noqa: PTH118 the folder is named, and not a file that may not be there
     found = [_file(environ.get("NCCL_CONF_FILE", ""), "NCCL_CONF_FILE", "nccl", root)]
     for library in ("nccl", "rccl"):
         found += [_file(f"{home}/.{library}.conf", origin, library, root) for home, origin in homes.items()]
@@ -65,7 +70,8 @@ def _file(
     if not path:
         return None
     try:
-        text = _text(_under(root, path))
+        place = _under(root, path)
+        text = touch(place, "HOME" if origin.startswith("HOME") else origin, lambda: _text(place))
     except FileNotFoundError:
         # A file that NCCL_CONF_FILE names replaces the home's even if it does not exist.
         return NcclFile(path=path, origin=origin, library=library, lines=()) if origin == "NCCL_CONF_FILE" else None
@@ -98,11 +104,15 @@ def named_paths(environ: Mapping[str, str], files: Iterable[NcclFile], root: Pat
     paths = {name: known[name].value for name in _NAMED if name in known and known[name].value}
     if "NCCL_TOPO_FILE" not in paths and os.access(root / _TOPOLOGY.lstrip("/"), os.F_OK):
         paths["NCCL_TOPO_FILE"] = _TOPOLOGY
-    return {name: _named(path[:_LONGEST], root, topology=name == "NCCL_TOPO_FILE") for name, path in paths.items()}
+    found = {}
+    for name, path in paths.items():
+        look = partial(_named, path[:_LONGEST], place := _under(root, path[:_LONGEST]), root)
+        with suppress(TimeoutError):  # what does not answer is reported for itself
+            found[name] = touch(place, name, partial(look, topology=name == "NCCL_TOPO_FILE"), kind=NamedPath)
+    return found
 
 
-def _named(path: str, root: Path, *, topology: bool) -> NamedPath:
-    place = _under(root, path)
+def _named(path: str, place: Path, root: Path, *, topology: bool) -> NamedPath:
     state: Literal["readable", "missing", "denied", "other"] = "readable"
     try:
         if not stat.S_ISREG(place.stat().st_mode):

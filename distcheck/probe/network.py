@@ -17,6 +17,10 @@ from distcheck.facts.network import Attempt, Bind, PortConnection, PortOwner, Re
 from distcheck.probe import ports
 from distcheck.probe.process import command_or_name, container_of, parent_of, slurm_job_of
 from distcheck.probe.waiting import waited_for_cpu
+from distcheck.selection.near_names import near_names
+
+_MOST_LINES = 10_000
+"""Most lines of /etc/hosts to read."""
 
 
 def resolve(name: str) -> Resolution | Missing:
@@ -40,6 +44,15 @@ def resolve_within(name: str, seconds: float) -> Resolution | Missing:
         return resolve(name)
     thread.join(seconds)
     return found[0] if found else unanswered(seconds)
+
+
+def names_like(name: str, hosts: Path = Path("/etc/hosts")) -> tuple[str, ...]:
+    """Return the names in /etc/hosts that are spelt like a name that does not resolve."""
+    try:
+        lines = hosts.read_text("utf-8", "replace").splitlines()[:_MOST_LINES]
+    except OSError:
+        return ()
+    return near_names(name, (own for line in lines for own in line.partition("#")[0].split()[1:]))
 
 
 def unanswered(seconds: float) -> Missing:

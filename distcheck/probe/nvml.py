@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Nvml = Any  # the module pynvml: its functions and their results are untyped
 
+LIBRARY = "libnvidia-ml.so.1"
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4
 NOT_FOUND = 6
@@ -29,7 +30,7 @@ _EVERY_BIT = (1 << 64) - 1
 _WORDS = {
     NO_PERMISSION: "no permission to use the NVIDIA driver",
     DRIVER_NOT_LOADED: "the NVIDIA kernel module is not loaded",
-    LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found",
+    LIBRARY_NOT_FOUND: "NVIDIA's driver library is not installed: libnvidia-ml.so.1 was not found",
     GPU_IS_LOST: "a GPU is lost: it fell off the bus or is unreachable",
     17: "the operating system blocked the request",
     18: "driver/library version mismatch: the kernel module and libnvidia-ml.so.1 have different versions",
@@ -46,7 +47,21 @@ def start() -> Nvml | Missing:
     except ImportError as error:
         return Missing(reason=f"cannot import the Python module pynvml (package nvidia-ml-py): {error}")
     started = ask(pynvml, pynvml.nvmlInit)
-    return started if isinstance(started, Missing) else pynvml
+    if isinstance(started, Missing):
+        return _unloadable() if error_code(started.reason) == LIBRARY_NOT_FOUND else started
+    return pynvml
+
+
+def _unloadable() -> Missing:
+    """Return why the library cannot be loaded, which nvidia-ml-py does not tell: it is absent, or it is damaged."""
+    import ctypes
+
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        if "No such file" not in str(error) or not str(error).startswith(LIBRARY):
+            return Missing(reason=f"NVML error {LIBRARY_NOT_FOUND}: NVIDIA's driver library cannot be loaded: {error}")
+    return refusal(LIBRARY_NOT_FOUND, "")
 
 
 def ask(nvml: Nvml, call: Callable[[], T]) -> T | Missing:

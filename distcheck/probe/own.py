@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from distcheck.facts.base import Missing, legible
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.gpu import Gpus
@@ -13,7 +15,14 @@ from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
+from distcheck.facts.storage import WORKING_DIRECTORY
+from distcheck.facts.touch import ask, silent
 from distcheck.probe import host, nccl_files, ports, process
+from distcheck.probe.environment import hidden
+from distcheck.probe.working_directory import working_directory
+from distcheck.selection.counted import HOSTFILES
+
+_FOLDERS = ("PWD", "HOME", "TMPDIR")
 
 
 def process_facts(
@@ -24,7 +33,10 @@ def process_facts(
     libraries: Libraries | Missing | None = None,
 ) -> ProcessFacts:
     """Collect the facts of this process, which reports for these ranks."""
+    placements = tuple(placements)
     first = next((p for p in placements if p.rank in {0, None}), None)
+    if placements:
+        _ask_folders(environ)
     files, gpus = nccl_files.read(environ), node.accelerator == "nvidia"
     found = ProcessFacts(
         uid=uid,
@@ -38,14 +50,34 @@ def process_facts(
         locked_memory_bytes=process.locked_memory(),
         nccl_files=files,
         named_paths=nccl_files.named_paths(environ, files),
+        hosts_listed=_hosts_listed(environ),
         stage="node",
         free_ports=ports.free_near(first.master_port, node.unprivileged_port_start, node.ephemeral_ports)
         if first is not None
         else (),
         libraries=libraries,
         memory_policy_error=process.memory_policy_error() if gpus else None,
+        given_devices=process.given_devices(environ) if gpus else "",
+        silent=tuple(replace(one, source=hidden(one.source)[:200]) for one in silent()),
+        terminal=process.terminal_of(os.getpid()),
     )
     return legible(found)
+
+
+def _hosts_listed(environ: Mapping[str, str]) -> dict[str, int]:
+    if environ.keys().isdisjoint(HOSTFILES):
+        return {}
+    from distcheck.probe.hostfiles import hosts_listed  # only needed in jobs of some schedulers
+
+    return hosts_listed(environ)
+
+
+def _ask_folders(environ: Mapping[str, str]) -> None:
+    """Look at the folders that every process of a job uses, so that those that do not answer are known."""
+    named = {WORKING_DIRECTORY: working_directory()} | {name: environ.get(name, "") for name in _FOLDERS}
+    for name, folder in named.items():
+        if folder.startswith("/"):
+            ask(folder, name)
 
 
 def rank_facts(

@@ -25,12 +25,15 @@ _AGENTS: tuple[tuple[re.Pattern[str], Literal["torchrun", "launch", "accelerate"
 # slurm/uid_1000/job_7/step_0 (cgroup v1), system.slice/slurmstepd.scope/job_7/step_0/user/task_0 (v2)
 _JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 _JOB_ID = b"SLURM_JOB_ID="
+_BATCH_JOBS, _VISIBLE = ("PBS_JOBID", "LSB_JOBID"), b"CUDA_VISIBLE_DEVICES="
 # docker-ID.scope, /docker/ID, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, kubepods/…/ID
 _CONTAINER = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 # At most an interpreter and its options precede the program: python -u -X dev -m torch.distributed.run
 _BEFORE_PROGRAM = 6
 _CAP_IPC_LOCK = 14  # linux/capability.h
 _GET_MEMPOLICY = {"x86_64": 239, "aarch64": 236}  # arch/x86/entry/syscalls, asm-generic/unistd.h
+_TERMINALS = {4: "tty", 136: "pts/"}
+"""By major number (linux/Documentation/admin-guide/devices.txt)."""
 _ALL_USERS = ["0", "0", "4294967295"]
 """The uid_map of the initial user namespace."""
 
@@ -66,6 +69,14 @@ def started(pid: int) -> str:
     """Return when a process started, in clock ticks since the boot; '' if it is gone."""
     fields = _stat(pid)
     return fields[19] if fields else ""
+
+
+def terminal_of(pid: int) -> str:
+    """Return the terminal that controls a process, as `ps` names it (pts/3), '' without one."""
+    fields = _stat(pid)
+    device = int(fields[4]) if fields else 0
+    kind = _TERMINALS.get(device >> 8 & 0xFFF)
+    return f"{kind}{device & 0xFF | device >> 12 & 0xFFF00}" if kind else ""
 
 
 def waits_in(pid: int) -> str:
@@ -121,6 +132,25 @@ def _exported(pid: int) -> Variables | Missing:
         return Missing(reason=f"cannot read the environment of process {pid}: {error.strerror}")
     pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0"))
     return Variables(environment.collect({name: value for name, _, value in pairs if name in RANK_VARIABLES}))
+
+
+def given_devices(environ: Mapping[str, str], pid: int | None = None) -> str:
+    """Return the CUDA_VISIBLE_DEVICES with which the first process of a PBS or LSF job began; '' if unknown.
+
+    The kernel keeps the variables with which a process was started, whatever its shell exports later.
+    """
+    job = next((f"{name}={environ[name]}" for name in _BATCH_JOBS if environ.get(name)), "")
+    found, pid = "", parent_of(pid or os.getpid()) if job else 0
+    for _ in range(16):
+        try:
+            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if pid > 0 else []
+        except OSError:
+            entries = []
+        if os.fsencode(job) not in entries:
+            break
+        values = [os.fsdecode(entry).partition("=")[2] for entry in entries if entry.startswith(_VISIBLE)]
+        found, pid = "".join(values[:1])[:_LONGEST], parent_of(pid)
+    return found
 
 
 def slurm_job_of(pid: int) -> str:

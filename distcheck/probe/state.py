@@ -10,6 +10,7 @@ from distcheck.facts.base import MOST, Missing
 from distcheck.facts.network import Resolution
 from distcheck.facts.node import NodeState
 from distcheck.facts.storage import Space
+from distcheck.facts.touch import touch
 from distcheck.probe.child import Question, ask, exit_after_lifetime, say
 from distcheck.probe.network import resolve_within
 
@@ -37,10 +38,18 @@ def collect(environ: Mapping[str, str] = os.environ) -> NodeState:
     )
 
 
-def temporary(environ: Mapping[str, str]) -> str:
-    """Return the folder for temporary files of a process with these variables."""
-    folder = environ.get("TMPDIR", "")
-    return folder if os.path.isdir(folder) else TMP  # noqa: PTH112 it may be any text
+def temporary(environ: Mapping[str, str]) -> tuple[str, Space | Missing]:
+    """Return the folder for temporary files of a process with these variables, and its space."""
+    named = environ.get("TMPDIR") or TMP
+
+    def look() -> tuple[str, Space | Missing]:
+        folder = named if os.path.isdir(named) else TMP  # noqa: PTH112 it may be any text
+        return folder, space(folder)
+
+    try:
+        return touch(named, "TMPDIR", look, kind=tuple[str, Space | Missing])
+    except OSError as error:
+        return named, Missing(reason=f"{named}: {error.strerror}")
 
 
 def space(folder: str) -> Space | Missing:

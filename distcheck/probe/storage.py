@@ -23,8 +23,10 @@ import msgspec
 from msgspec.structs import replace
 
 from distcheck.facts.base import Facts, Missing
+from distcheck.facts.mounts import Mount, mount_at, remote_mount
 from distcheck.facts.storage import (
     ASKED,
+    PATIENCE_SECONDS,
     SCRIPT,
     WORKING_DIRECTORY,
     CommandFile,
@@ -36,12 +38,9 @@ from distcheck.facts.storage import (
 )
 from distcheck.probe import disk_rates
 from distcheck.probe.child import Question, exit_after_lifetime, say
-from distcheck.probe.command import files_of, look_at, packages
-from distcheck.probe.mounts import mount_at
+from distcheck.probe.command import files_of, look_at, look_for_module, packages
 from distcheck.probe.state import space
 
-PATIENCE_SECONDS = 5.0
-"""How long a folder or a file may take to answer."""
 VARIABLES = (
     "HOME", "TMPDIR", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME",
     "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME", "XDG_CACHE_HOME",
@@ -67,6 +66,10 @@ class StorageTask(msgspec.Struct, frozen=True):
     """COMMAND's words."""
     script: str = ""
     """The one that is its script."""
+    module: tuple[str, ...] = ()
+    """How it runs a module: the interpreter, then the module."""
+    safe_path: bool = False
+    """Whether Python does not look for it in the working directory."""
     here: str = ""
     """What relative words are relative to."""
     packages: bool = False
@@ -124,7 +127,10 @@ class _Looker:
     def __init__(self, task: StorageTask) -> None:
         self.task = task
         self.file = f".distcheck-{task.name}"
-        self.found = {path: Folder(path, named_by, "silent") for path, named_by in task.folders.items()}
+        self.found = {
+            path: Folder(path, named_by, "silent", **_shown(remote_mount(path)))
+            for path, named_by in task.folders.items()
+        }
         self.rated: set[int] = set()
         self.made: dict[str, None] = {}
         """Files that were created, or may be."""
@@ -139,8 +145,12 @@ class _Looker:
         def look_at_file(file: CommandFile) -> None:
             seen[file.word] = look_at(file)
 
+        def look_for_module_of_command() -> None:
+            seen["-m"] = look_for_module(self.task.module, safe_path=self.task.safe_path)
+
         jobs: list[Callable[[], object]] = [partial(self.look, path) for path in self.found]
         jobs += [partial(look_at_file, file) for file in files]
+        jobs += [look_for_module_of_command] if self.task.module else []
         jobs += [lambda: installed.append(packages())] if self.task.packages else []
         _together(jobs, self.task.seconds)
         shown = dict.fromkeys(file for group in tuple(seen.values()) for file in group)
@@ -263,17 +273,21 @@ def _together(jobs: Sequence[Callable[[], object]], seconds: float) -> None:
 
 
 def _mounted_at(place: str) -> dict[str, Any]:
-    """Return what is mounted at a real path.
+    """Return what is mounted at a real path."""
+    try:
+        return _shown(mount_at(place))
+    except OSError:
+        return {}
+
+
+def _shown(mount: Mount | None) -> dict[str, Any]:
+    """Return a mount as a folder's facts.
 
     A file system that the kernel made read-only after an error shows ``ro`` among its own options and still ``rw``
     among those of the mount.
     """
     from distcheck.probe.environment import hidden
 
-    try:
-        mount = mount_at(place)
-    except OSError:
-        mount = None
     if mount is None:
         return {}
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from distcheck.expectation.devices import SLOW
 from distcheck.facts.device import DeviceTest
 from distcheck.report.schema.document import Document
 from distcheck.report.schema.figures import DeviceBurn, DeviceRow
@@ -24,6 +25,8 @@ class Figures(NamedTuple):
     median: float
     highest: float
     lowest_rank: int | None
+    slow: int | None
+    """How many GPUs are below `SLOW` of the median; None on CPUs, which differ more."""
 
 
 def device_rows(job: Job) -> Iterator[DeviceRow]:
@@ -65,7 +68,7 @@ def _figures(device: str, dtype: str, rows: list[DeviceRow]) -> Iterator[Figures
     unit, factor = ("GFLOPS", 1e3) if on_cpu else ("TFLOPS", 1)
     ends = [None if on_cpu or row.burn is None else row.burn.last_TFLOPS for row in rows]
     columns: tuple[tuple[str, Sequence[float | None]], ...] = (
-        (f"{dtype} product, {unit}", [row.matmul_TFLOPS * factor for row in rows]),
+        (f"{dtype} matrix speed, {unit}", [row.matmul_TFLOPS * factor for row in rows]),
         ("memory, GB/s", [row.memory_GBps for row in rows]),
         ("from host, GB/s", [row.h2d_GBps for row in rows]),
         ("to host, GB/s", [row.d2h_GBps for row in rows]),
@@ -74,5 +77,7 @@ def _figures(device: str, dtype: str, rows: list[DeviceRow]) -> Iterator[Figures
     for name, column in columns:
         known = [number for number in column if number is not None]
         if known:
-            lowest = min(known)
-            yield Figures(device, name, len(known), lowest, median(known), max(known), rows[column.index(lowest)].rank)
+            lowest, middle = min(known), median(known)
+            slow = None if on_cpu else sum(number < SLOW * middle for number in known)
+            rank = rows[column.index(lowest)].rank
+            yield Figures(device, name, len(known), lowest, middle, max(known), rank, slow)

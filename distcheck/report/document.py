@@ -14,7 +14,7 @@ from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import ProcessFacts, RankFacts, Stage
 from distcheck.report.critical_path import critical_path
 from distcheck.report.devices import device_rows
-from distcheck.report.gpus import RankGpu, gpus_of
+from distcheck.report.gpus import RankGpu, gpus_of, gpus_without_ranks
 from distcheck.report.groups import group_rows
 from distcheck.report.harmless import storable
 from distcheck.report.headline import headline
@@ -56,11 +56,15 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         bandwidth=measured,
         exclude=Exclude(fold_nodes(excluded), excluded),
         models=tuple(_models(measured)),
+        gpus=tuple(gpus_without_ranks(job)),
         devices=tuple(device_rows(job)),
         mesh=_mesh_row(job),
         groups=tuple(group_rows(job)),
         training=_training(job),
         critical_path=critical_path(job),
+        at=job.at,
+        host=job.host,
+        command_line=job.asked.line,
     )  # fmt: skip
 
 

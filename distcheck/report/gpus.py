@@ -9,6 +9,7 @@ import msgspec
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpu, Gpus
+from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.pci import Pci, PciPlace
 from distcheck.selection.pci import Distance, by_gpu
@@ -32,6 +33,45 @@ class RankGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False)
     """The network adapter next to it; several at the same distance are separated by commas."""
     nic_distance: Distance | None = None
     """PIX, PXB, PHB, NODE or SYS, as nvidia-smi topo -m names it."""
+
+
+class IdleGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A GPU of a node whose processes have no ranks, so that none of them has a GPU; unknown fields are None."""
+
+    node: str
+    gpu: RankGpu
+    memory_bytes: int | None
+    memory_used_bytes: int | None
+    temperature_celsius: int | None
+    lost: bool
+
+
+def nodes_without_ranks(job: Job) -> list[NodeFacts]:
+    """Return the nodes none of whose processes has a rank, if the run looked at GPUs for ranks."""
+    if "gpu" not in job.asked.looks or "node" in job.asked.looks:
+        return []
+    with_ranks = {node.key for rank, _, node in job.placed if rank.placement.rank is not None}
+    return [node for node in job.nodes if node.key not in with_ranks]
+
+
+def gpus_without_ranks(job: Job) -> Iterator[IdleGpu]:
+    """Yield the GPUs of these nodes."""
+    for node in nodes_without_ranks(job):
+        rows = _gpus(node, {})
+        for gpu in node.gpus.devices if isinstance(node.gpus, Gpus) else ():
+            known = rows.get(gpu.uuid) if isinstance(gpu.uuid, str) else None
+            yield IdleGpu(
+                node.name,
+                known or _row(gpu, "?", {}, {}),
+                _number(gpu.memory_bytes),
+                _number(gpu.memory_used_bytes),
+                _number(gpu.health.temperature_celsius if gpu.health else None),
+                lost=bool(gpu.lost),
+            )
+
+
+def _number(fact: int | Missing | None) -> int | None:
+    return fact if isinstance(fact, int) else None
 
 
 def gpus_of(nodes: Iterable[NodeFacts]) -> Iterator[tuple[NodeFacts, dict[str, RankGpu]]]:

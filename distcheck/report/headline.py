@@ -9,11 +9,11 @@ from distcheck.collectives.plan import label
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives, Job
-from distcheck.facts.quantities import count, signal_name, size
+from distcheck.facts.quantities import count, size
 from distcheck.facts.ranges import numbered
 from distcheck.report.harmless import harmless
 from distcheck.report.node_names import fold_nodes
-from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.diagnose import Diagnosis, ended_by
 from distcheck.rules.finding import Finding, excluded_nodes, outcome, verdict
 
 LONGEST = 200
@@ -21,6 +21,7 @@ _PLACE, _NODES, _OPERATIONS = 40, 40, 4
 """Most characters of a place and of the nodes to exclude; most operations with figures."""
 _SUBJECT = re.compile(r"^(?:ranks? [\d,-]+ \([^()]*\)|process(?:es)? [^:]*? pid \d+): ")
 """Where a message begins with the place, which the line has at its end."""
+_QUESTION = re.compile(r"; did you mean .*\?$")
 _ASIDE = re.compile(r" \([^()]*\)")
 _STAGES: dict[str, str] = {
     "launch": "the start of the probes",
@@ -33,6 +34,9 @@ _STAGES: dict[str, str] = {
     "isolation": "the search",
     "done": "the report",
 }
+_CLAUSE = re.compile(r"; |\. ")
+_MOSTLY = 0.6
+"""A clause before a colon that fills this much of the line says enough."""
 _NEXT = {
     10: "fix the warnings or drop --strict",
     20: "retry",
@@ -51,17 +55,18 @@ def headline(job: Job, diagnosis: Diagnosis, longest: int = LONGEST) -> str:
     ending = ": ".join(filter(None, (f"exit code {code}", _next_step(job, diagnosis, owner))))
     names, place = "", ""
     if decisive:
-        text = _SUBJECT.sub("", decisive[0].message)
+        text = _QUESTION.sub("", _SUBJECT.sub("", decisive[0].message))
         place = _place(job, text, decisive)
-        names = _names(decisive[0].rule, len({(f.rule, f.message) for f in diagnosis.findings if f.severity != "info"}))
+        names = _names(decisive[0].rule, len({(f.severity, f.confirmed, f.rule) for f in _seen(diagnosis)}))
     elif diagnosis.verdict.name == "unknown":
         gaps = [gap for gap in diagnosis.not_checked if gap.required]
         text = next((gap.reason for gap in gaps), "no rule was checked")
         names = _names(gaps[0].rule, len({gap.rule for gap in gaps})) if gaps else ""
     else:
         text = seen(job)
-    began, ended = f"{outcome(diagnosis.verdict)}: ", harmless(f"{place}. {names}{ending}")
-    return began + _cut(harmless(text).rstrip("."), longest - len(began) - len(ended)) + ended
+    began, ended = f"{outcome(diagnosis.verdict)}: ", harmless(f" {names}{ending}")
+    said = _cut(harmless(text).rstrip("."), harmless(place), longest - len(began) - len(ended) - 1)
+    return f"{began}{said}{'' if said.endswith('...') else '.'}{ended}"
 
 
 def _interruption(job: Job) -> str:
@@ -69,15 +74,18 @@ def _interruption(job: Job) -> str:
     stage = job.processes[0].stage if job.processes else "node" if "node" in job.asked.looks else "launch"
     absent = job.missing_ranks if stage == "meeting" else ()
     awaited = f", without {numbered(absent, 4)}" if absent else ""
-    return f"{signal_name(job.interrupted)} in {_STAGES[stage]} after {job.seconds:.1f} s{awaited}"
+    return f"{ended_by(job)} in {_STAGES[stage]} after {job.seconds:.1f} s{awaited}"
 
 
 def _decisive(diagnosis: Diagnosis) -> list[Finding]:
     """Return the first finding that alone gives this verdict, and all others with its message."""
     end = diagnosis.verdict
-    deciding = [f for f in diagnosis.findings if verdict((f,), (), strict=end.exit_code == 10) == end]
-    deciding = [f for f in deciding if f.severity != "info"]
+    deciding = [f for f in _seen(diagnosis) if verdict((f,), (), strict=end.exit_code == 10) == end]
     return [f for f in deciding if (f.rule, f.message) == (deciding[0].rule, deciding[0].message)]
+
+
+def _seen(diagnosis: Diagnosis) -> list[Finding]:
+    return [f for f in diagnosis.findings if f.severity != "info"]
 
 
 def _names(rule: str, problems: int) -> str:
@@ -88,9 +96,10 @@ def _place(job: Job, text: str, findings: Iterable[Finding]) -> str:
     """Return the ranks and nodes of findings that the text does not name."""
     ranks = {rank for f in findings for rank in f.ranks}
     nodes = {node for f in findings for node in f.nodes}
+    named = re.search(r"\branks? \d", text) is not None
     if len(ranks) > 1 and len(ranks) == job.world_size:
-        return "" if "all" in text else f", all {len(ranks)} ranks"
-    parts = [numbered(ranks, 4)] if ranks and not re.search(r"\branks? \d", text) else []
+        return "" if named else f", all {len(ranks)} ranks"
+    parts = [numbered(ranks, 4)] if ranks and not named else []
     parts += [fold_nodes(nodes)] if nodes and not any(node in text for node in nodes) else []
     where = " on ".join(parts)
     if len(where) > _PLACE:
@@ -122,16 +131,20 @@ def _folded(nodes: Collection[str]) -> str:
     return names if len(names) <= _NODES else count(len(nodes), "node")
 
 
-def _cut(text: str, room: int) -> str:
-    """Return text within `room` characters: its first clause, without asides, up to a comma, or up to a word."""
-    if len(text) <= room:
-        return text
-    clause = re.split(r"; |\. ", text, maxsplit=1)[0]
-    for shorter in (clause, _ASIDE.sub("", clause)):
-        if len(shorter) <= room:
-            return shorter
-    words = shorter[: max(0, room - 3)].rpartition(" ")[0] or shorter[: max(0, room - 3)]
-    return words.rstrip(" ,;:") + "..."
+def _cut(text: str, place: str, room: int) -> str:
+    """Return text and place within `room` characters.
+
+    The place follows the first clause, which is what remains of a long text, without asides; if that is too long, it is
+    cut before a colon near its end, or else at a word.
+    """
+    clause = _CLAUSE.split(text, maxsplit=1)[0]
+    brief = _ASIDE.sub("", clause)
+    whole = clause + place + text.removeprefix(clause)
+    fitting = (each for each in (whole, clause + place, brief + place) if len(each) <= room)
+    left = room - len(place) - 3
+    until = brief.rfind(": ", int(_MOSTLY * left), left)
+    words = brief[:until] if until > 0 else f"{(brief[:left].rpartition(' ')[0] or brief[:left]).rstrip(' ,;:')}..."
+    return next(fitting, words + place)
 
 
 def seen(job: Job) -> str:

@@ -1,12 +1,14 @@
 """The report as JUnit XML: a suite for the job, and one for each named node.
 
 A test case is a rule. An error is a failure, a warning is output, a required check that could not be made is an error,
-an optional one is skipped. A rule without findings passes, in the job's suite.
+an optional one is skipped, and so is a rule that did not run. A rule that ran without findings passes, in the job's
+suite.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Container
 from typing import Literal, NamedTuple
 from xml.etree import ElementTree as ET
 
@@ -15,7 +17,8 @@ from distcheck.report import Detail
 from distcheck.report.document import document
 from distcheck.report.harmless import harmless
 from distcheck.report.sections import evidence_lines, where
-from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules import Rule
+from distcheck.rules.diagnose import Diagnosis, left_out
 from distcheck.rules.finding import Finding, NotChecked
 
 JOB = ""
@@ -64,7 +67,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
 
 def _places(job: Job, diagnosis: Diagnosis) -> dict[str, dict[str, list[RuleResult]]]:
     """Return the outcomes by place and rule; the job first, then the nodes by name."""
-    from distcheck.rules import all_rules
+    from distcheck.rules import all_rules, rules_for
 
     places: defaultdict[str, defaultdict[str, list[RuleResult]]] = defaultdict(lambda: defaultdict(list))
     outcomes: tuple[Finding | NotChecked, ...] = (*diagnosis.findings, *diagnosis.not_checked)
@@ -73,9 +76,22 @@ def _places(job: Job, diagnosis: Diagnosis) -> dict[str, dict[str, list[RuleResu
         for place in outcome.nodes or (JOB,):
             places[place][outcome.rule].append(result)
     named = {rule for rules in places.values() for rule in rules}
-    passed = (rule.name for rule in all_rules() if rule.applies(job) and rule.name not in named)
-    whole: dict[str, list[RuleResult]] = {**places.pop(JOB, {}), **{rule: [] for rule in passed}}
+    whole: dict[str, list[RuleResult]] = {**places.pop(JOB, {})}
+    known = {rule.name for rule in rules_for(job)}
+    for rule in all_rules():
+        if rule.applies(job) and rule.name not in named:
+            reason = _why_not_run(job, rule, known)
+            whole[rule.name] = [RuleResult("skipped", reason, reason)] if reason else []
     return {JOB: whole, **dict(sorted(places.items()))}
+
+
+def _why_not_run(job: Job, rule: Rule, known: Container[str]) -> str:
+    """Return why a rule about which nothing is said did not run; empty if it ran."""
+    if left_out(rule, job.asked.select, job.asked.ignore):
+        return "left out by --select or --ignore"
+    if rule.look == "gpu" and job.nodes and all(node.accelerator == "none" for node in job.nodes):
+        return "no node has a GPU"
+    return "" if rule.name in known else "no rank has a variable that it judges"
 
 
 def _result(case: ET.Element, outcomes: list[RuleResult]) -> None:

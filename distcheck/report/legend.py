@@ -46,11 +46,11 @@ LEGEND = {
     "mean, min, max": "time per operation over the ranks, in ms; a rank's time is the median over its bursts",
     "±": (
         "relative uncertainty of the mean (95 % confidence, from repeated bursts); *: time ran out before it was "
-        "known to 2 %; ?: too few bursts"
+        "known to 2 %; empty: too few bursts"
     ),
     "own work": (
-        "what each rank's GPU or CPU reached by itself after the collectives: products of matrices, copies within its "
-        "memory (read and written), and copies from and to pinned memory of the host"
+        "what each rank's GPU or CPU reached by itself after the collectives: matrix speed, in products of large "
+        "matrices; copies within its memory (read and written); copies from and to pinned memory of the host"
     ),
     "wrong": "number of wrong elements in an exact check of the operation; -: not checked",
 }

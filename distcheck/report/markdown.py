@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from distcheck.facts.job import Collectives, Job
+from distcheck.facts.quantities import count
 from distcheck.report import Detail, tables
 from distcheck.report.comparison import lines, title
 from distcheck.report.document import document
@@ -30,6 +31,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     blocks = [f"## {escaped(report.headline)}"]
     if not options.quiet:
         blocks += [escaped(line) for line in (*checked(job, report), counts(report, diagnosis))]
+        blocks += _gpus(report, options)
     for problem in problems(diagnosis.findings, everything=options.verbose):
         blocks += _problem(problem, options)
     if options.comparison is not None:
@@ -139,10 +141,18 @@ def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:
         yield drawn(tables.not_checked(found))
 
 
+def _gpus(report: Document, options: Detail) -> Iterator[str]:
+    table, others = tables.gpus(report, everything=options.verbose, whole_uuids=True)
+    if table.rows:
+        yield drawn(table)
+    if others:
+        yield escaped(others)
+
+
 def _ranks(report: Document, options: Detail) -> Iterator[str]:
     table, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
     if table.rows:
-        yield f"<details><summary>{len(report.ranks)} ranks</summary>"
+        yield f"<details><summary>{count(len(report.ranks), 'rank')}</summary>"
         yield drawn(table)
         if others:
             yield escaped(others)

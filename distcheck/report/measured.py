@@ -29,9 +29,9 @@ def largest(report: Document) -> list[Bandwidth]:
 
 
 def uncertain(row: Bandwidth) -> str:
-    """Return the uncertainty of a figure; ``*`` if its time ran out before it was steady."""
+    """Return the uncertainty of a figure, empty if unknown; ``*`` if its time ran out before it was steady."""
     if row.uncertainty is None:
-        return "?" if row.bursts > 1 else "-"
+        return ""
     return f"{row.uncertainty:.1%}{'' if row.ended == 'steady' else '*'}"
 
 

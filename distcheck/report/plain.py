@@ -47,8 +47,8 @@ def drawn(table: Grid, width: int = 0) -> Iterator[str]:
     align = ["right" if table.kinds[n] == "number" else "left" for n in kept]
     yield from (line.rstrip() for line in _tabulate(names, rows, align).splitlines())
     if dropped:
-        names = ", ".join(table.names[n] or "bar" for n in sorted(dropped))
-        yield from textwrap.wrap(f"too narrow for: {names} (-v shows all columns)", width, subsequent_indent="  ")
+        left_out = ", ".join(table.names[n] or "bar" for n in sorted(dropped))
+        yield from textwrap.wrap(f"too narrow for: {left_out} (-v shows all columns)", width, subsequent_indent="  ")
 
 
 def _width(cells: list[list[str]], kept: Sequence[int]) -> int:

@@ -6,9 +6,10 @@ from collections import Counter
 
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
-from distcheck.facts.node import NodeState
+from distcheck.facts.node import NodeFacts, NodeState
 from distcheck.facts.quantities import count
 from distcheck.facts.ranges import fold
+from distcheck.report.gpus import nodes_without_ranks
 from distcheck.report.harmless import harmless
 from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.document import Document
@@ -18,7 +19,12 @@ from distcheck.rules.job.kinds import ranks_with
 
 
 def checked(job: Job, report: Document) -> list[str]:
-    """Return what was checked, in one to three lines."""
+    """Return what was checked, in one to three lines, and when, where and how."""
+    made = [harmless(f"{job.at} on {job.host}: {job.asked.line}")] if job.at else []
+    return [*_checked(job, report), *made]
+
+
+def _checked(job: Job, report: Document) -> list[str]:
     if "node" in job.asked.looks:
         return [harmless(line) for line in _lone_nodes(job, report)]
     world = report.world
@@ -37,7 +43,10 @@ def checked(job: Job, report: Document) -> list[str]:
     lines = [harmless(f"distcheck {report.distcheck} {report.command}: {', '.join(parts)}")]
     if job.asked.by_default:
         lines.append("No rank count given; using 2 local Gloo ranks. Use --nproc N to set it.")
+    lines += [harmless(f"{node.name}: {', '.join(_gpus_of(node))}") for node in nodes_without_ranks(job)[:PIECES]]
     models = Counter({row.gpu.uuid: row.gpu.name for row in report.ranks if row.gpu and row.gpu.name}.values())
+    if report.gpus:
+        models = Counter(row.gpu.name for row in report.gpus if row.gpu.name)
     if models:
         lines.append("GPUs: " + ", ".join(f"{number} x {harmless(name)}" for name, number in sorted(models.items())))
     return lines
@@ -53,18 +62,21 @@ def _restart(job: Job) -> str:
     return f" ({again})" if again else ""
 
 
+def _gpus_of(node: NodeFacts) -> list[str]:
+    """Return how many GPUs a node has, and their driver."""
+    if isinstance(node.gpus, Gpus):
+        driver = [f"driver {node.gpus.driver}"] if isinstance(node.gpus.driver, str) else []
+        return [count(len(node.gpus.devices), "GPU"), *driver]
+    return ["AMD GPUs" if node.accelerator == "amd" else "GPUs unknown" if node.gpus else "no GPU"]
+
+
 def _lone_nodes(job: Job, report: Document) -> list[str]:
     """Return what was checked when nodes have no ranks."""
     began = f"distcheck {report.distcheck} {report.command}:"
     if len(job.nodes) != 1:  # none if the run was interrupted
         return [f"{began} {count(len(job.nodes), 'node')}"]
     node = job.nodes[0]
-    parts = [node.name]
-    if isinstance(node.gpus, Gpus):
-        parts.append(count(len(node.gpus.devices), "GPU"))
-        parts += [f"driver {node.gpus.driver}"] if isinstance(node.gpus.driver, str) else []
-    else:
-        parts.append("AMD GPUs" if node.accelerator == "amd" else "GPUs unknown" if node.gpus else "no GPU")
+    parts = [node.name, *_gpus_of(node)]
     if isinstance(node.state, NodeState) and node.state.slurm_context:
         parts.append(f"Slurm {node.state.slurm_context} of job {node.state.slurm_job or '?'}")
     models = Counter(
@@ -75,8 +87,8 @@ def _lone_nodes(job: Job, report: Document) -> list[str]:
 
 
 def counts(report: Document, diagnosis: Diagnosis) -> str:
-    """Return the numbers of findings and gaps, and the duration: 1 error, 2 warnings, 4.1 s."""
-    severities = Counter(finding.severity for finding in diagnosis.findings)
+    """Return the numbers of problems and gaps, and the duration: 1 error, 2 warnings, 4.1 s."""
+    severities = Counter(severity for severity, _, _ in {(f.severity, f.confirmed, f.rule) for f in diagnosis.findings})
     unlooked = len({n.rule for n in diagnosis.not_checked})
     return ", ".join(
         [

@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from distcheck.collectives.plan import label
-from distcheck.facts.quantities import size
+from distcheck.expectation.devices import SLOW
+from distcheck.facts.quantities import count, size
 from distcheck.facts.ranges import fold
 from distcheck.report.devices import figures
 from distcheck.report.expected import any_expected, percent
-from distcheck.report.gpus import RankGpu
+from distcheck.report.gpus import IdleGpu, RankGpu
 from distcheck.report.groups import lowest, middle
 from distcheck.report.harmless import harmless
 from distcheck.report.measured import figure, largest, shared_groups, slowest, uncertain
@@ -23,6 +24,8 @@ from distcheck.report.schema.history import NodeHistory
 from distcheck.report.schema.mesh import DimensionRow, Range
 from distcheck.report.sections import Gap
 
+_GPUS = 32
+"""Most GPUs of nodes without ranks."""
 _EXAMPLE = 4
 """Ranges of ranks that the example of a group shows."""
 SIDE_BY_SIDE = 16
@@ -203,8 +206,30 @@ def groups(report: Document) -> Grid:
     return _table(columns, [row for row in report.groups if row.busbw_GBps])
 
 
+def gpus(report: Document, *, everything: bool, whole_uuids: bool) -> tuple[Grid, str]:
+    """Return the table of the GPUs of nodes without ranks, and a line if some are left out."""
+    shown = report.gpus if everything else report.gpus[:_GPUS]
+    left_out = len(report.gpus) - len(shown)
+    columns = (
+        Column("node", lambda row: row.node),
+        Column("GPU", partial(_gpu, whole_uuids=whole_uuids)),
+        Column("model", lambda row: row.gpu.name, spare=3),
+        Column("NUMA", lambda row: row.gpu.numa_node, "number", spare=4),
+        Column("memory", lambda row: row.memory_bytes and size(row.memory_bytes, 3), "number", spare=2),
+        Column("in use", lambda row: _some(row.memory_used_bytes), "number", spare=1),
+        Column("°C", lambda row: row.temperature_celsius, "number", spare=1),
+        Column("state", lambda row: "lost" if row.lost else None, shown=any(row.lost for row in shown)),
+    )
+    return _table(columns, shown), f"{count(left_out, 'more GPU')}; -v shows them" if left_out else ""
+
+
+def _some(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else size(size_bytes, 3)
+
+
 def devices(report: Document) -> Grid:
     """Return the table of what the devices reached by themselves, over the ranks; no rows without device tests."""
+    rows = figures(report)
     columns = (
         Column("device", lambda row: row.device),
         Column("own work", lambda row: row.figure),
@@ -213,8 +238,10 @@ def devices(report: Document) -> Grid:
         Column("median", lambda row: figure(row.median), "number"),
         Column("highest", lambda row: figure(row.highest), "number", spare=2),
         Column("lowest rank", lambda row: row.lowest_rank, "number"),
+        Column("of median", lambda row: percent(row.lowest / row.median) if row.median else None, "number", spare=3),
+        Column(f"< {SLOW:.0%}", lambda row: row.slow, "number", shown=any(row.slow is not None for row in rows)),
     )
-    return _table(columns, figures(report))
+    return _table(columns, rows)
 
 
 def changes(compared: Comparison) -> Grid:
@@ -272,7 +299,7 @@ def _minute(time: str) -> str:
     return time[:16].replace("T", " ")
 
 
-def _gpu(row: RankRow | FoldedRanks, *, whole_uuids: bool) -> str | None:
+def _gpu(row: RankRow | FoldedRanks | IdleGpu, *, whole_uuids: bool) -> str | None:
     """Return index, PCI address and UUID, or the UUID's start, which is unique; of several GPUs their models."""
     gpu = row.gpu
     if gpu is None:

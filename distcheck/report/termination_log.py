@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from distcheck.facts.errors import WriteError
 from distcheck.facts.job import Job
 from distcheck.report.harmless import harmless
 from distcheck.report.headline import headline
@@ -25,12 +26,10 @@ def write(job: Job, diagnosis: Diagnosis, environ: Mapping[str, str] = os.enviro
     """Write the termination log if there is one; ignore write errors."""
     path = log_of(environ)
     if path is not None:
-        with suppress(OSError):
-            # The kubelet created and mounts the file: write in place, never follow a link, and wait for no reader.
-            how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-            fd = os.open(path, how, 0o644)
-            with os.fdopen(fd, "wb") as log:
-                log.write(message(job, diagnosis))
+        from distcheck.facts import outputs  # outside of a pod there is no such file
+
+        with suppress(WriteError):
+            outputs.write(path, message(job, diagnosis).decode())
 
 
 def log_of(environ: Mapping[str, str]) -> Path | None:

@@ -15,7 +15,7 @@ from distcheck.report.measured import GROUPS, first_calls, models, training_line
 from distcheck.report.plain import bar, drawn
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document
-from distcheck.report.sections import DETAILED, Gap, Problem, evidence_lines, problems, shown_gaps, where
+from distcheck.report.sections import DETAILED, Case, Gap, Problem, evidence_lines, problems, shown_gaps, where
 from distcheck.report.summary import checked, counts
 from distcheck.rules.diagnose import Diagnosis
 
@@ -50,8 +50,11 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         found += _compared(options.comparison, options)
     found.append(list(_gaps(diagnosis, options)))
     about = [line for text in checked(job, report) for line in _fitted(text, options, 0, 2)]
-    parts = [] if options.quiet else [[*headline, *about]]
-    parts += [*tables, *found] if report.verdict == "pass" else [*found, *tables]
+    found.insert(0, list(_gpus(report, options)) * (not options.quiet))
+    if report.verdict == "pass":
+        parts = [[*headline, *about] * (not options.quiet), *tables, *found]
+    else:
+        parts = [headline * (not options.quiet), *found, about * (not options.quiet), *tables]
     if options.timings:
         parts += [list(_timings(job, report, options))]
     if options.legend:
@@ -93,6 +96,14 @@ def _lines_of(texts: Iterable[str], options: Detail, first: int, rest: int) -> l
 
 def _drawn(table: tables.Grid, options: Detail) -> Iterator[str]:
     yield from drawn(table, 0 if options.verbose else options.width)
+
+
+def _gpus(report: Document, options: Detail) -> Iterator[str]:
+    table, others = tables.gpus(report, everything=options.verbose, whole_uuids=options.verbose)
+    if table.rows:
+        yield from _drawn(table, options)
+    if others:
+        yield others
 
 
 def _ranks(report: Document, options: Detail) -> Iterator[str]:
@@ -179,20 +190,31 @@ def _problem(problem: Problem, options: Detail) -> Iterator[str]:
     title, *more = _fitted(f"{problem.severity}: {harmless(problem.rule)}{doubt}{place}", options, 0, 2)
     yield _colored(problem.severity, options, _COLORS[problem.severity]) + title.removeprefix(problem.severity)
     yield from more
-    alone = len(problem.cases) == 1 and not problem.more
-    for n, case in enumerate(problem.cases):
-        place = "" if alone else where(case.ranks, case.nodes)
-        yield from _wrapped(options, harmless(case.message) + (f" [{place}]" if place else ""), 2, 2)
-        if n < DETAILED or options.verbose:
-            shown = evidence_lines(case.evidence, everything=options.verbose, said=case.message)
-            yield from (part for line in shown for part in _fitted(line, options, 4, 6))
-    if problem.more:
-        yield f"  … and {problem.more} more like these (-v shows them)"
+    if len(problem.cases) == 1 and not problem.more:  # the fix stands before what only some readers need
+        yield from _wrapped(options, harmless(problem.cases[0].message), 2, 2)
+        yield from _fixes(problem, options)
+        yield from _evidence(problem.cases[0], options)
+    else:
+        for n, case in enumerate(problem.cases):
+            place = where(case.ranks, case.nodes)
+            yield from _wrapped(options, harmless(case.message) + (f" [{place}]" if place else ""), 2, 2)
+            yield from _evidence(case, options) if n < DETAILED or options.verbose else ()
+        if problem.more:
+            yield f"  … and {problem.more} more like these (-v shows them)"
+        yield from _fixes(problem, options)
     if problem.why:
         yield from _wrapped(options, f"why: {harmless(problem.why)}", 2, 7)
+
+
+def _fixes(problem: Problem, options: Detail) -> Iterator[str]:
     for fix in problem.fixes:
         yield from _wrapped(options, f"fix: {harmless(fix.text)}", 2, 7)
         yield from (f"      {harmless(command)}" for command in fix.commands)
+
+
+def _evidence(case: Case, options: Detail) -> Iterator[str]:
+    shown = evidence_lines(case.evidence, everything=options.verbose, said=case.message)
+    yield from (part for line in shown for part in _fitted(line, options, 4, 6))
 
 
 def _compared(compared: Comparison, options: Detail) -> list[list[str]]:

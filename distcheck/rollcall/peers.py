@@ -84,6 +84,7 @@ async def try_peers(
     async def trial(door: PeerDoor) -> PeerTrial:
         async with limit:
             tried, source = await _try(uid, door, peer_handshake(roster.nonce, door.uid, secret), most)
+            tried = replace(tried, sent_from=source)
             if tried.outcome != "met":
                 return tried
             mtu = (mtu_bytes or {}).get(source, _USUAL_MTU_BYTES)
@@ -127,16 +128,17 @@ def _carrying(tried: PeerTrial, sent: Transfer | None) -> PeerTrial:
 def doubtful(trials: Iterable[PeerTrial]) -> list[list[PeerTrial]]:
     """Return the transfers to repeat, in turns in which each process has only one transfer.
 
-    For every process whose fastest transfer, to it or from it, was far slower than usual, that transfer is repeated. If
-    the repeat is fast, the process was slow, not the network. Transfers that a long round trip explains are left out.
+    For every process whose fastest transfer, to it or from it, was far slower than usual, or slower than any link of
+    today's servers, that transfer is repeated. If the repeat is fast, the process was slow, not the network. Transfers
+    that a long round trip explains are left out.
     """
     sent = [t for t in trials if t.transfer and not t.transfer.stalled and not t.transfer.latency_bound]
-    usual = median([_rate(t) for t in sent]) if sent else 0.0
+    below = max(_DOUBTFUL * median([_rate(t) for t in sent]), _QUICK_BYTES_PER_SECOND) if sent else 0.0
     fastest: dict[tuple[str, str], PeerTrial] = {}
     for t in sent:
         for end in (("from", t.source), ("to", t.target)):
             fastest[end] = max(fastest.get(end, t), t, key=_rate)
-    slow = {(t.source, t.target, t.address): t for t in fastest.values() if _rate(t) < _DOUBTFUL * usual}
+    slow = {(t.source, t.target, t.address): t for t in fastest.values() if _rate(t) < below}
     turns: list[list[PeerTrial]] = []
     for t in sorted(slow.values(), key=_rate)[:_MOST_DOUBTFUL]:
         ends = {t.source, t.target}

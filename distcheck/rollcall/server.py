@@ -29,6 +29,8 @@ _MORE_FOLLOWERS = 64
 """Processes admitted beyond one per rank, because two may claim the same rank."""
 _REPORT_PATIENCE_SECONDS = 2.5
 """How long a process that was admitted in the last moment is waited for: it tries MASTER_PORT for two seconds first."""
+_ALL_CAME_SECONDS = 1.0
+"""How long missing ranks are waited for after as many ranks came as there are: some then came twice, or too high."""
 _T = TypeVar("_T", bound=Word)
 
 
@@ -72,6 +74,9 @@ class Server:
         """Ranks of this job that connected but look for another MASTER_ADDR:MASTER_PORT, which is the value."""
         self._present: set[int] = set()
         self._note_present(own)
+        self._came = len(own)
+        """How many ranks came, those counted that came twice or are beyond the world."""
+        self._all_came_at = float("inf")
         self._leaves_at = float("inf")
         self._closes_at = float("inf")
         self._open = True
@@ -122,13 +127,15 @@ class Server:
     async def wait_for_all(self, seconds: float, reserve: float = 0.0, ranks: int | None = None) -> bool:
         """Wait until every rank is present, or this many `ranks`; False if time runs out.
 
-        A process that was admitted and has not reported is waited for a moment longer. The wait ends at the latest
-        `reserve` seconds before the first follower's own timeout, and at `close_roll`.
+        A process that was admitted and has not reported is waited for a moment longer. The wait ends soon after as many
+        ranks came as there are, at the latest `reserve` seconds before the first follower's own timeout, and at
+        `close_roll`.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while len(self._present) < (self.world_size if ranks is None else ranks):
             end = until + _REPORT_PATIENCE_SECONDS if loop.time() >= until and self._expects_a_report else until
+            end = min(end, self._all_came_at + _ALL_CAME_SECONDS)
             left = min(end, self._closes_at, self._leaves_at - reserve) - loop.time()
             if left <= 0:
                 break
@@ -226,6 +233,7 @@ class Server:
         self._visits.discard(visit)
         self._at_the_door.pop(visit, None)
         self._bytes_left += unused_bytes
+        self._count(-visit.ranks)
         self._changed.set()
 
     def expect(self, size: int) -> None:
@@ -250,11 +258,20 @@ class Server:
         self.followers[follower.uid] = follower
         self._leaves_at = min(self._leaves_at, follower.leaves_at)
         self._note_present(follower.ranks)
+        self._count(len(follower.ranks))
         self._changed.set()
 
     def secret_for(self, hello: Hello) -> bytes | None:
         """Return the secret that a follower must prove to know; None without one, and if it is turned away anyway."""
         return self._secret if hello.job == identity.public_key(self.job) and not self._full else None
+
+    def _count(self, ranks: int) -> None:
+        """Count ranks that came, or whose process left."""
+        before, self._came = self._came, self._came + ranks
+        if before < self.world_size <= self._came:
+            self._all_came_at = asyncio.get_running_loop().time()
+        elif self._came < self.world_size:
+            self._all_came_at = float("inf")
 
     def _note_present(self, ranks: Iterable[int]) -> None:
         self._present.update(n for n in ranks if 0 <= n < self.world_size)

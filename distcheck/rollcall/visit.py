@@ -98,6 +98,11 @@ class Visit(asyncio.BufferedProtocol):
         """Whether the other side was admitted and has not reported yet."""
         return self._next == "report"
 
+    @property
+    def ranks(self) -> int:
+        """For how many ranks the other side has reported."""
+        return 0 if self._follower is None else len(self._follower.ranks)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the Hello."""
         self._transport = transport  # type: ignore[assignment]  # a stream's

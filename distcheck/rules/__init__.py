@@ -38,6 +38,7 @@ _NCCL_FILE = "NCCL_CONF_FILE"
 
 FAMILIES: dict[str, Family] = {
     "launch": Family("launchers.probe_start", ("launch",)),
+    "command_start": Family("environment.command_start", ("storage",)),
     "environment": Family("environment.variables", ("environment",)),
     "software": Family("environment.software", ("environment",)),
     "nccl_library": Family("environment.nccl_library", ("gpu",)),
@@ -46,6 +47,7 @@ FAMILIES: dict[str, Family] = {
     "gpu_driver": Family("gpu.driver", ("gpu",)),
     "known_bad": Family("environment.known_bad", ("gpu", "peers")),
     "command_files": Family("environment.command_files", ("storage", "peers")),
+    "hanging": Family("host.hanging", ("storage", "environment")),
     "storage": Family("host.storage", ("storage",)),
     "shared_folders": Family("host.shared_folders", ("storage",)),
     "installation": Family("environment.installation", ("peers", "collectives")),
@@ -83,6 +85,7 @@ FAMILIES: dict[str, Family] = {
     "master": Family("environment.master_addr", ("environment", "meeting")),
     "master_port": Family("environment.master_port", ("environment", "meeting")),
     "interfaces": Family("network.interfaces", ("peers",)),
+    "routes": Family("network.routes", ("peers",)),
     "names": Family("network.hostnames", ("peers",)),
     "resolver": Family("network.resolver", ("meeting", "peers")),
     "network": Family("network.master_reachability", ("meeting",)),
@@ -107,6 +110,8 @@ FAMILIES: dict[str, Family] = {
     "host_containers": Family("host.containers", ("node", "collectives", "isolation")),
     "host_clock": Family("host.clock", ("node", "collectives", "isolation")),
     "gpu": Family("gpu.mapping", ("gpu",)),
+    "gpu_worlds": Family("gpu.worlds", ("gpu",)),
+    "gpu_allocation": Family("gpu.allocation", ("gpu",)),
     "gpu_cuda": Family("gpu.cuda", ("gpu",)),
     "gpu_order": Family("gpu.order", ("gpu", "collectives")),
     "gpu_health": Family("gpu.health", ("gpu",)),

@@ -15,6 +15,8 @@ from distcheck.rules import Rule, find_rule, rules_for
 from distcheck.rules.finding import BY_SIGNAL, SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
 from distcheck.rules.wording import grouped
 
+_ENDED_BY = "the run was ended by "
+
 
 class Diagnosis(NamedTuple):
     """All findings about a job, what was not checked, and the verdict."""
@@ -28,10 +30,16 @@ def judge(job: Job, rules: Iterable[Rule] | None = None) -> Diagnosis:
     """Judge a job by the rules that the user selected, of all rules or of these; not if its run was interrupted."""
     asked = job.asked
     if job.interrupted:
-        reason = f"the run was ended by {signal_name(job.interrupted)}"
+        reason = f"{_ENDED_BY}{ended_by(job)}"
         gaps = tuple(NotChecked(rule=rule.name, reason=reason) for rule in rules_for(job) if rule.applies(job))
         return Diagnosis((), gaps, Verdict("unknown", BY_SIGNAL + job.interrupted))
     return diagnose(job, strict=asked.strict, select=asked.select, ignore=asked.ignore, rules=rules)
+
+
+def ended_by(job: Job) -> str:
+    """Return what interrupted the run: SIGTERM, the end of its torchrun agent."""
+    told = (reason for reason in job.skipped.values() if reason.startswith(_ENDED_BY))
+    return next(told, signal_name(job.interrupted)).removeprefix(_ENDED_BY)
 
 
 def diagnose(
@@ -56,8 +64,7 @@ def diagnose(
     judging: list[Rule] = []
     known = rules_for(job) if rules is None else tuple(rules)
     for rule in known:
-        names = {rule.name, *rule.aliases}
-        if (select and not names & set(select)) or names & set(ignore):
+        if left_out(rule, select, ignore):
             continue
         if not rule.applies(job):
             continue
@@ -79,6 +86,12 @@ def diagnose(
     return Diagnosis(tuple(findings), tuple(not_checked), verdict(findings, not_checked, strict=strict))
 
 
+def left_out(rule: Rule, select: Collection[str], ignore: Collection[str]) -> bool:
+    """Whether --select or --ignore leaves a rule out."""
+    names = {rule.name, *rule.aliases}
+    return bool((select and not names & set(select)) or names & set(ignore))
+
+
 def _unexplained(job: Job, findings: list[Finding], judging: list[Rule], known: Iterable[Rule]) -> list[Finding]:
     """Drop each finding that a finding of a rule named in its rule's `unless` explains.
 
@@ -86,8 +99,8 @@ def _unexplained(job: Job, findings: list[Finding], judging: list[Rule], known: 
     """
     unless = {rule.name: rule.unless for rule in judging if rule.unless}
     needed = {name for f in findings for name in unless.get(f.rule, ())}
-    left_out = [r for r in known if r.name in needed and r not in judging and r.applies(job) and not r.unlooked(job)]
-    causes = grouped([*findings, *(f for rule in left_out for f in _judge(rule, job)[0])], lambda f: f.rule)
+    others = [r for r in known if r.name in needed and r not in judging and r.applies(job) and not r.unlooked(job)]
+    causes = grouped([*findings, *(f for rule in others for f in _judge(rule, job)[0])], lambda f: f.rule)
     return [
         f
         for f in findings
@@ -147,6 +160,7 @@ def _judge(rule: Rule, job: Job) -> tuple[list[Finding], list[NotChecked]]:
         for outcome in rule.judge(job):
             if isinstance(outcome, Finding):
                 from distcheck.rules.job.same_ranks import on_same_ranks  # only needed for findings
+                from distcheck.rules.job.scheduler import as_scheduled
 
                 findings.append(
                     msgspec.structs.replace(
@@ -154,7 +168,7 @@ def _judge(rule: Rule, job: Job) -> tuple[list[Finding], list[NotChecked]]:
                         rule=outcome.rule or rule.name,
                         aliases=outcome.aliases or rule.aliases,
                         docs=outcome.docs or rule.page,
-                        fix=on_same_ranks(job, outcome.fix),
+                        fix=on_same_ranks(job, as_scheduled(job, outcome.fix)),
                     )
                 )
             else:

@@ -84,6 +84,11 @@ def by_name(lines: Iterable[tuple[str, str]]) -> dict[str, str]:
     return evidence
 
 
+def is_what(name: str, values: Sequence[str]) -> str:
+    """Return a name with what it stands for: node1 is 10.0.0.1; "is 10.0.0.1" if it is that itself."""
+    return f"is {name}" if list(values) == [name] else f"{name} is {listed(values)}"
+
+
 def are(things: Sized) -> str:
     """Return "is" for one thing, else "are"."""
     return "is" if len(things) == 1 else "are"
@@ -95,8 +100,8 @@ def numbers_of(ranks: Iterable[RankFacts]) -> tuple[int, ...]:
 
 
 def rank_name(job: Job, rank: RankFacts) -> str:
-    """Return a rank, or its process if its number is unknown: rank 1, node2 pid 123."""
-    return process_name(job, rank) if rank.placement.rank is None else f"rank {rank.placement.rank}"
+    """Return a rank, or its process if its number is unknown: rank 1, process 123 on node2."""
+    return processes(job, [rank]) if rank.placement.rank is None else f"rank {rank.placement.rank}"
 
 
 def nodes_of(job: Job, ranks: Iterable[RankFacts]) -> tuple[str, ...]:
@@ -105,20 +110,29 @@ def nodes_of(job: Job, ranks: Iterable[RankFacts]) -> tuple[str, ...]:
 
 
 def process_name(job: Job, rank: RankFacts) -> str:
-    """Return the name of the process that reports a rank: node2 pid 123."""
+    """Return a short name of the process that reports a rank, for lists and after a rank: node2 pid 123."""
     return f"{job.node_of(rank).name} pid {job.process_of(rank).pid}"
+
+
+def processes(job: Job, ranks: Iterable[RankFacts]) -> str:
+    """Return the processes of ranks for a sentence: process 123 on node2, processes 1 and 2 on node1."""
+    parts = []
+    for node, several in grouped(ranks, lambda r: job.node_of(r).name).items():
+        pids = list(dict.fromkeys(str(job.process_of(r).pid) for r in several))
+        parts.append(f"{'process' if len(pids) == 1 else 'processes'} {listed(pids)} on {node}")
+    return listed(parts)
 
 
 def named(job: Job, ranks: Sequence[RankFacts]) -> str:
     """Return ranks for a message: rank 1 (node2 pid 123), ranks 0-7 (node1 and node2)."""
-    nameless = [process_name(job, r) for r in ranks if r.placement.rank is None]
+    nameless = [r for r in ranks if r.placement.rank is None]
     known = [r for r in ranks if r.placement.rank is not None]
     parts = []
     if known:
         where = process_name(job, known[0]) if len(known) == 1 else listed(nodes_of(job, known))
         parts.append(f"{numbered(numbers_of(known))} ({where})")
     if nameless:
-        parts.append(f"{'process' if len(nameless) == 1 else 'processes'} {listed(nameless)}")
+        parts.append(processes(job, nameless))
     return listed(parts)
 
 

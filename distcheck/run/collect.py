@@ -68,9 +68,9 @@ async def collect(run: Session) -> None:
     )
     node = run.record.node = msgspec.structs.replace(node, storage=await looking)
     if run.asked.measures:
-        folder = temporary(environ)
+        folder, room = temporary(environ)
         node = run.record.node = msgspec.structs.replace(
-            node, host=state, shm=space(SHM), tmp=legible(space(folder)), tmp_folder=legible_text(folder)
+            node, host=state, shm=space(SHM), tmp=legible(room), tmp_folder=legible_text(folder)
         )
     run.record.process = process_facts(run.uid, node, environ, run.request.placements, loaded)
     run.record.process = msgspec.structs.replace(run.record.process, earlier_attempt=await recalling)

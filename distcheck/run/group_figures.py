@@ -8,6 +8,7 @@ from statistics import fmean, median
 
 from distcheck.collectives.dimensions import measured
 from distcheck.collectives.plan import GroupTiming, Timing
+from distcheck.facts.base import SHORTEST_SECONDS
 from distcheck.facts.groups import GroupFigure
 from distcheck.facts.mesh import Mesh
 
@@ -26,9 +27,11 @@ def _figure(mesh: Mesh, part: tuple[str, str], timings: Mapping[int, GroupTiming
     dimension, op = part
     together = {rank: timing.together for rank, timing in timings.items() if timing.together}
     groups = mesh.groups(dimension)
-    by_group = [_bursts([together[rank] for rank in ranks if rank in together], len(ranks)) for ranks in groups]
+    of_groups = [[together[rank] for rank in ranks if rank in together] for ranks in groups]
+    by_group = [_bursts(its, len(ranks)) for its, ranks in zip(of_groups, groups, strict=True)]
     first = next(iter(together.values()), None)
     alone = _bursts([t.alone for rank in groups[0] if (t := timings.get(rank)) and t.alone], len(groups[0]))
+    on_cpus = first is not None and bool(first.waited)
     return GroupFigure(
         dimension,
         op,
@@ -38,6 +41,7 @@ def _figure(mesh: Mesh, part: tuple[str, str], timings: Mapping[int, GroupTiming
         alone_seconds=median(alone) if alone else None,
         seconds=tuple(median(bursts) if bursts else None for bursts in by_group) if first else (),
         best_seconds=tuple(min(bursts) if bursts else None for bursts in by_group) if first else (),
+        own_seconds=tuple(_own(*each) for each in zip(by_group, of_groups, strict=True)) if on_cpus else (),
         lacks=next((timing.lacks for timing in timings.values() if timing.lacks), ""),
     )
 
@@ -47,3 +51,10 @@ def _bursts(timings: Sequence[Timing], ranks: int) -> list[float]:
     if len(timings) != ranks:
         return []
     return [fmean(of_ranks) for of_ranks in zip(*(timing.bursts for timing in timings), strict=False)]
+
+
+def _own(bursts: Sequence[float], timings: Sequence[Timing]) -> float | None:
+    """Return the median of a group's bursts without the longest time that one of its ranks waited for CPUs."""
+    waited = zip(*(timing.waited for timing in timings), strict=False)
+    own = [max(burst - max(of_ranks), SHORTEST_SECONDS) for burst, of_ranks in zip(bursts, waited, strict=False)]
+    return median(own) if own else None

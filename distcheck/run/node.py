@@ -21,13 +21,13 @@ import msgspec
 from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import WriteError
-from distcheck.facts.files import write
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.history import History
 from distcheck.facts.host import HostFacts
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeState
+from distcheck.facts.outputs import write
 from distcheck.facts.pci import Pci
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import RankFacts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import signal
 import time
@@ -24,6 +25,7 @@ from distcheck.rollcall.seal import make_token
 from distcheck.rules.diagnose import judge
 from distcheck.run.interrupts import INTERRUPT_SECONDS, caught
 from distcheck.run.progress import Progress, StageView
+from distcheck.run.record import now
 from distcheck.run.request import Publish, Request, RunResult
 
 if TYPE_CHECKING:
@@ -131,7 +133,8 @@ class _Start:
         elif time.monotonic() >= self.deadline:
             ended = f"the run was ended by --timeout of {request.asked.timeout_seconds:g} s"
         seconds = time.monotonic() - request.start
-        return home.job(request.asked, _shown(commands[0]), seconds, ended=ended, interrupted=self.interrupted or 0)
+        job = home.job(request.asked, _shown(commands[0]), seconds, ended=ended, interrupted=self.interrupted or 0)
+        return msgspec.structs.replace(job, at=now(), host=os.uname().nodename)
 
     def _assignment(self, launch: Outside) -> Assignment:
         request = self.request

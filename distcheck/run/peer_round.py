@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Interface, NetworkFacts, PeerTrial, ReverseLookup, Use
 from distcheck.facts.quantities import duration
@@ -93,7 +95,15 @@ async def take_part(run: Session, roster: Roster, seconds: float, others: Sequen
         ),
         _look_up([a for a in dict.fromkeys(others) if not connection.is_loopback(a)][:_MOST_LOOKED_UP], seconds),
     )
-    return PeerReport(trials, reverse)
+    own = run.peer_listener.doors if run.peer_listener is not None else ()
+    return PeerReport(tuple(without_own(t, own) for t in trials), reverse)
+
+
+def without_own(trial: PeerTrial, own: Sequence[PeerDoor]) -> PeerTrial:
+    """Return a trial without the address that it was sent from, where our libraries that use the path listen there."""
+    listening = [{door.address for door in own if use in door.uses} for use in trial.uses if use != "master"]
+    elsewhere = any(addresses and trial.sent_from not in addresses for addresses in listening)
+    return trial if elsewhere else replace(trial, sent_from="")
 
 
 async def _look_up(others: Sequence[str], seconds: float) -> tuple[ReverseLookup, ...]:
@@ -119,6 +129,7 @@ async def hold(run: Session, server: Server) -> None:
     run.record.set_stage_of_followers("peers", here)
     if not here:
         return
+    run.record.note_addresses({uid: f.address for uid, f in here.items()})
     met_at = [f.met_at for f in here.values()]
     own = await open_doors(run, next((a for a in met_at if not connection.is_loopback(a)), met_at[0]))
     doors = {run.uid: own} if own else {}

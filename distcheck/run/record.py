@@ -51,6 +51,7 @@ class Record:
         self.process: ProcessFacts | None = None
         self.ranks: tuple[RankFacts, ...] = ()
         self._reports: dict[str, Report] = {}
+        self._master_addr = next((p.master_addr or "" for p in request.placements), "")
 
     def note(
         self,
@@ -78,6 +79,10 @@ class Record:
             "most_followers": most_followers,
         }
         changes = {name: value for name, value in changes.items() if value is not None}
+        if isinstance(resolution, Missing):
+            from distcheck.probe.network import names_like  # imported only when needed
+
+            changes["near_names"] = names_like(self._master_addr)
         if stage is not None:
             changes["began_seconds"] = self._began(self.process, stage)
         self.process = msgspec.structs.replace(self.process, **changes)
@@ -221,6 +226,13 @@ class Record:
         """Note the processes' reverse look-ups."""
         self._change({uid: {"reverse": found} for uid, found in reverse.items()})
 
+    def note_addresses(self, seen: Mapping[str, str]) -> None:
+        """Note at which address this process sees each follower, where the follower's node does not have it."""
+        for uid, address in seen.items():
+            node = self._reports[uid].node
+            if not isinstance(node.interfaces, Missing) and all(i.address != address for i in node.interfaces):
+                self._change({uid: {"seen_at": address}})
+
     def note_done(self, stage: Stage, done_at: Mapping[str, float], silent: Collection[str] = ()) -> None:
         """Note for whom a stage waited: when each process was done with it (time.monotonic()), and who never was."""
         moments = dict(done_at) | dict.fromkeys(silent, time.monotonic())
@@ -284,7 +296,14 @@ class Record:
             waits=self.waits,
             skipped=dict(self.skipped),
             history=self.history,
+            at=now(),
+            host=self.node.name if self.node else os.uname().nodename,
         )
+
+
+def now() -> str:
+    """Return the local time with its zone: 2026-11-28 20:31:43 +0000."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %z")
 
 
 def _name() -> str:

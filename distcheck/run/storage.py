@@ -7,15 +7,14 @@ reports, so that the leader compares nothing and no message is added to the roll
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from msgspec.json import encode
 from msgspec.structs import replace
 
-import distcheck
 from distcheck.facts.base import Missing
-from distcheck.facts.storage import ASKED, Packages, Storage, is_text
+from distcheck.facts.storage import ASKED, PATIENCE_SECONDS, CommandFile, Packages, Silent, Storage, is_text
+from distcheck.facts.touch import note
 from distcheck.probe.working_directory import working_directory
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from distcheck.rollcall.protocol import Welcome
     from distcheck.run.context import Session
 
-TOO_LATE = "not checked: too little time was left"
+TOO_LATE = "too little time was left"
 _START_SECONDS = 3.0
 """How long the child may take to start and to answer, beside the time that it gives its folders."""
 _SEE_SECONDS = 3.0
@@ -55,7 +54,7 @@ def task_of(
 ) -> StorageTask | None:
     """Return what the child of a process with this environment looks at; None if `seconds` are too few."""
     from distcheck.probe.disk_rates import MOST_BYTES
-    from distcheck.probe.storage import PATIENCE_SECONDS, StorageTask, by_path, folders_of
+    from distcheck.probe.storage import StorageTask, by_path, folders_of
 
     if seconds < PATIENCE_SECONDS:
         return None
@@ -70,6 +69,8 @@ def task_of(
         folders=folders,
         words=asked.words,
         script=asked.script,
+        module=asked.module,
+        safe_path=bool(environ.get("PYTHONSAFEPATH")),
         here=here,
         packages=asked.command == "gate",
         keeps=keeps,
@@ -82,16 +83,37 @@ def start(task: StorageTask, lifetime: float, environ: Mapping[str, str]) -> Con
     from distcheck.probe.conversation import Conversation
     from distcheck.probe.storage import question
 
-    here = folder()
-    if here != os.path.dirname(os.path.dirname(distcheck.__file__)):  # noqa: PTH120 only text
-        environ = {**environ, "PYTHONSAFEPATH": "1"}  # a working directory that hangs must not stop the child's imports
     return Conversation(question(task), lifetime, environ)
 
 
 async def heard(child: Conversation, seconds: float) -> Storage | Missing:
     """Return the child's first answer, within `seconds`."""
     found: Storage | Missing = await child.hear(Storage, seconds)
+    if isinstance(found, Storage):
+        silent = [folder for folder in found.folders if folder.state == "silent" and folder.mount]
+        note(Silent(f.path, f.named_by, f.file_system, f.source, f.mount, PATIENCE_SECONDS) for f in silent)
     return found
+
+
+def lacking_here(script: str, module: tuple[str, ...], environ: Mapping[str, str]) -> CommandFile | None:
+    """Return COMMAND's script or module if this machine lacks it, where a run from outside will start it."""
+    import asyncio
+
+    from distcheck.probe.storage import StorageTask
+
+    words, safe = (("", script) if script else ()), bool(environ.get("PYTHONSAFEPATH"))
+    task = StorageTask("", {}, words, script, module, safe_path=safe, here=folder())
+
+    async def look() -> Storage | Missing:
+        child = start(task, _START_SECONDS + task.seconds, environ)
+        try:
+            return await heard(child, _START_SECONDS + task.seconds)
+        finally:
+            await child.close(_START_SECONDS)
+
+    found = asyncio.run(look()) if script or module else None
+    files = found.files if isinstance(found, Storage) else ()
+    return next((file for file in files if file.state in {"absent", "unreadable"}), None)
 
 
 async def compare(run: Session, welcome: Welcome) -> None:

@@ -1,6 +1,7 @@
 import pytest
 
-from distcheck.cli.explain import explanation, listing
+from distcheck.cli.explain import SHOWN, explanation, listing
+from distcheck.facts.errors import UsageError
 from distcheck.rules import FAMILIES, all_rules
 
 
@@ -28,16 +29,56 @@ def test_an_alias_explains_its_rule():
 
 
 @pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("RANK", "env-rank-unset"),
+        ("port", "env-port-speaks-http"),
+        ("port in use", "net-port-in-use"),
+        ("MASTER_ADDR", "env-master-addr-format"),
+        ("version", "probe-version-differs"),
+        ("EADDRINUSE", "torchrun-per-task-under-srun"),
+    ],
+)
+def test_a_word_lists_the_rules_about_it_those_named_after_it_first(words, first):
+    title, top, *_ = explanation(words).splitlines()
+    assert title.endswith(f" rules about {words}")
+    assert top.split()[0] == first
+
+
+def test_a_word_of_one_rule_explains_that_rule():
+    assert explanation("firewall") == explanation("net-firewall-ephemeral")
+    assert explanation("Address already in use") == explanation("net-port-in-use")
+
+
+def test_a_long_list_is_cut():
+    lines = explanation("rank").splitlines()
+    assert sum(line.startswith("  ") for line in lines) == SHOWN
+    assert lines[-2].endswith(" more; list all rules with: distcheck explain")
+
+
+@pytest.mark.parametrize("word", ["torchrun", "Torchrun", "slurm", "srun", "mpirun", "ssh", "kubernetes", "hand"])
+def test_a_launcher_shows_how_to_start_distcheck_with_it(word):
+    text = explanation(word)
+    assert text.splitlines()[1].startswith("  ")
+    assert "distcheck gate" in text.splitlines()[1]
+
+
+def test_torchrun_needs_no_python():
+    assert "--no-python distcheck gate" in explanation("torchrun")
+    assert "can't open file" in explanation("torchrun")
+
+
+@pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("probe-version-difers", "similar: probe-version-differs"),
-        ("version", "probe-version-differs"),
-        ("", "`distcheck explain` lists all rules"),
-        ("xyz", "`distcheck explain` lists all rules"),
+        ("probe-version-difers", "did you mean probe-version-differs?"),
+        ("net-prot-in-use", "did you mean net-port-in-use?"),
+        ("", "list all rules with: distcheck explain"),
+        ("xyz", "list all rules with: distcheck explain"),
     ],
 )
 def test_an_unknown_name_gets_similar_names(name, hint):
-    with pytest.raises(LookupError, match="no rule is named") as error:
+    with pytest.raises(UsageError, match="no rule is") as error:
         explanation(name)
     assert hint in str(error.value)
 

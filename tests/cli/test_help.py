@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
 from distcheck.cli.main import MODULES, app, main
 from distcheck.cli.options import PANELS
+from distcheck.cli.starting import STARTS
 
 CHECKING = ("env", "net", "gpu", "bandwidth", "isolate", "gate", "node")
 
@@ -56,6 +58,31 @@ def test_the_example_of_a_command_is_valid(monkeypatch, capsys, name):
     arguments = words[words.index("distcheck") + 1 :]
     assert arguments[0] == name
     get_command(app(arguments)).commands[name].make_context(name, arguments[1:])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_values_and_defaults_read_as_they_are_typed(monkeypatch, capsys, name):
+    text = ended(monkeypatch, capsys, name, "--help")
+    assert not re.search(r"\bNone\b|list\[|<|>=|\d\.0\b|\[\[|Arguments?:\n +\[", text)
+    heads = [head.split("  ")[0] for head in re.findall(r"^  (--?\w.*)$", text, re.MULTILINE)]
+    assert all(len(words := head.replace(",", " ").split()) == len(set(words)) for head in heads), heads
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_command_mentions_its_own_options_only(monkeypatch, capsys, name):
+    own = lambda name: {option for p in get_command(app([name])).commands[name].params for option in p.opts}  # noqa: E731
+    text = ended(monkeypatch, capsys, name, "--help").partition("  Example:\n  ")
+    mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text[0] + text[2].rpartition("\n  Each option")[2]))
+    others = {"report": own("gate") | {"--no-strict"}, "explain": {"--save"}}.get(name, set())
+    assert mentioned <= own(name) | others | {"--help", "--partition"}
+
+
+def test_the_readme_and_the_help_show_the_same_gate_for_each_launcher(monkeypatch, capsys):
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    text = ended(monkeypatch, capsys, "gate", "--help")
+    for start in STARTS:
+        assert f"`{start.command}`" in readme
+        assert f"  {start.launcher}:\n    {start.command}\n" in text
 
 
 def test_no_help_line_is_longer_than_80_columns(monkeypatch, capsys):

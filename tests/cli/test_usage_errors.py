@@ -55,6 +55,8 @@ USAGE = [
     (["env", "--format", "yaml"], "--format yaml", "json"),
     (["env", "--select", "no-such-rule"], "no-such-rule", "distcheck explain"),
     (["env", "--ignore", "no-such-rule"], "no-such-rule", "distcheck explain"),
+    (["env", "--select", "net-prot-in-use"], "net-prot-in-use", "did you mean net-port-in-use"),
+    (["node", "--ignore", "gpu-fell-off-buss"], "gpu-fell-off-buss", "did you mean gpu-fell-off-bus"),
     (["env", "--output", "/nonexistent/report"], "/nonexistent", "mkdir -p"),
     (["env", "--output", "/etc/passwd/report"], "--output /etc/passwd/report", "/etc/passwd is a file"),
     (["env", "--save", "/etc/passwd/a/b"], "--save /etc/passwd/a/b", "/etc/passwd is a file"),
@@ -79,6 +81,7 @@ USAGE = [
     (["env", "--no-such-option"], "--no-such-option", ". See: distcheck env --help"),
     (["env", "extra"], "(extra)", ". See: distcheck env --help"),
     (["dance"], "dance", "See: distcheck --help"),
+    (["gat"], "'gat'. Did you mean 'gate'? See:", "distcheck --help"),
 ]
 
 

@@ -109,7 +109,7 @@ def test_a_bare_srun_runs_to_the_end_with_one_warning(cluster):
     assert placed(report) == blocks(2, 2)
     assert [(row["op"], row["ranks"], row["wrong"]) for row in report["bandwidth"]] == [("all_reduce", 4, 0)]
     found = finding(report, "env-rank-unset")
-    assert "COMMAND will not get them" in found["message"]
+    assert "if the script has defaults for them, 4 jobs of one rank run" in found["message"]
     assert found["evidence"]["unset"] == ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
     assert found["evidence"]["distcheck met at"].startswith("node1:2")
     assert ended.out.splitlines() == ["None None"] * 4, "the environment is untouched"

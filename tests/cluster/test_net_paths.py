@@ -8,8 +8,8 @@ import sys
 
 import pytest
 from cluster import delay
-from cluster.inside import MASTER, NODES, blocks, finding, findings, mapped, placed, reports
-from cluster.reaching import by_hand, net, on
+from cluster.inside import MASTER, NODES, blocks, finding, findings, limit, mapped, placed, reports
+from cluster.reaching import by_hand, net, on, rename
 from sampled import sampled
 
 TABLE = "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in "
@@ -148,6 +148,68 @@ def test_a_node_with_smaller_packets_is_healthy(cluster, node):
     assert_healthy(*net(cluster))
 
 
+# -- networks and routes
+
+
+@pytest.fixture
+def guest(cluster):
+    """Make node1 a virtual machine: the switch is its host, which forwards one port and translates what it sends."""
+    nat = "add table ip t; add chain ip t in { type nat hook prerouting priority -100; }; "
+    nat += "add rule ip t in ip daddr 10.77.0.11 tcp dport 29500 dnat to 172.20.0.2; "
+    nat += "add chain ip t out { type nat hook postrouting priority 100; }; "
+    nat += "add rule ip t out ip saddr 172.20.0.0/24 masquerade"
+    host = "ip link set node1-eth0 nomaster; ip address add 172.20.0.1/24 dev node1-eth0; "
+    host += f"ip address add 10.77.0.11/24 dev eth0; sysctl -qw net.ipv4.ip_forward=1; nft '{nat}'"
+    assert cluster.switch("sh", "-ec", host).code == 0
+    inside = "ip address flush dev eth0; ip address add 172.20.0.2/24 dev eth0; ip route add default via 172.20.0.1"
+    change(cluster, "node1", "sh", "-ec", inside)
+    rename(cluster, "node1", "node1", "172.20.0.2")
+    yield
+    assert cluster.switch("sh", "-ec", "nft flush ruleset; ip address flush dev eth0").code == 0
+
+
+def test_rank_0_behind_one_forwarded_port_is_no_firewall(cluster, guest):
+    ended = by_hand(cluster)
+    (report,) = [report for _, told in ended for report in told]
+    assert ({e.code for e, _ in ended}, findings(report)) == ({30}, ["net-subnet-mismatch"]), report["findings"]
+    found = finding(report, "net-subnet-mismatch")
+    assert (found["severity"], found["ranks"], found["nodes"]) == ("error", [0], ["node1"])
+    assert "the others see node1 at 10.77.0.11, which none of its interfaces has, and node" in found["message"]
+    assert "cannot reach its own address 172.20.0.2 (unreachable at 172.20.0.2:" in found["message"]
+    (command,) = found["fix"]["commands"]
+    assert command.startswith("ip -brief address  # on node1: ")
+
+
+@pytest.fixture
+def one_subnet(cluster):
+    """Plug both adapters of every node into one network, with addresses of one subnet."""
+
+    def move(bridge, old, new):
+        for n, node in enumerate(NODES, start=1):
+            addresses = f"ip address delete {old}{n}/24 dev eth1; ip address add {new}{n}/24 dev eth1"
+            change(cluster, node, "sh", "-ec", addresses)
+            assert cluster.switch("ip", "link", "set", f"{node}-eth1", "master", bridge).code == 0
+
+    move("eth0", "10.78.0.1", "10.77.0.2")
+    yield
+    move("eth1", "10.77.0.2", "10.78.0.1")
+
+
+def test_an_adapter_that_the_kernel_does_not_send_by_is_named_and_the_fix_makes_it_do_so(cluster, one_subnet):
+    ended, report = net(cluster, GLOO_SOCKET_IFNAME="eth1")
+    assert (ended.code, findings(report)) == (0, ["net-two-nics-one-subnet"]), report["findings"]
+    (found,) = [f for f in report["findings"] if f["severity"] == "warning"]
+    assert (found["ranks"], found["nodes"]) == on(1, 2, 3, 4)
+    assert (
+        "Gloo uses eth1 (10.77.0.21, 10000 Mbit/s) by GLOO_SOCKET_IFNAME=eth1, but node1 sends to" in found["message"]
+    )
+    assert "through eth0 (10.77.0.11, 10000 Mbit/s); both are in 10.77.0.0/24" in found["message"]
+    for fix in found["fix"]["commands"]:
+        command, _, node = fix.removeprefix("sudo ").partition("  # on ")
+        change(cluster, node, *command.split())
+    assert_healthy(*net(cluster, GLOO_SOCKET_IFNAME="eth1"))
+
+
 # -- losses and rates
 
 
@@ -206,6 +268,48 @@ def test_a_node_with_a_slow_link_is_named(cluster):
 
 def test_a_node_to_which_everything_is_slow_is_named_with_the_direction(cluster, slow_into_node1):
     assert_slow(cluster, 1, "from")
+
+
+@pytest.fixture
+def two_with(cluster):
+    """Run `distcheck net` on two nodes whose eth0 is such an adapter: a made-up /sys/class/net."""
+
+    def two_with(**files: str):
+        usual = {"flags": "0x1003", "type": "1", "operstate": "up", "carrier": "1", "mtu": "1500", "device/driver": ""}
+        for node in ("node1", "node2"):
+            for name, text in (usual | files).items():
+                cluster.write(node, f"/tmp/net/eth0/{name}", text)
+            assert cluster.run(node, "mount", "--bind", "/tmp/net", "/sys/class/net").code == 0
+        return net(cluster, hosts="node[1-2]")
+
+    return two_with
+
+
+@pytest.mark.parametrize(
+    ("files", "mbit", "words"),
+    [
+        ({"speed": "10000"}, 100, r"eth0 \(10000 Mbit/s\) carries 1\d(\.\d)? MB/s; expected at least 50"),
+        (
+            {"wireless/status": ""},
+            20,
+            r"eth0 \(wireless\) carries [23](\.\d+)? MB/s; expected at least 25, as of a wired",
+        ),
+        ({"speed": "10000"}, None, None),
+        ({"speed": "100000"}, None, None),
+    ],
+    ids=["a hundredth", "wireless", "10 Gbit/s", "100 Gbit/s"],
+)
+@pytest.mark.slow
+def test_two_nodes_are_held_to_the_rate_of_their_adapters(cluster, two_with, files, mbit, words):
+    if mbit:
+        limit(cluster, "node2", mbit)
+        limit(cluster, "node1", mbit)
+    ended, report = two_with(**files)
+    assert (ended.code, findings(report)) == (0, ["net-nic-down-or-slow"] * bool(words)), report["findings"]
+    if words:
+        found = finding(report, "net-nic-down-or-slow")
+        assert found["nodes"] == ["node1", "node2"]
+        assert re.search(words, found["message"]), found["message"]
 
 
 def test_a_node_that_answers_late_is_named_with_its_round_trip_and_nothing_else_is_blamed(cluster):

@@ -71,6 +71,25 @@ def test_the_prolog_stops_no_job_for_an_unknown_verdict(cluster, recipes, troubl
     assert recipes.state("node2")[1] == "none"
 
 
+def test_the_prolog_refuses_a_node_without_a_driver_and_a_suspected_one_where_the_site_writes_so(cluster, recipes):
+    recipes.everywhere()
+    gone = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "/dev/nvidiactl"
+    assert cluster.run("node2", "rm", *gone).code == 0
+    recipes.nvml("node3", "init !999\n")
+    prolog = (RECIPES / "prolog.sh").read_text()
+    assert "    40) exit 1 ;;" in prolog
+    cluster.write("node3", "/etc/slurm/prolog.sh", prolog.replace("    40) exit 1 ;;", "    20 | 40) exit 1 ;;"))
+    cluster.slurm(Prolog="/etc/slurm/prolog.sh")
+    for node, reason in (
+        ("node2", "NVML error 12: NVIDIAs driver library is not "),
+        ("node3", "NVML error 999"),
+    ):
+        assert cluster.run("node1", "srun", f"--nodelist={node}", "hostname").code != 0
+        until(lambda node=node: recipes.drained(node))
+        told = cluster.read(node, "/run/distcheck/prolog.reason")
+        assert told.startswith(f"distcheck: gpu-nvml-init-failed: {node}: {reason}"), told
+
+
 def test_the_health_check_drains_a_bad_node_and_resumes_only_what_it_drained(cluster, recipes):
     recipes.everywhere()
     recipes.nvml("node2", BAD)

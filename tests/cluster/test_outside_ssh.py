@@ -213,4 +213,6 @@ def test_a_signal_ends_the_probes_of_all_nodes_and_gives_what_is_known(cluster, 
     (report,) = reports(ended)
     assert (ended.code, report["verdict"]) == (128 + signum, "unknown")
     assert placed(report)[:8] == blocks(2, 2, 2, 2)
-    assert [f["nodes"] for f in report["findings"] if f["severity"] == "error"] == [["node9"]]
+    assert (report["exit_code"], report["findings"]) == (128 + signum, [])
+    assert report["headline"].startswith(f"INTERRUPTED: {signal.Signals(signum).name} in ")
+    assert report["host"] == "head"

@@ -34,6 +34,12 @@ def test_each_dimension_is_checked_and_timed_alone_and_together(ranks_say):
         checked = {c["op"]: c["wrong"] for c in only(messages, "Checked")}
         assert checked.items() >= {"send_recv in pp": 0, "all_reduce in dp": 0}.items()
         assert set(checked.values()) == {0}
+    assert all(
+        len(t["together"]["waited"]) == len(t["together"]["bursts"])
+        for messages in said
+        for t in timings(messages).values()
+        if t["together"]
+    )
     (together,) = {tuple(t["together"]["iterations"] for t in timings(m).values() if t["together"]) for m in said}
     assert min(together) >= 3
 

@@ -62,6 +62,29 @@ def test_each_rank_has_the_gpu_that_cuda_would_give_it(gpu, nproc, variables, ex
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("changed", "rules"), sampled({"healthy": ("", []), "lost": ("3.lost yes\n", ["gpu-fell-off-bus"])}, "lost")
+)
+def test_a_bare_shell_sees_the_gpus_and_their_faults_before_it_is_told_to_set_rank(
+    distcheck, fake_nvml, changed, rules
+):
+    told = fake_nvml.environ(H100 + changed)
+    env = {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")}
+    ended = distcheck("gpu", "--format", "json", env=env)
+    assert (ended.code, [rule for rule, _ in named(ended)]) == (30, ["env-rank-unset", *rules])
+    assert [row["lost"] for row in ended.report["gpus"]] == [bool(changed) and i == 3 for i in range(8)]
+    assert ended.report["gpus"][0]["gpu"]["uuid"] == h100(0)
+    text = distcheck("gpu", env=env).out
+    assert ": 8 GPUs, driver 550.54.15\n" in text
+    assert text.index("7 0000:df:00.0 GPU-00000007") < text.index("error: env-rank-unset")
+
+
+def test_a_rank_on_a_gpu_of_another_job_is_named(gpu):
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
+    ended = gpu(2, CUDA_VISIBLE_DEVICES="0,2", SLURM_STEP_GPUS="0,1", **step)
+    assert (ended.code, named(ended)) == (30, [("gpu-outside-allocation", [1])])
+
+
 def test_a_ninth_rank_on_eight_gpus_is_named(gpu):
     ended = gpu(9)
     assert (ended.code, named(ended)) == (30, [("env-local-rank-out-of-range", [8])])

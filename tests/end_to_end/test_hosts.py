@@ -13,12 +13,12 @@ from distcheck.facts.saved import load
 from distcheck.rules.host.clock import host_clock_skew
 
 LIMITS = {
-    "cpu": {"cpu.cfs_quota_us": "150000"},
+    "cpu": {"cpu.cfs_quota_us": "90000"},
     "memory": {"memory.limit_in_bytes": f"{600 << 20}"},
     "pids": {"pids.max": "75"},
 }
 """By controller of version 1."""
-UNIFIED = {"cpu.max": "150000 100000", "memory.max": f"{600 << 20}", "pids.max": "75"}
+UNIFIED = {"cpu.max": "90000 100000", "memory.max": f"{600 << 20}", "pids.max": "75"}
 START = """
 for group in $JOINED; do echo 0 > "$group/cgroup.procs" || exit 1; done
 mount -t tmpfs -o size=300m tmpfs /dev/shm
@@ -61,8 +61,8 @@ def test_faults_of_a_host_are_named_with_their_numbers(start, groups):
     expected = {
         "host-memory-low": "the memory limit of their cgroup, 600 MiB, leaves",
         "perf-affinity-overlap": f"2 ranks of a node share CPU {cpu}; ",
-        "perf-cgroup-cpu-quota": "the limit of their cgroup is 1.5 CPUs; expected at least 2",
-        "perf-omp-oversubscribed": "with OMP_NUM_THREADS=8 start 16 threads; they have 1 CPU",
+        "perf-cgroup-cpu-quota": "the limit of their cgroup is 0.9 CPUs; expected at least 1",
+        "perf-omp-oversubscribed": "with OMP_NUM_THREADS=8 start 16 threads; they have 0.9 CPUs",
         "host-nproc-pids": " of 75 processes and threads; expected 80 or more",
         "host-shm-stale-files": "1 file of ended jobs in /dev/shm occupies 100 MiB of 300 MiB; the oldest is 3.0 h old",
     }

@@ -59,6 +59,16 @@ def test_eight_of_eight_gpus_pass_and_eight_of_nine_do_not(node):
     assert (done.returncode, rules(done)) == (40, ["gpu-fewer-than-needed"])
 
 
+def test_a_node_that_is_to_have_gpus_and_has_no_driver_is_confirmed(node, tmp_path):
+    (tmp_path / "libnvidia-ml.so.1").write_text("not a library\n")
+    done = node("--gpus", "8", "--reason-file", "reason", env={"LD_LIBRARY_PATH": str(tmp_path)})
+    assert done.returncode == 40
+    reason = (tmp_path / "reason").read_text()
+    assert reason.startswith("distcheck: gpu-nvml-init-failed: ")
+    assert "NVIDIAs driver library cannot be loaded" in reason
+    assert "poweroff" not in done.stdout
+
+
 def test_a_lost_gpu_is_reported_in_every_requested_way(node, tmp_path):
     env = PROLOG
     done = node(

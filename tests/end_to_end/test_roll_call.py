@@ -58,6 +58,15 @@ def test_a_rank_that_never_comes_is_named_missing(by_hand):
     assert "collective-failed" in {n["rule"] for n in report["not_checked"]}
 
 
+@pytest.mark.parametrize(
+    ("pods", "code", "rule"), [("2", 30, "env-world-size-not-product"), ("3", 20, "env-rank-missing")]
+)
+def test_a_world_size_that_only_its_own_variable_has_is_wrong(by_hand, pods, code, rule):
+    args, env = ("--join-timeout", "4", "--format", "json"), {"VC_TRAINER_NUM": pods}
+    ended = [r.wait() for r in by_hand("env", [0, 1], 4, *args, env=env)]
+    assert ([e.code for e in ended], ended[0].rules) == ([code, code], [rule]), ended
+
+
 def test_a_rank_that_is_started_again_before_all_are_there_is_one_rank(by_hand, start):
     (leader, killed) = by_hand("env", [0, 1], 3, "--format", "json")
     while "waiting for rank 2;" not in leader.process.stderr.readline():

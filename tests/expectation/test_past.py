@@ -70,7 +70,7 @@ def test_each_gpu_has_figures_of_its_own_and_one_that_ranks_share_or_a_cpu_has_n
         ("node2", (3,)),
     ]
     assert [(f.label, f.value, f.unit) for f in found[:3]] == [
-        ("matrix products of rank 0 (GPU-a)", 600.0, "TFLOPS"),
+        ("matrix speed of rank 0 (GPU-a)", 600.0, "TFLOPS"),
         ("copies in GPU memory of rank 0 (GPU-a)", 3000.0, "GB/s"),
         ("copies from the host of rank 0 (GPU-a)", 50.0, "GB/s"),
     ]

@@ -209,3 +209,10 @@ def test_only_an_agent_that_never_joined_comes_to_a_rendezvous_that_was_closed_b
 
 def test_a_stale_handle_outside_of_a_cache_is_the_file_system():
     assert rules("ls: cannot access /mnt/dataset/: Stale file handle\n")[0] == "storage-hangs"
+
+
+def test_distcheck_that_torchrun_took_for_a_python_file_is_named_with_the_option_to_add():
+    line = "/usr/bin/python: can't open file '/home/me/distcheck': [Errno 2] No such file or directory"
+    answered = found(f"{HEALTHY}{line}\n")
+    assert answered.about == "start-up"
+    assert "--no-python before distcheck" in answered.telling.says

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distcheck.probe import fork
+from distcheck.facts import touch
 
 pytestmark = pytest.mark.process
 ASKS = """
@@ -75,7 +75,7 @@ def test_a_fork_has_its_words_its_variables_no_file_of_ours_and_its_own_group(as
 def test_a_fork_closes_the_files_that_are_open_and_not_as_many_as_the_limit_allows(monkeypatch):
     monkeypatch.setattr(os, "sysconf", lambda _name: 1 << 30)
     with Path(os.devnull).open() as file:
-        assert file.fileno() < fork._past_last_file() < 1 << 20
+        assert file.fileno() < touch._past_last_file() < 1 << 20
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_gpu_fact_without_permission_is_missing(ask, key, field):
     [
         (4, "no permission to use the NVIDIA driver"),
         (9, "the NVIDIA kernel module is not loaded"),
-        (12, "libnvidia-ml.so.1 was not found"),
+        (12, "NVIDIA's driver library is not installed: libnvidia-ml.so.1 was not found"),
         (15, "a GPU is lost"),
         (17, "the operating system blocked the request"),
         (18, "driver/library version mismatch"),
@@ -147,6 +147,14 @@ def test_a_missing_library_is_a_reason(monkeypatch):
     if isinstance(answer, Gpus):
         pytest.skip("this machine has NVML")
     assert gpu.error_code(answer.reason) in {9, 12}
+
+
+@pytest.mark.process
+def test_a_damaged_library_is_another_reason_than_none(tmp_path, monkeypatch):
+    (tmp_path / "libnvidia-ml.so.1").write_text("no library\n")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    reason = asyncio.run(gpu.gpus(30.0)).reason
+    assert reason.startswith(f"NVML error 12: NVIDIA's driver library cannot be loaded: {tmp_path}/libnvidia-ml.so.1: ")
 
 
 @pytest.mark.parametrize("key", ["init", "3.handle", "7.name"])

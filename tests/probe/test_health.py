@@ -9,12 +9,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from distcheck.facts.base import Missing
 from distcheck.facts.host import StuckProcess
 from distcheck.probe import health
 
-KERNEL = 0x00200000
+FREEZERS = [
+    (place, *(("freezer.state", "FROZEN", "THAWED") if kind == "cgroup" else ("cgroup.freeze", "1", "0")))
+    for _, place, kind, options, *_ in map(str.split, Path("/proc/self/mounts").read_text().splitlines())
+    if kind == "cgroup2" or (kind == "cgroup" and "freezer" in options.split(","))
+]
+KERNEL, NO_PROGRAM_YET = 0x00200000, 0x00000040
 
 
 class Machine:
@@ -34,12 +40,10 @@ class Machine:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
-    def process(
-        self, pid: int, state: str, name: str = "python", *, threads: int = 1, flags: int = 0, wchan: str = "0"
-    ):
-        fields = [state, "1", "1", "1", "0", "-1", str(flags), *"0" * 10, str(threads), "0"]
+    def process(self, pid, state, name="python", *, threads=1, flags=0, wchan="0", parent=1, memory="0 0", status=""):
+        fields = [state, str(parent), "1", "1", "0", "-1", str(flags), *"0" * 10, str(threads), "0", "0", memory]
         self.file(f"proc/{pid}/stat", f"{pid} ({name}) {' '.join(fields)}\n")
-        self.file(f"proc/{pid}/status", "Name: x\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n")
+        self.file(f"proc/{pid}/status", f"{status}voluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n")
         self.file(f"proc/{pid}/wchan", wchan)
 
     def state(self):
@@ -74,13 +78,64 @@ def test_settings_are_the_chosen_words(machine):
     assert found.throttled_seconds == 2.5
 
 
-def test_a_process_that_stays_blocked_is_stuck_and_kernel_threads_are_not(machine):
+def test_a_process_that_stays_blocked_is_stuck_whatever_the_kernel_calls_it_and_kernel_threads_are_not(machine):
     machine.process(10, "D", "python3 (x)", wchan="nfs_wait_bit_killable")
     machine.process(11, "D", "kworker", flags=KERNEL)
     machine.process(12, "S")
-    machine.process(13, "D", wchan="__refrigerator")
-    machine.process(14, "D", wchan="kernel_clone")  # until its child runs a program
-    assert machine.state().stuck == (StuckProcess(10, "python3 (x)", "blocked", "nfs_wait_bit_killable"),)
+    machine.process(13, "T")  # stopped by a signal
+    machine.process(14, "t", threads=2)  # and by a debugger
+    machine.process(15, "D", wchan="__refrigerator")
+    stuck = [StuckProcess(10, "python3 (x)", "blocked", "nfs_wait_bit_killable")]
+    assert machine.state().stuck == (*stuck, StuckProcess(15, "python", "blocked", "__refrigerator"))
+
+
+_V1 = {"proc/self/mounts": "cgroup /sys/fs/cgroup/freezer cgroup rw,freezer 0 0\n", "proc/self/cgroup": "6:freezer:/\n"}
+_V2 = {"proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", "proc/self/cgroup": "0::/user.slice\n"}
+_V1_JOB, _V2_JOB = "sys/fs/cgroup/freezer/docker", "sys/fs/cgroup/docker"
+_IN_POD = {**_V1, "proc/self/cgroup": "6:freezer:/pod/a\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "stuck"),
+    [
+        ({**_V1, f"{_V1_JOB}/a/freezer.state": "FROZEN\n"}, "6:freezer:/docker/a", False),
+        ({**_V1, f"{_V1_JOB}/freezer.state": "FROZEN\n", f"{_V1_JOB}/a/x": ""}, "6:freezer:/docker/a", False),
+        ({**_V1, f"{_V1_JOB}/a/freezer.state": "THAWED\n"}, "6:freezer:/docker/a", True),
+        ({**_V1, f"{_V1_JOB}/a/freezer.state": "FREEZING\n"}, "6:freezer:/docker/a", True),  # something holds it up
+        (_V1, "6:freezer:/", True),
+        (_IN_POD, "6:freezer:/pod/b", False),  # not to be seen from this container
+        (_IN_POD, "6:freezer:/pod/a", True),  # this container itself
+        ({**_V2, f"{_V2_JOB}/a/cgroup.events": "populated 1\nfrozen 1\n"}, "0::/docker/a", False),
+        ({**_V2, f"{_V2_JOB}/cgroup.events": "frozen 1\n", f"{_V2_JOB}/a/x": ""}, "0::/docker/a", False),
+        ({**_V2, f"{_V2_JOB}/a/cgroup.events": "populated 1\nfrozen 0\n"}, "0::/docker/a", True),
+        (_V2, "0::/../docker/a", True),
+        ({}, "0::/docker/a", True),
+    ],
+)
+def test_a_process_of_a_frozen_cgroup_is_not_stuck(machine, files, own, stuck):
+    machine.process(10, "D", wchan="hrtimer_nanosleep")
+    for name, text in {**files, "proc/10/cgroup": f"{own}\n"}.items():
+        machine.file(name, text)
+    assert [p.pid for p in machine.state().stuck] == ([10] if stuck else [])
+
+
+@pytest.mark.parametrize(
+    ("child", "stuck"),
+    [
+        ({"flags": NO_PROGRAM_YET, "memory": "4096 7"}, False),
+        ({"flags": NO_PROGRAM_YET, "memory": "4096 9"}, True),  # of fork: it has memory of its own
+        ({"flags": 0, "memory": "4096 7"}, True),
+    ],
+)
+def test_a_process_that_waits_for_its_child_of_vfork_is_not_stuck(machine, child, stuck):
+    machine.process(10, "D", memory="4096 7")
+    machine.process(11, "T", parent=10, **child)
+    assert [p.pid for p in machine.state().stuck] == ([10] if stuck else [])
+
+
+def test_a_process_whose_core_is_written_is_not_stuck(machine):
+    machine.process(10, "D", status="CoreDumping:\t1\n")
+    assert machine.state().stuck == ()
 
 
 def test_a_process_that_ran_meanwhile_is_not_stuck(machine, monkeypatch):
@@ -95,13 +150,26 @@ def test_a_process_that_ran_meanwhile_is_not_stuck(machine, monkeypatch):
     assert machine.state().stuck == ()
 
 
-@pytest.mark.parametrize(("namespace", "reported"), [("mnt:[1]", True), ("mnt:[2]", False)])
-def test_a_fuse_server_of_another_container_is_not_the_jobs(machine, namespace, reported):
-    machine.process(10, "D", wchan="request_wait_answer")
-    for pid, own in ("self", "mnt:[1]"), ("10", namespace):
-        (machine.root / "proc" / pid / "ns").mkdir(parents=True)
-        (machine.root / "proc" / pid / "ns/mnt").symlink_to(own)
-    assert [p.pid for p in machine.state().stuck] == ([10] if reported else [])
+@pytest.mark.parametrize(
+    ("own", "others", "waiting", "stuck"),
+    [
+        ("fuse.sshfs", "fuse.sshfs", None, False),
+        ("", "fuse", None, False),  # who is not root cannot read whether it owes an answer
+        ("", "fuse", "1", False),
+        ("", "fuse", "0", True),
+        ("fuse", "", "1", True),
+        ("", "fusectl", None, True),
+    ],
+)
+def test_a_fuse_server_of_another_container_is_not_the_jobs(machine, own, others, waiting, stuck):
+    machine.process(10, "Z", threads=2)  # it was killed, so that only its other thread still has mounts
+    machine.file("proc/10/task/11/stat", f"11 (x) D {'0 ' * 22}")
+    for pid, device, kind in ("self", 7, own), ("10/task/11", 8, others):
+        mount = f"2 1 0:{device} / /m rw - {kind or 'xfs'} b rw\n"
+        machine.file(f"proc/{pid}/mountinfo", f"1 0 0:3 / / rw - ext4 a rw\n{mount}")
+    if waiting is not None:
+        machine.file("sys/fs/fuse/connections/8/waiting", f"{waiting}\n")
+    assert [p.pid for p in machine.state().stuck] == ([10] if stuck else [])
 
 
 def test_zombies_are_counted_and_one_with_a_blocked_thread_is_ending(machine):
@@ -110,7 +178,7 @@ def test_zombies_are_counted_and_one_with_a_blocked_thread_is_ending(machine):
     machine.process(12, "Z", threads=4)
     machine.process(13, "Z", threads=4)
     for thread, state in (("12/task/14", "D"), ("13/task/15", "S")):
-        machine.file(f"proc/{thread}/stat", f"1 (x) {state} " + "0 " * 20)
+        machine.file(f"proc/{thread}/stat", f"1 (x) {state} " + "0 " * 22)
     found = machine.state()
     assert (found.zombies, found.stuck) == (2, (StuckProcess(12, "python", "ending"),))
 
@@ -225,8 +293,38 @@ def test_a_real_process_that_the_kernel_holds_is_found_unless_it_waits_for_its_c
         while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "D":
             pass
         assert child.pid not in {p.pid for p in asyncio.run(health.system()).stuck}
-        monkeypatch.setattr(health, "_VFORK_WAITS", set())
+        monkeypatch.setattr(health, "_waits_for_child", lambda *_: False)
         assert [p.state for p in asyncio.run(health.system()).stuck if p.pid == child.pid] == ["blocked"]
     finally:
         os.killpg(child.pid, 9)
         child.communicate()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can freeze a cgroup")
+@pytest.mark.parametrize(("top", "file", "frozen", "thawed"), FREEZERS)
+@pytest.mark.process
+def test_a_really_frozen_process_is_not_stuck(monkeypatch, top, file, frozen, thawed):
+    monkeypatch.setattr(health, "_STUCK_SECONDS", 0.1)
+    parent = Path(top) / f"distcheck-test-{os.getpid()}"
+    group = parent / "inner"
+    try:
+        group.mkdir(parents=True)
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made: {error}")
+    # sleep waits in hrtimer_nanosleep when it is frozen, cat in __refrigerator or elsewhere, by kernel
+    children = [subprocess.Popen(words, stdin=subprocess.PIPE) for words in (["sleep", "60"], ["cat"])]
+    try:
+        for child in children:
+            (group / "cgroup.procs").write_text(str(child.pid))
+        (parent / file).write_text(frozen)
+        until(lambda: all(health.frozen(child.pid) for child in children))
+        found = asyncio.run(health.system()).stuck
+        assert not {p.pid for p in found} & {child.pid for child in children}
+    finally:
+        (parent / file).write_text(thawed)
+        for child in children:
+            child.kill()
+            child.communicate()
+        until(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+        parent.rmdir()

@@ -92,6 +92,30 @@ def test_tasks_are_counted_against_their_limit(machine):
     assert limits(machine.root).tasks == CgroupLimit(limit=100, used=90, cgroup=str(machine.folder("pids", "job")))
 
 
+def test_a_container_that_sees_its_cgroup_as_the_root_is_read_there(machine):
+    own = machine.folder("cpu,cpuacct")
+    top = machine.folder("cpu,cpuacct", "")
+    own.rename(machine.root / "elsewhere")
+    machine.cpu("", 150000, 900, 300, 4.5)
+    assert limits(machine.root).cpu == CpuQuota(cpus=1.5, periods=900, throttled_periods=300, cgroup=str(top))
+
+
+def test_each_controller_is_read_in_the_version_that_has_it(tmp_path):
+    first, second = Machine(tmp_path / "1", 1), Machine(tmp_path / "2", 2)
+    first.cpu("job", 50000, 0, 0, 0)
+    second.memory("job/step", 500 * MIB, 50 * MIB)
+    proc = first.root / "proc/self"
+    (proc / "cgroup").write_text("3:cpu,cpuacct:/job/step\n1:name=systemd:/x\n0::/job/step\n")
+    (proc / "mounts").write_text(
+        "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n"
+        "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n"
+        "cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n"
+    )
+    (second.root / "sys/fs/cgroup").rename(first.root / "sys/fs/cgroup/unified")
+    found = limits(first.root)
+    assert (found.cpu.cpus, found.memory.left) == (0.5, 450 * MIB)
+
+
 def test_no_limit_is_none(machine):
     machine.memory("job/step", "max", 5)
     machine.cpu("job/step", "max", 0, 0, 0)

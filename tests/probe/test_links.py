@@ -76,6 +76,15 @@ def test_a_card_has_its_negotiated_speed_and_duplex(one):
     )
 
 
+def test_a_wireless_adapter_and_the_driver_of_a_card_are_told(tmp_path, interface):
+    interface("eth0")
+    interface("wlan0", speed="")
+    (tmp_path / "sys/class/net/wlan0/phy80211").mkdir()
+    (tmp_path / "sys/class/net/eth0/device/driver").symlink_to("../../../bus/virtio/drivers/virtio_net")
+    seen = [(link.name, link.wireless, link.driver) for link in links.links(tmp_path)]
+    assert seen == [("eth0", False, "virtio_net"), ("wlan0", True, "")]
+
+
 def test_half_duplex_is_recorded(one):
     assert one(duplex="half").full_duplex is False
 
@@ -134,6 +143,15 @@ def test_a_bond_names_its_members_and_which_of_them_are_down(tmp_path, interface
     assert bond.members == {"eth1": True, "eth2": False, "eth3": True}
     assert (bond.kind, bond.speed_Mbps) == ("virtual", 100_000)
     assert [member.members for member in members] == [{}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "here", "arp_ignore"), [("0", "0", 0), ("1", "0", 1), ("0", "2", 2), ("", "", 0)]
+)
+def test_of_two_settings_of_arp_ignore_the_stricter_one_counts(one, write, everywhere, here, arp_ignore):
+    for name, value in ("all", everywhere), ("eth0", here):
+        write(f"proc/sys/net/ipv4/conf/{name}/arp_ignore", value)
+    assert one().arp_ignore == arp_ignore
 
 
 def test_the_loopback_of_this_host_is_found():

@@ -110,6 +110,14 @@ def test_a_name_that_does_not_resolve_has_the_resolvers_error():
     assert isinstance(network.resolve("no-such-host.invalid"), Missing)
 
 
+def test_the_names_of_etc_hosts_that_are_spelt_alike_are_found(tmp_path):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("# 10.0.0.9 nodx1\n127.0.0.1 localhost\n10.0.0.1\tnode1.lan node1  # the first\n10.0.0.2 node2\n")
+    assert network.names_like("lcoalhost", hosts) == ("localhost",)
+    assert network.names_like("nod1", hosts) == ("node1",)
+    assert network.names_like("nod1", tmp_path / "none") == ()
+
+
 def test_connecting_to_our_own_port_reaches_only_ourselves():
     with network.listen(0) as sock, socket.create_server(("127.0.0.2", 0)) as other:
         assert network.knock_at_own(sock, "127.0.0.1", 2).outcome == "met"

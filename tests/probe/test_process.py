@@ -35,6 +35,27 @@ def test_a_stopped_process_shows_state_t():
     assert process.state_of(child.pid) == ""
 
 
+TOLD = "from distcheck.probe.process import given_devices; import os; print(given_devices(os.environ))"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("began", "line", "given"),
+    [
+        ({"PBS_JOBID": "7", "CUDA_VISIBLE_DEVICES": "0,1"}, "CUDA_VISIBLE_DEVICES=3", "0,1"),
+        ({"LSB_JOBID": "7", "CUDA_VISIBLE_DEVICES": "4"}, "bash -c 'unset CUDA_VISIBLE_DEVICES; exec \"$@\"' -", "4"),
+        ({"LSB_JOBID": "7"}, "CUDA_VISIBLE_DEVICES=3", ""),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, "CUDA_VISIBLE_DEVICES=3 PBS_JOBID=7", ""),
+    ],
+)
+def test_the_first_process_of_a_batch_job_keeps_what_it_was_given(began, line, given):
+    script = f"{line} {sys.executable} -c '{TOLD}'; true"
+    ended = subprocess.run(
+        ["bash", "-c", script], env=os.environ | began, stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert ended.stdout.strip() == given
+
+
 CUT_NAME = r"""
 import ctypes, sys
 ctypes.CDLL(None).prctl(15, b"trainieren\xc3\xa4\xc3\xa4\xc3")
@@ -64,6 +85,14 @@ def test_a_process_that_ended_has_no_command_parent_or_state():
     child = subprocess.Popen(["true"])
     child.wait()
     assert (process.command_of(child.pid), process.parent_of(child.pid), process.state_of(child.pid)) == ((), 0, "")
+
+
+@pytest.mark.parametrize(
+    ("device", "terminal"), [(34819, "pts/3"), (0x10882C, "pts/300"), (1025, "tty1"), (0, ""), (1280, "")]
+)
+def test_the_terminal_of_a_process_has_the_name_that_ps_shows(monkeypatch, device, terminal):
+    monkeypatch.setattr(process, "_text", lambda _: f"7 (a (b) c) S 1 7 7 {device} 7 0")
+    assert process.terminal_of(7) == terminal
 
 
 @pytest.mark.process

@@ -45,9 +45,10 @@ def test_a_size_beyond_64_bits_is_clamped(monkeypatch):
 
 
 def test_temporary_files_go_to_tmpdir_if_it_is_a_folder(tmp_path):
-    assert state.temporary({"TMPDIR": str(tmp_path)}) == str(tmp_path)
+    folder, room = state.temporary({"TMPDIR": str(tmp_path)})
+    assert (folder, type(room)) == (str(tmp_path), Space)
     for elsewhere in ({}, {"TMPDIR": ""}, {"TMPDIR": str(tmp_path / "gone")}):
-        assert state.temporary(elsewhere) == "/tmp"
+        assert state.temporary(elsewhere)[0] == "/tmp"
 
 
 def test_a_resolver_that_hangs_costs_seconds_but_no_other_fact(monkeypatch):

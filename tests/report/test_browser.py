@@ -90,6 +90,15 @@ def test_a_button_copies_the_command_beside_it(opened):
     assert "Copy" not in text
 
 
+def test_a_table_that_is_cut_has_a_shadow(opened):
+    tab = opened("messy")
+    tab.look(400, dark=False)
+    cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth)"
+    shadows = tab.evaluate(f"{cut}.map(e => getComputedStyle(e).backgroundAttachment)")
+    assert shadows
+    assert set(shadows) == {"local, local, scroll, scroll"}
+
+
 def test_a_printed_page_has_no_buttons_and_nothing_to_scroll(opened):
     tab = opened("messy")
     tab.look(1280, dark=False, media="print")

@@ -22,7 +22,7 @@ replace = msgspec.structs.replace
 KEYS = {
     "": (
         "schema distcheck command verdict exit_code headline seconds world findings not_checked ranks missing_ranks "
-        "bandwidth exclude models devices mesh groups training critical_path comparison"
+        "bandwidth exclude models gpus devices mesh groups training critical_path comparison at host command_line"
     ),
     "world": "ranks nodes launcher backend torch nccl",
     "findings": "rule aliases severity scope owner confirmed ranks nodes message evidence fix docs",

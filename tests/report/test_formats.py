@@ -10,7 +10,8 @@ import pytest
 import reported
 
 from distcheck.facts.job import Collectives, Measurement
-from distcheck.report import FORMATS, Detail, render
+from distcheck.report import FORMATS, Detail, junit, render
+from distcheck.rules import Rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 
 
@@ -86,6 +87,24 @@ def test_junit_has_a_suite_for_the_job_and_one_for_each_node_named(failing):
     }  # fmt: skip
     assert suites["node3"].find("testcase/failure").get("message") == "GPU 0 of node3 fell off the bus"
     assert suites["job"].find("properties/property[@name='exit_code']").get("value") == "30"
+
+
+@pytest.mark.parametrize(
+    ("look", "gpus", "asked", "reason"),
+    [
+        ("meeting", False, {}, ""),
+        ("meeting", False, {"ignore": ("r",)}, "left out by --select or --ignore"),
+        ("meeting", False, {"select": ("other",)}, "left out by --select or --ignore"),
+        ("gpu", True, {}, ""),
+        ("gpu", False, {}, "no node has a GPU"),
+    ],
+)
+def test_junit_skips_rules_that_did_not_run(job_of, look, gpus, asked, reason):
+    job = job_of(1, 2, gpus=gpus, measure=False)
+    job = msgspec.structs.replace(job, asked=msgspec.structs.replace(job.asked, **asked))
+    rule = Rule("r", "probe", look, (), lambda _job: iter(()))
+    assert junit._why_not_run(job, rule, {"r"}) == reason
+    assert junit._why_not_run(job, rule, ()) == (reason or "no rank has a variable that it judges")
 
 
 def test_junit_leaves_out_rules_that_do_not_apply(empty):

@@ -12,12 +12,16 @@ from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuHealth
 from distcheck.facts.job import Job
 from distcheck.facts.pci import Pci
+from distcheck.facts.placement import Placement
 from distcheck.probe import pci
-from distcheck.report import render
+from distcheck.report import Detail, render
 from distcheck.report.document import document
+from distcheck.report.gpus import gpus_without_ranks
 from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.finding import verdict
 
 replace = msgspec.structs.replace
+NOTHING = Diagnosis((), (), verdict((), ()))
 NICS = ("mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11")
 
 
@@ -124,3 +128,55 @@ def test_a_hostile_name_is_escaped(on):
     assert rows(judged)[0].nic == "<i>|`x`"
     assert "<i>" not in render("html", *judged)
     assert "\\<i\\>\\|\\`x\\`" in render("markdown", *judged)
+
+
+def without_ranks(job, *nodes):
+    """Return the job with processes on some nodes, by number, that know no rank."""
+    keys = {job.nodes[n].key for n in nodes}
+    return replace(
+        job,
+        ranks=tuple(
+            replace(rank, placement=Placement(), gpu=None) if job.node_of(rank).key in keys else rank
+            for rank in job.ranks
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("looks", "nodes", "expected"),
+    [
+        (("gpu",), (0, 1), ["node1"] * 8 + ["node2"] * 8),
+        (("gpu",), (1,), ["node2"] * 8),
+        (("gpu",), (), []),
+        (("environment",), (0, 1), []),
+        (("node", "gpu"), (0, 1), []),
+    ],
+)
+def test_the_gpus_of_a_node_are_listed_if_no_rank_has_them(job_of, looks, nodes, expected):
+    job = job_of(2, 8)
+    job = without_ranks(replace(job, asked=replace(job.asked, looks=looks)), *nodes)
+    assert [row.node for row in gpus_without_ranks(job)] == expected
+
+
+def test_a_gpu_without_a_rank_has_its_memory_and_temperature_and_a_lost_one_its_number(job_of):
+    job = without_ranks(job_of(1, 2), 0)
+    good, bad = job.nodes[0].gpus.devices
+    good = replace(good, memory_bytes=80 << 30, memory_used_bytes=1 << 30, health=GpuHealth(temperature_celsius=31))
+    unknown = Missing("GPU is lost")
+    bad = replace(bad, uuid=unknown, pci=unknown, name=unknown, memory_bytes=unknown, memory_used_bytes=unknown)
+    bad = replace(bad, lost="GPU is lost", health=None)
+    node = replace(job.nodes[0], gpus=replace(job.nodes[0].gpus, devices=(good, bad)))
+    job = replace(job, nodes=(node,), asked=replace(job.asked, looks=("gpu",)))
+    first, second = document(job, NOTHING).gpus
+    assert (first.gpu.uuid, first.memory_used_bytes, first.temperature_celsius) == (good.uuid, 1 << 30, 31)
+    assert (second.gpu.index, second.gpu.uuid, second.memory_bytes, second.lost) == (1, "?", None, True)
+    for form in ("text", "markdown", "html"):
+        page = render(form, job, NOTHING)
+        assert all(words in page for words in ("80 GiB", "1 GiB", "1 ? ?", "lost", "node1: 2 GPUs"))
+
+
+def test_of_many_gpus_without_ranks_the_first_are_shown(job_of):
+    job = job_of(8, 8)
+    job = without_ranks(replace(job, asked=replace(job.asked, looks=("gpu",))), *range(8))
+    assert "32 more GPUs; -v shows them" in render("text", job, NOTHING)
+    assert "more GPUs" not in render("text", job, NOTHING, options=Detail(verbose=True))

@@ -16,7 +16,7 @@ from distcheck.facts.placement import Placement
 from distcheck.facts.rank import RankFacts
 from distcheck.report import Detail, render
 from distcheck.report.document import document
-from distcheck.report.html import facts, marked
+from distcheck.report.html import facts, heat, marked
 from distcheck.report.html.curves import charts
 from distcheck.report.html.facts import sheet
 from distcheck.report.html.heat import heat_map
@@ -299,23 +299,93 @@ def test_a_page_of_8192_ranks_with_many_variables_stays_below_five_megabytes():
     assert len(page.encode()) < 5 * MEGABYTE
 
 
-def test_the_time_line_shows_when_each_node_began_each_stage(healthy):
+def test_the_time_line_shows_when_each_node_began_each_stage_since_the_first_process(healthy):
     job, diagnosis = reported.healthy()
     line = time_line(job)
     assert [row.name for row in line.rows] == ["node1", "node2"]
-    second = line.rows[1]
-    assert [bar.meaning for bar in second.bars] == ["started 0.00", "meeting 0.12", "peers 0.75", "collectives 1.10"]
+    first, second = line.rows
+    assert [bar.meaning for bar in second.bars] == ["started 0.10", "meeting 0.22", "peers 0.85", "collectives 1.20"]
+    assert first.bars[0].left == 0
     assert [bar.left for bar in second.bars] == sorted(bar.left for bar in second.bars)
-    assert second.bars[-1].left + second.bars[-1].width == pytest.approx(100 * 6.1 / 6.25, abs=0.1), "done ends it"
+    assert second.bars[-1].left + second.bars[-1].width == pytest.approx(100 * 6.2 / 6.35, abs=0.1), "done ends it"
     assert line.steps == ["import torch", "process group", "first all_reduce", "first broadcast"]
     assert second.steps == ["1.60", "0.600", "0.900", "0.100"]
-    assert "The last node, node2, joined the roll call after 0.12 s." in render("html", job, diagnosis)
+    assert "The last node, node2, joined the roll call after 0.22 s." in render("html", job, diagnosis)
     assert time_line(healthy.job) is None, "as in older files"
 
 
-def test_the_time_line_of_many_nodes_shows_the_last_and_the_first():
-    line = time_line(reported.large().job)
-    assert len(line.rows) == 24
-    assert {bar.meaning for bar in line.rows[0].bars} >= {"meeting 0.62"}
-    assert {bar.meaning for bar in line.rows[-1].bars} >= {"meeting 0.02"}
-    assert line.notes == ["1000 more nodes joined between 0.02 s and 0.62 s"]
+def delayed(job, changes):
+    """Return a job in which the processes of some nodes began some stages at other times, None for never."""
+    processes = list(job.processes)
+    for n, times in changes.items():
+        began = {stage: at for stage, at in (processes[n].began_seconds | times).items() if at is not None}
+        processes[n] = msgspec.structs.replace(processes[n], began_seconds=began)
+    return msgspec.structs.replace(job, processes=tuple(processes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [
+        ({}, ["node[01-40] (40 nodes)"]),
+        ({7: {"started": 3.0, "meeting": 3.1}}, ["node08", "node[01-07,09-40] (39 nodes)"]),
+        ({7: {"meeting": 3.1}, 9: {"meeting": 5.2}}, ["node10", "node08", "node[01-07,09,11-40] (38 nodes)"]),
+        ({7: {"collectives": None, "done": None}}, ["node08", "node[01-07,09-40] (39 nodes)"]),
+        ({n: {"peers": 9.0} for n in range(40)}, ["node[01-40] (40 nodes)"]),
+    ],
+)
+def test_the_time_line_of_many_nodes_shows_those_that_stand_out_and_folds_the_rest(changes, rows):
+    line = time_line(delayed(reported.build(40, 2, measured=False), changes))
+    assert [row.name for row in line.rows] == rows
+    if not changes:
+        assert line.rows[0].began == ["0.00-0.60", "0.12-0.72", "0.85", "1.20", "6.20"]
+
+
+def test_a_node_whose_ranks_imported_torch_slowly_stands_out():
+    job = reported.build(12, 2)
+    slow = msgspec.structs.replace(job.ranks[5], run=msgspec.structs.replace(job.ranks[5].run, import_seconds=9.0))
+    line = time_line(msgspec.structs.replace(job, ranks=(*job.ranks[:5], slow, *job.ranks[6:])))
+    assert [(row.name, row.steps[0]) for row in line.rows] == [("node03", "9.00"), (line.rows[1].name, "1.60")]
+
+
+def test_the_nodes_that_stand_out_are_listed_up_to_a_limit():
+    changes = {n: {"meeting": 4.0 + n} for n in range(30)}
+    line = time_line(delayed(reported.build(100, 1, measured=False), changes))
+    assert len(line.rows) == 25
+    assert line.rows[0].name == "node030"
+    assert line.notes == ["6 more nodes stand out"]
+
+
+@pytest.mark.parametrize(("name", "first"), [("healthy", "bandwidth"), ("cpu", "bandwidth"), ("messy", "findings")])
+def test_a_pass_shows_its_figures_before_what_was_not_checked(name, first):
+    page = render("html", *reported.CASES[name]())
+    order = re.findall(r'<h2 id="([a-z-]+)">', page)
+    assert order[0] == first
+    assert order == re.findall(r'<a href="#([a-z-]+)">', page.partition("<nav")[2].partition("</nav>")[0])
+    if "not-checked" in order:
+        assert (order.index("bandwidth") < order.index("not-checked")) is (name == "cpu")
+
+
+def test_findings_of_one_rule_with_one_fix_are_one_finding():
+    page = render("html", *reported.large())
+    part = page.partition('id="findings"')[2].partition("<h2")[0]
+    assert part.count("<section class") == part.count("<b>Fix:</b>") == part.count("<ul>") == 1
+    assert part.count("<li>") == 3
+    assert part.partition("<details>")[0].count("<pre tabindex") == 1, "the evidence of the others is folded"
+    assert "1 error, 0 warnings" in page
+
+
+def test_each_line_of_the_small_map_begins_with_the_name_of_its_first_node():
+    found = heat_map(job := reported.build(64, 8, measured=False), document(*reported.case(job)))
+    page = render("html", *reported.case(job))
+    assert found.per_line == 20
+    assert re.findall(r"<p><b>(node\d+)</b>", page) == ["node01", "node21", "node41", "node61"]
+
+
+@pytest.mark.parametrize(("widest", "nodes"), [(1, 80), (2, 50), (4, 30), (8, 20), (16, 10), (64, 2), (400, 1)])
+def test_a_line_of_the_small_map_fits_the_page(widest, nodes):
+    assert heat.HeatMap((), (), (), widest, "", ()).per_line == nodes
+
+
+def test_the_sign_of_uncertainty_is_explained_where_it_is_shown(healthy):
+    assert '<p class="quiet">±: relative uncertainty' in render("html", *reported.healthy())
+    assert '<p class="quiet">±:' not in render("html", *healthy)

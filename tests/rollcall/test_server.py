@@ -254,6 +254,26 @@ async def test_a_closed_roll_call_is_not_waited_for(leading):
         assert await asyncio.wait_for(leader.server.wait_for_all(60), 10) is False
 
 
+@pytest.mark.parametrize("ranks", [(0, 1), (1, 3), (1, 1)], ids=["leader's", "beyond", "twice"])
+async def test_missing_ranks_are_hardly_waited_for_once_as_many_processes_came_as_there_are_ranks(leading, ranks):
+    async with leading(3) as leader:
+        for number, rank in enumerate(ranks):
+            await leader.come(f"follower {number}", rank)
+        assert await asyncio.wait_for(leader.server.wait_for_all(60), 10) is False
+        assert len(leader.server.followers) == 2
+
+
+async def test_a_rank_that_left_and_came_again_did_not_come_twice(leading):
+    async with leading(3) as leader:
+        (await leader.come("first", 1)).connection.writer.close()
+        await soon(lambda: [one.gone for one in leader.server.followers.values()] == [True])
+        await leader.come("again", 1)
+        waiting = asyncio.ensure_future(leader.server.wait_for_all(60))
+        await asyncio.sleep(server._ALL_CAME_SECONDS + 0.3)
+        await leader.come("late", 2)
+        assert await asyncio.wait_for(waiting, 10) is True
+
+
 async def test_a_process_that_was_admitted_in_the_last_moment_is_waited_for(leading, hello, report):
     async with leading(2) as leader:
         reader, writer = await leader.connect()

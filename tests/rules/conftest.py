@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from misread import elsewhere, misleading, misquoted, misread
 
 from distcheck.facts.asked import Asked
 from distcheck.facts.gpu import Gpu, Gpus
@@ -18,6 +19,7 @@ from distcheck.facts.network import Attempt, Bind, Interface, Resolution
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import ProcessFacts, RankFacts, Role
+from distcheck.report.sections import why as why_of
 from distcheck.rules import Rule, all_rules, find_rule
 from distcheck.rules.diagnose import Diagnosis, diagnose
 from distcheck.rules.finding import SEVERITIES, Finding
@@ -349,7 +351,11 @@ def judge() -> Callable[..., Diagnosis]:
             assert "\n" not in finding.message, finding.message
             assert "{}" not in finding.message, finding.message
             assert len(finding.message) <= 300, finding.message
-            wrong = {c: why for c in finding.fix.commands if (why := unpasteable(c, job))}
+            wrong = {c: why for c in finding.fix.commands if (why := unpasteable(c, job) or misleading(c))}
+            texts = (finding.message, finding.fix.text, *map(str, finding.evidence.values()))
+            wrong |= {text: why for text in texts if (why := misread(text))}
+            wrong |= {text: why for text in (finding.fix.text, *finding.fix.commands) if (why := elsewhere(text, job))}
+            wrong |= {text: why for text in [why_of(finding.rule)] if (why := misquoted(text, finding))}
             assert not wrong, f"{finding.rule}: {wrong}"
             nested = {name: value for name, value in finding.evidence.items() if not _reads_well(value)}
             assert not nested, f"{finding.rule}: the text report prints this as JSON: {nested}"

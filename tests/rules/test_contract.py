@@ -18,6 +18,7 @@ from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
 from distcheck.facts.history import History, PastFigure
+from distcheck.facts.host import CpuQuota, Limits
 from distcheck.facts.isolation import CulpritFacts, Isolation
 from distcheck.facts.job import Collectives, Job, Launched, LaunchedNode, Measurement
 from distcheck.facts.libraries import Libraries, NcclPlugin
@@ -27,6 +28,7 @@ from distcheck.facts.network import Attempt, Bind
 from distcheck.facts.node import NO_TORCH, TorchBuild
 from distcheck.facts.placement import Variables
 from distcheck.facts.rank import Agent, Installed, RankRun
+from distcheck.facts.storage import CommandFile, Storage
 from distcheck.report.sections import why
 from distcheck.rules import FAMILIES, all_rules, find_rule
 from distcheck.rules.diagnose import Diagnosis
@@ -54,6 +56,10 @@ def test_every_rule_says_why_it_hurts_and_how_it_is_mended() -> None:
         prose = rule.doc.split("\n\n")[1:]
         assert prose, rule.name
         assert not prose[0].startswith(("Fix:", "See:")), rule.name
+
+
+def test_the_words_of_a_rule_speak_to_the_reader() -> None:
+    assert [rule.name for rule in all_rules() if re.search(r"(?i)\bthe user\s+(would|will|sees)\b", rule.doc)] == []
 
 
 def test_every_name_is_kebab_case_and_starts_with_a_family() -> None:
@@ -171,6 +177,16 @@ def half_as_fast_as_before(cause: str) -> Callable[..., Job]:
     return make
 
 
+def one_small_cpu_limit(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return a job of whose ranks, which share half a CPU, one got almost nothing of it."""
+    job = job_of(1, 4, looks=("environment", "meeting", "collectives"))
+    job = change.process(job, None, limits=Limits(cpu=CpuQuota(0.5, 100, 60, "/sys/fs/cgroup/job")))
+    for n, speed in enumerate((0.05, 0.05, 0.005, 0.05)):
+        test = DeviceTest("float32", 256, speed, 100 * speed)
+        job = change.rank(job, n, run=RankRun(1, "done", "done", device="cpu", device_test=test))
+    return job
+
+
 def one_node_without_torch(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
     """Return a job on one node of which torch is not installed, so that its ranks do not start and it fails alone."""
     job = job_of(4, 2, looks=("environment", "meeting", "collectives", "isolation"), command="gate")
@@ -193,15 +209,27 @@ def one_broken_probe(job_of: Callable[..., Job], change: SimpleNamespace) -> Job
     return change.job(job, launched=Launched("ssh", ("python3",), nodes))
 
 
+def python_in_a_batch_shell(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return two ranks that distcheck started in a batch shell of four tasks, where COMMAND is Python."""
+    asked = {"program": "python", "script": "train.py", "processes": "1", "batch_shell": True}
+    job = job_of(launcher="distcheck", looks=("environment", "storage"), command="gate", **asked)
+    script = CommandFile("train.py", "script", "/job/train.py", "file", mentions=())
+    job = change.node(job, None, storage=Storage(files=(script,)))
+    slurm = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4"}
+    return change.job(job, ranks=tuple(change.job(rank, environment=rank.environment | slurm) for rank in job.ranks))
+
+
 SLOW_WORK = {"matmul_TFLOPS": "compute", "memory_GBps": "memory", "h2d_GBps": "host-copy"}
 NCCL = Libraries(nccl="/venv/nccl/lib/libnccl.so.2", version="2.27.3", found_by="torch")
 EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "net-master-unreachable": {"torchrun-store-port-extra": blocked_store},
+    "command-processes-differ": {"slurm-no-srun": python_in_a_batch_shell},
     "torchrun-node-rank-duplicated": {"env-rank-duplicate": one_node_rank_twice},
     "sw-nccl-shadowed": {"sw-nccl-version-differs": two_versions_of_nccl},
     "sw-driver-differs-nodes": {"sw-driver-too-old": one_old_driver},
     "sw-plugin-abi": {"nccl-net-plugin-missing": one_foreign_plugin},
     "probe-process-lost": {"launch-probe-broken": one_broken_probe},
+    "perf-slow-rank": {"perf-cgroup-cpu-quota": one_small_cpu_limit},
     "host-clock-skew": {"elastic-clock-skew": one_wrong_clock},
     "collective-failed": {"sw-torch-missing": one_node_without_torch},
     "isolation-bad-node": {"sw-torch-missing": one_node_without_torch},
@@ -258,8 +286,8 @@ def words_of(path: Path) -> list[str]:
 def test_no_words_of_a_rule_leave_out_what_is_to_be_typed_or_hold_a_usual_port() -> None:
     for path in sorted(RULES.rglob("*.py")):
         for words in words_of(path):
-            if words in {"…", "HOST_OF_RANK_0"}:
-                continue  # what others wrote is cut; a rank 0 of which nothing is known has no name
+            if words == "…":
+                continue  # what others wrote is cut
             wrong = re.search(r"\.\.\.|…|<\w+>|HOST_OF|\b29[45]\d\d\b|nproc-per-node[= ][3-9]", words)
             assert not wrong, f"{path.relative_to(RULES)}: {words}"
 

@@ -1,8 +1,10 @@
 """The ranks' timings in the groups of a mesh, joined."""
 
+import msgspec
 import pytest
 
 from distcheck.collectives.plan import GroupTiming, Timing
+from distcheck.facts.base import SHORTEST_SECONDS
 from distcheck.facts.mesh import Mesh
 from distcheck.run.group_figures import figures
 
@@ -29,6 +31,17 @@ def test_a_groups_time_is_the_mean_over_its_ranks_and_the_median_over_its_bursts
     assert figure.seconds == (3.0, 5.0)
     assert figure.best_seconds == (2.0, 4.5)
     assert figure.alone_seconds == pytest.approx(0.6)
+
+
+def test_the_time_for_which_a_rank_waited_for_cpus_is_not_its_groups_own():
+    waits = {0: (0.5, 2.5, 0.0), 1: (0.0,) * 3, 2: (0.0, 1.0, 0.5), 3: (0.0, 9.0, 9.0)}
+    said = [
+        (rank, GroupTiming("dp", "all_reduce", msgspec.structs.replace(timing(3.0, 4.0, 2.0), waited=waited)))
+        for rank, waited in waits.items()
+    ]
+    (figure,) = figures(MESH, said)
+    assert figure.seconds == (3.0, 3.0)
+    assert figure.own_seconds == (1.5, SHORTEST_SECONDS)
 
 
 def test_a_group_without_one_of_its_ranks_has_no_figure():

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Interface, NetworkFacts, PeerTrial, Resolution, Transfer
-from distcheck.rollcall.protocol import PeerReport
+from distcheck.rollcall.protocol import PeerDoor, PeerReport
 from distcheck.run import peer_round
-from distcheck.run.peer_round import _representatives, addresses
+from distcheck.run.peer_round import _representatives, addresses, without_own
 
 ETH0 = "10.0.0.1"
 
@@ -188,3 +188,25 @@ def test_nothing_is_repeated_if_none_is_slow_or_no_time_is_left(slow, left):
     session = SimpleNamespace(uid="leader", remaining=lambda _reserve: left)
     assert asyncio.run(peer_round._send_again(session, server, "nonce", trials)) == trials
     assert server.asked == []
+
+
+BOTH = (PeerDoor("a", ETH0, 1, ("master", "nccl")), PeerDoor("a", "10.1.0.1", 2, ("gloo",)))
+
+
+@pytest.mark.parametrize(
+    ("uses", "own", "sent_from", "kept"),
+    [
+        (("gloo",), BOTH, "10.1.0.1", ""),
+        (("gloo",), BOTH, ETH0, ETH0),
+        (("master", "gloo"), BOTH, ETH0, ETH0),
+        (("nccl", "gloo"), BOTH, ETH0, ETH0),
+        (("master", "nccl"), BOTH, "10.9.0.1", "10.9.0.1"),
+        (("master",), BOTH, "10.1.0.1", ""),
+        (("gloo",), BOTH[:1], ETH0, ""),
+        (("gloo",), (), ETH0, ""),
+        (("gloo",), BOTH, "", ""),
+    ],
+)
+def test_the_address_of_a_connection_is_kept_where_a_library_of_ours_has_another(uses, own, sent_from, kept):
+    trial = PeerTrial("a", "b", "10.1.0.2", 4000, "met", 0.01, uses=uses, sent_from=sent_from)
+    assert without_own(trial, own).sent_from == kept

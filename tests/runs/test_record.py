@@ -13,7 +13,7 @@ from distcheck.run.record import Record
 
 
 def test_the_world_size_is_that_of_most_ranks_that_are_known():
-    record = Record(SimpleNamespace(asked=Asked(command="gate", looks=()), start=0.0))
+    record = Record(SimpleNamespace(asked=Asked(command="gate", looks=()), start=0.0, placements=()))
     assert record.world_size == 1
     job = healthy_job(3, 1, launcher="slurm")
     job = change_rank(job, 0, placement=replace(job.ranks[0].placement, world_size=2))

@@ -52,7 +52,7 @@ def fault_complaints(python: Path, folder: Path) -> list[str]:
             _expect(python, folder, "env", code=30, rule="env-rank-unset"),
             _expect(python, folder, "net", "--nproc", "2", "--master-port", port, code=30, rule="net-port-in-use"),
             _expect(python, folder, "gpu", "--nproc", "2", "--backend", "nccl", code=30, rule="gpu-"),
-            _expect(python, folder, "node", "--gpus", "8", code=20, rule="gpu-fewer-than-needed"),
+            _expect(python, folder, "node", "--gpus", "8", code=40, rule="gpu-nvml-init-failed"),
         ]
     wrong, dead = _spoiled(folder / "wrong", WRONG), _spoiled(folder / "dead", DIE)
     small = ("--sizes", "1M:1M", "--op", "all_reduce")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from distcheck.explain.flight.answer import CalledAlike, FlightAnswer
+from distcheck.facts.quantities import count
 from distcheck.facts.ranges import numbered
 from distcheck.rules.wording import listed
 
@@ -68,13 +69,14 @@ def _rest(answer: FlightAnswer) -> list[str]:
         lines.append(f"node unknown: {numbered(unknown, 16)}, not in the saved job")
     lines += [f"not compared: {note}" for note in answer.notes]
     lines += [f"not read: {reason}" for reason in answer.unread[:_MOST_UNREAD]]
-    return lines + [f"not read: {len(answer.unread) - _MOST_UNREAD} more files"] * (len(answer.unread) > _MOST_UNREAD)
+    rest = len(answer.unread) - _MOST_UNREAD
+    return lines + [f"not read: {count(rest, 'more file')}"] * (rest > 0)
 
 
 def _calls(calls: tuple[CalledAlike, ...]) -> list[str]:
     lines = [line for call in calls[:_MOST_LINES] for line in _call(call)]
     rest = sum(len(call.ranks) for call in calls[_MOST_LINES:])
-    return lines + [f"and {rest} more ranks elsewhere"] * bool(rest)
+    return lines + [f"and {count(rest, 'more rank')} elsewhere"] * bool(rest)
 
 
 def _call(call: CalledAlike) -> list[str]:

@@ -8,17 +8,14 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import NamedTuple
 
 from distcheck.probe.ending import kill_group
-from distcheck.probe.working_directory import working_directory
+from distcheck.probe.working_directory import python
 
-_SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) and working_directory() not in sys.path else ()
-"""Keeps modules in the working directory from hiding the standard library's."""
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _GONE_SECONDS = 1.0
 _ELSEWHERE = ("--hosts", "--hostfile", "--launcher", "--help", "-h")
@@ -46,10 +43,7 @@ def start(*, torch: bool) -> Program:
         output, written = os.pipe()
         try:
             process = subprocess.Popen(
-                [
-                    *(sys.executable, *_SAFE_PATH, "-m", "distcheck.launch.local.forkserver"),
-                    *(str(os.getpid()), str(theirs.fileno()), *["torch"] * torch),
-                ],
+                python("distcheck.launch.local.forkserver", str(os.getpid()), str(theirs.fileno()), *["torch"] * torch),
                 stdin=subprocess.DEVNULL,
                 stdout=written,
                 stderr=written,

@@ -13,7 +13,6 @@ import inspect
 import math
 import os
 import shlex
-import shutil
 import signal
 import time
 from collections import deque
@@ -24,6 +23,7 @@ from ClusterShell.Event import EventHandler
 from ClusterShell.Task import task_self
 
 from distcheck.facts.errors import UsageError
+from distcheck.facts.touch import which
 from distcheck.launch.remote.spec import CLOSE, Command
 from distcheck.probe import open_files
 from distcheck.probe.ending import kill_group
@@ -197,7 +197,7 @@ def _tell(command: Command, worker: Any, wanted: Wish) -> None:
 
 def _require_programs(commands: Sequence[Command]) -> None:
     programs = {program for command in commands for program in ("setsid", *(command.argv or ("ssh",))[:1])}
-    missing = sorted(program for program in programs if not shutil.which(program))
+    missing = sorted(program for program in programs if not which(program))
     if missing:
         raise UsageError(
             f"PATH of this machine, from which the probes are started, has no {' and no '.join(missing)}: install what "

@@ -10,12 +10,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from functools import cache
 
 from distcheck.facts.errors import UsageError
+from distcheck.facts.touch import which
 from distcheck.launch.remote.assignment import Assignment, encode
 from distcheck.launch.remote.spec import Command, Outside, Words, probe_argv
 
@@ -53,7 +53,7 @@ def commands(launch: Outside, assignment: Assignment) -> Sequence[Command]:
 def _launcher() -> tuple[str, str]:
     """Return the MPI launcher and its family, from its --version output."""
     for program in ("mpirun", "mpiexec.hydra", "mpiexec"):
-        path = shutil.which(program)
+        path = which(program)
         if path is None:
             continue
         try:

@@ -1,6 +1,6 @@
 """The report as one self-contained HTML file: no font, no network; its only script copies texts.
 
-Each part of the page has a template of its own. What a part shows is worked out beside it: `heat` (nodes), `pairs`
+Each section of the page has a template of its own. What it shows is worked out beside it: `heat` (nodes), `pairs`
 (paths between nodes), `curves` (bandwidth), `stages` (the time line), `facts` (of every rank).
 """
 
@@ -38,6 +38,22 @@ from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import outcome
 
 _CODE = re.compile(r"`([^`]+)`")
+SECTIONS = {
+    "gpus": "GPUs",
+    "findings": "Findings",
+    "not-checked": "Not checked",
+    "comparison": "Comparison",
+    "nodes": "Nodes",
+    "paths": "Paths between nodes",
+    "bandwidth": "Bandwidth",
+    "time": "Time line",
+    "ranks": "Ranks",
+    "facts": "Facts",
+    "columns": "Columns",
+}
+"""The sections in their order. A section's name is its id on the page and that of its template."""
+_ON_PASS = ("findings", "comparison", "bandwidth", "nodes", "paths")
+"""What a pass shows first."""
 _BOX = (curves.LEFT, curves.RIGHT, curves.TOP, curves.BOTTOM, curves.WIDTH, curves.HEIGHT)
 
 
@@ -64,6 +80,10 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     found = problems(diagnosis.findings, everything=options.verbose)
     compared = options.comparison
     unchecked = tables.not_checked(gaps(diagnosis.not_checked))
+    gpus, more_gpus = tables.gpus(report, everything=options.verbose, whole_uuids=True)
+    groups, devices = tables.groups(report), tables.devices(report)
+    figures = [*models(report), *first_calls(job), *training_lines(report)]
+    ended = job.collectives.ended if isinstance(job.collectives, Collectives) else ""
     heat, pairs, facts, line = heat_map(job, report), matrix(job), sheet(job, report), time_line(job)
     return page("report.html.j2").render(
         report=report,
@@ -81,19 +101,21 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         line=line,
         facts=facts,
         ranks=ranks,
+        gpus=gpus,
+        more_gpus=more_gpus,
         others=others,
         dimensions=tables.dimensions(report),
         sweep=tables.sweep(report),
         times=tables.times(report, everything=options.all_ranks),
-        groups=tables.groups(report),
+        groups=groups,
         about_groups=GROUPS,
-        devices=tables.devices(report),
+        devices=devices,
         provenance=provenance(job, report.bandwidth),
-        models=[*models(report), *first_calls(job), *training_lines(report)],
+        models=figures,
         charts=curves.charts(job, report),
         box=_BOX,
         fold=fold,
-        ended=job.collectives.ended if isinstance(job.collectives, Collectives) else "",
+        ended=ended,
         legend=LEGEND,
         options=options,
         compared=None
@@ -105,22 +127,32 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
             tables.differing(compared),
         ),
         script=_script(),
-        sections=[
-            (name, title)
-            for name, title, there in (
-                ("findings", "Findings", found),
-                ("not-checked", "Not checked", unchecked.rows),
-                ("comparison", "Comparison", compared),
-                ("nodes", "Nodes", heat),
-                ("paths", "Paths between nodes", pairs),
-                ("bandwidth", "Bandwidth", report.bandwidth),
-                ("time", "Time line", line),
-                ("ranks", "Ranks", ranks.rows),
-                ("facts", "Facts", facts.common),
-            )
-            if there
-        ],
+        sections=_sections(
+            report.verdict,
+            {"findings", "comparison"} if options.quiet else {*SECTIONS},
+            {
+                "gpus": gpus.rows,
+                "findings": found,
+                "not-checked": unchecked.rows,
+                "comparison": compared,
+                "nodes": heat,
+                "paths": pairs,
+                "bandwidth": report.bandwidth or groups.rows or devices.rows or figures or ended,
+                "time": line,
+                "ranks": ranks.rows,
+                "facts": facts.common or facts.splits,
+                "columns": options.legend,
+            },
+        ),
     )
+
+
+def _sections(verdict: str, wanted: set[str], contents: dict[str, object]) -> list[tuple[str, str]]:
+    """Return name and title of each section that has contents; a pass shows its figures before what was not checked."""
+    names = [name for name in SECTIONS if name in wanted and contents[name]]
+    if verdict in {"pass", "warn"}:
+        names.sort(key=lambda name: _ON_PASS.index(name) if name in _ON_PASS else len(_ON_PASS))
+    return [(name, SECTIONS[name]) for name in names]
 
 
 def page(name: str) -> Template:

@@ -20,6 +20,8 @@ ROWS = 48
 """With more nodes than this, healthy ones are folded into one row, and a small map shows all."""
 MAPPED = 20_000
 """With more ranks than this, there is no map of all nodes."""
+_MAP_PIXELS, _CELL_PIXELS, _GAP_PIXELS = 940, 5, 6
+"""Width of a row of the small map, of a rank in it, and between two nodes."""
 _OPERATIONS = 4
 """Most operations to choose from."""
 _RANGES = 4
@@ -99,6 +101,12 @@ class HeatMap(NamedTuple):
     summary: str
     notes: tuple[str, ...]
 
+    @property
+    def per_line(self) -> int:
+        """How many nodes a row of the small map has: a multiple of ten if so many fit."""
+        fitting = _MAP_PIXELS // (self.widest * _CELL_PIXELS + _GAP_PIXELS)
+        return fitting // 10 * 10 or max(1, fitting)
+
 
 def heat_map(job: Job, report: Document) -> HeatMap | None:
     """Return the map; None without ranks on nodes."""
@@ -134,7 +142,7 @@ def _scales(job: Job, report: Document) -> list[Scale]:
         name = f"{label(row.op, row.dtype)} {size(row.bytes)}"
         found.append(_relative(name, "ms", times))
     rates = {row.rank: row.matmul_TFLOPS for row in report.devices if row.rank is not None}
-    found.append(_relative("own products", "TFLOPS", rates, low_is_bad=True))
+    found.append(_relative("matrix speed", "TFLOPS", rates, low_is_bad=True))
     degrees = "°C"
     legend = (f"below {_HOTTER[0]:g} {degrees}", *(f"from {step:g} {degrees}" for step in _HOTTER))
     found.append(Scale("GPU temperature", degrees, _temperatures(job), _HOTTER, legend))
@@ -233,9 +241,10 @@ def _one(rows: list[HeatRow]) -> HeatRow:
             for level in zip(*(c.levels for c in column), strict=True)
         )
         texts = [_range(text) for text in zip(*(c.texts[1:] for c in column), strict=True)]
-        cells.append(HeatCell("ok", levels, (SIGNS["ok"], *texts), f"{len(column)} ranks"))
+        cells.append(HeatCell("ok", levels, (SIGNS["ok"], *texts), count(len(column), "rank")))
     name = fold_nodes(row.name for row in rows)
-    return HeatRow(f"{name} ({count(len(rows), 'node')})", f"{sum(len(row.cells) for row in rows)} ranks", tuple(cells))
+    ranks = count(sum(len(row.cells) for row in rows), "rank")
+    return HeatRow(f"{name} ({count(len(rows), 'node')})", ranks, tuple(cells))
 
 
 def _range(texts: tuple[str, ...]) -> str:

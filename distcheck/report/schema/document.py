@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from distcheck.facts.rank import Stage
-from distcheck.report.gpus import RankGpu
+from distcheck.report.gpus import IdleGpu, RankGpu
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.figures import Bandwidth, DeviceRow, GroupRow, Model
 from distcheck.report.schema.mesh import GroupPlace, MeshRow
@@ -111,6 +111,8 @@ class Document(Part, frozen=True):
     bandwidth: tuple[Bandwidth, ...]
     exclude: Exclude
     models: tuple[Model, ...]
+    gpus: tuple[IdleGpu, ...] = ()
+    """Of nodes without ranks, as in a shell without RANK; those of ranks are in `ranks`."""
     devices: tuple[DeviceRow, ...] = ()
     mesh: MeshRow | None = None
     """None without a --mesh that fits."""
@@ -121,6 +123,12 @@ class Document(Part, frozen=True):
     """The stages in order; their seconds add up to `seconds`."""
     comparison: Comparison | None = None
     """None without `report --baseline`."""
+    at: str = ""
+    """When the run ended, with the time zone; empty for jobs of an older version, as the next two."""
+    host: str = ""
+    """Where the report was made."""
+    command_line: str = ""
+    """Secrets redacted."""
 
 
 def json_schema() -> dict[str, Any]:

@@ -169,7 +169,7 @@ def more_memory(rank: RankFacts, limit: int) -> tuple[str, ...]:
             "scontrol show job $SLURM_JOB_ID | grep -i mem",
         )
     if "KUBERNETES_SERVICE_HOST" in rank.environment:
-        return (f"resources: {{limits: {{memory: {twice}Mi}}}}  # of the container", "kubectl describe pod $HOSTNAME")
+        return (f"# in the container: resources: {{limits: {{memory: {twice}Mi}}}}", "kubectl describe pod $HOSTNAME")
     return (
         f"# add to docker run: --memory={twice}m",
         f"# put in front of the command: systemd-run --user --scope -p MemoryMax={twice}M",

@@ -35,6 +35,9 @@ _LOST = re.compile(
 )
 
 
+_UNIMPORTED = re.compile(r"torch was not imported within ([\d.]+) s")
+_IMPORT_SECONDS = 30.0
+"""An import of torch that was given less may have been healthy: it takes so long on a busy machine or file server."""
 _WAYS = ("DDP", "FSDP2", "TP", "destroy_process_group")
 _PARTS = ("groups", "model", "sampler", "wrap", "step 1", "step 2")
 """How a rank goes through its training steps."""
@@ -221,6 +224,16 @@ def fix_for_error(job: Job, error: str, *, own: bool) -> Fix:
         else "Check the network between the nodes; these ranks lost each other and none shows the cause.",
         ("NCCL_DEBUG=INFO distcheck bandwidth -v" if backend_of(job) == "nccl" else "distcheck net",),
     )
+
+
+def short_of_time(job: Job, error: str) -> str:
+    """Return that --timeout left too little time to import torch, if this error shows it; else ''."""
+    waited = _UNIMPORTED.search(error)
+    if waited is None or float(waited[1]) >= _IMPORT_SECONDS:
+        return ""
+    usual = max(60.0, 2 * job.asked.timeout_seconds)
+    limit = f"--timeout {job.asked.timeout_seconds:g}"
+    return f"{limit} left {waited[1]} s to import torch, which took longer; use --timeout {usual:g}"
 
 
 def fix_for_start(error: str) -> Fix:

@@ -90,9 +90,10 @@ def perf_group_slow(job: Job) -> Iterator[Outcome]:
 
     Found by measuring all groups of a dimension at the same time, and comparing those that have as many ranks on as
     many nodes with the same GPUs. A group is slow if its median is, and its quickest of at least six bursts too. With
-    NCCL, less than half of the others' speed is an error. On CPUs all groups between the same nodes must be slow: they
-    share cores and network, so that one slow group among them waited for a busy core. A gate then searches the nodes
-    for the one at fault.
+    NCCL, less than half of the others' speed is an error. On CPUs the time for which its ranks waited for CPUs that
+    others use does not count, and what is left of the median is compared with the others' quickest bursts; the time in
+    which a CPU limit holds them counts. All groups between the same nodes must be slow there: they share cores and
+    network. A gate then searches the nodes for the one at fault.
 
     Fix: check the nodes that the slow groups have in common; ``distcheck isolate`` finds a slow node or link.
     """
@@ -142,25 +143,29 @@ def _slow(job: Job, ran: Collectives) -> list[_Slow]:
 
     members = Members(job)
     nodes = {rank: node for node, here in members.by_node.items() for ranks in here.values() for rank in ranks}
-    most = settings_for(ran.backend).slow_share
+    settings = settings_for(ran.backend)
+    most, work = settings.slow_share, settings.slow_work_share
     slow: list[_Slow] = []
     for figure, groups in with_groups(ran.mesh, ran.groups, len(nodes)):
         measured_bytes = figure.bytes * (bus_factor(figure.op, len(groups[0])) or 1.0)
+        own = figure.own_seconds or figure.best_seconds
         known = [
-            (ranks, measured_bytes / usual, measured_bytes / best)
-            for ranks, usual, best in zip(groups, figure.seconds, figure.best_seconds, strict=False)
-            if figure.bytes and usual is not None and best is not None and nodes.keys() >= set(ranks)
+            (ranks, measured_bytes / usual, measured_bytes / best, measured_bytes / its)
+            for ranks, usual, best, its in zip(groups, figure.seconds, figure.best_seconds, own, strict=False)
+            if figure.bytes and usual and best and its and nodes.keys() >= set(ranks)
         ]
         for sisters in grouped(known, lambda group: _shape(members, nodes, group[0])).values():
-            ranks, *speeds = zip(*sisters, strict=True)
-            judged = list(zip(*(shares(kind, most) for kind in speeds), strict=True))
-            are_slow = [all(is_slow for _, is_slow in both) for both in judged]
+            ranks, usual, best, its = zip(*sisters, strict=True)
+            if figure.own_seconds:
+                judged = [(share, is_slow or share < work) for share, is_slow in shares(best, most, its)]
+            else:
+                both = zip(shares(usual, most), shares(best, most), strict=True)
+                judged = [(max(a, b), a_slow and b_slow) for (a, a_slow), (b, b_slow) in both]
             at = [frozenset(nodes[rank] for rank in group) for group in ranks]
-            good = {where for where, is_slow in zip(at, are_slow, strict=True) if not is_slow}
-            for group, where, speed, both, is_slow in zip(ranks, at, speeds[0], judged, are_slow, strict=True):
+            good = {where for where, (_, is_slow) in zip(at, judged, strict=True) if not is_slow}
+            for group, where, speed, (share, is_slow) in zip(ranks, at, usual, judged, strict=True):
                 if is_slow and not (ran.backend == "gloo" and where in good):
-                    places = {rank: nodes[rank] for rank in group}
-                    slow.append(_Slow(figure, group, places, max(share for share, _ in both), speed / 1e9))
+                    slow.append(_Slow(figure, group, {rank: nodes[rank] for rank in group}, share, speed / 1e9))
     return slow
 
 

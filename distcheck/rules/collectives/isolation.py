@@ -13,6 +13,7 @@ from distcheck.facts.members import Members
 from distcheck.facts.pci import Pci
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
+from distcheck.rules.collectives.endings import short_of_time
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.job.same_ranks import on_hosts
 from distcheck.rules.wording import brief, listed, numbers_of
@@ -276,4 +277,5 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
     named = searched.culprits or searched.boundaries or searched.undecided or searched.kind == "shared"
     if searched.kind in {"unmeasured", "ended"} or searched.untested or (searched.kind != "healthy" and not named):
         where = f" ({listed(searched.untested)})" if searched.untested else ""
-        yield NotChecked(reason=f"isolation did not finish{where}: {brief(searched.sentence, 200)}")
+        short = short_of_time(job, searched.sentence)
+        yield NotChecked(reason=short or f"isolation did not finish{where}: {brief(searched.sentence, 200)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
-from distcheck.facts.quantities import size
+from distcheck.facts.quantities import count, size
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import Logged, logged, nodes_in_use, setting, settings_shown, who
@@ -222,7 +222,8 @@ def nccl_hostid_split(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{who(job, merged)}: NCCL counts {merged[0].log.nodes} nodes; expected {machines} machines",
+            f"{who(job, merged)}: NCCL counts {count(merged[0].log.nodes or 0, 'node')}; expected "
+            f"{count(machines, 'machine')}",
             Fix("Give every machine its own NCCL_HOSTID, or none.", removals(job, ranks, "NCCL_HOSTID")),
             scope="job",
             owner=owner(job, ranks, "NCCL_HOSTID"),

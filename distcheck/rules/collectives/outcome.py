@@ -21,6 +21,7 @@ from distcheck.rules.collectives.endings import (
     fix_for_start,
     late_import,
     of_groups,
+    short_of_time,
     step_of,
     steps_of,
     suspects,
@@ -29,7 +30,7 @@ from distcheck.rules.collectives.endings import (
 )
 from distcheck.rules.collectives.figures import unmeasured
 from distcheck.rules.collectives.ras import ras_evidence, ras_named, ras_ranks
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.wording import brief, found, grouped, listed, numbers_of
 
 if TYPE_CHECKING:
@@ -156,6 +157,9 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
     """
     ended = endings(job)
     for detail, ranks in grouped(ended.unstarted, detail_of).items():
+        if short := short_of_time(job, detail):
+            yield NotChecked(reason=short)
+            continue
         yield found(
             job,
             ranks,
@@ -185,8 +189,9 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
 def collective_stalled(job: Job) -> Iterator[Outcome]:
     """Ranks did not finish a collective in time, and no rank shows why.
 
-    This is the most expensive hang: no rank fails, every GPU is busy waiting, and after ten minutes NCCL's watchdog
-    ends all ranks with ``Watchdog caught collective operation timeout: WorkNCCL(SeqNum=...)``.
+    This is the most expensive hang: no rank fails, and all of them wait until torch's timeout. After ten minutes NCCL's
+    watchdog ends all ranks with ``Watchdog caught collective operation timeout: WorkNCCL(SeqNum=...)``; Gloo reports
+    ``Timed out waiting 1800000ms for recv operation to complete`` after thirty.
 
     Found by what every rank reported last and when. If a few ranks stopped reporting, hang in the kernel or made less
     progress than the others, they are named. If all ranks wait in the same place, no rank is blamed: the network

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Collectives
 from distcheck.facts.nccl import Ras
+from distcheck.facts.quantities import count
 from distcheck.facts.ranges import numbered
 from distcheck.rules.wording import brief, grouped
 
@@ -69,9 +70,9 @@ def _named(said: Ras) -> list[RasBehind]:
 def _missing(said: Ras) -> str:
     if said.missing and len(said.missing) == said.missing_number:
         return brief(numbered(list(said.missing)), _LONGEST_LIST)
-    return f"{said.missing_number} ranks"
+    return count(said.missing_number, "rank")
 
 
 def _behind(group: RasBehind) -> str:
-    who = brief(numbered(list(group.ranks)), _LONGEST_LIST) if group.ranks else f"{group.number} ranks"
+    who = brief(numbered(list(group.ranks)), _LONGEST_LIST) if group.ranks else count(group.number, "rank")
     return f"{who} launched {group.launched} of {group.most} {group.operation} operations"

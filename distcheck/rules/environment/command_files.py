@@ -13,14 +13,15 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.versions import installed_of, torch_of
-from distcheck.rules.wording import brief, found, grouped, listed, majority, named, once, unread
+from distcheck.rules.wording import brief, found, grouped, listed, majority, named, nodes_of, once, unread
+from distcheck.selection.command import ON_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from distcheck.facts.rank import RankFacts
 
-_THERE = frozenset({"file", "folder"})
+_THERE, _LACKING = frozenset({"file", "folder"}), frozenset({"absent", "unreadable"})
 _MOST_SHOWN = 10
 
 
@@ -31,40 +32,66 @@ class _Seen(NamedTuple):
     ranks: tuple[RankFacts, ...]
 
 
-@rule("storage", severity="error", scope="rank")
+@rule("storage", severity="error", scope=("job", "rank"))
 def command_file_missing(job: Job) -> Iterator[Outcome]:
-    """A file that COMMAND names exists on the leader's node and not on another one.
+    """A file or module that COMMAND names does not exist, on all nodes or on some.
 
-    The ranks of that node fail at once with ``No such file or directory`` or ``ModuleNotFoundError``, and the others
-    wait for them until their timeout.
+    Python ends at once with ``can't open file 'train.py': [Errno 2] No such file or directory`` or ``No module named``.
+    Where only some nodes lack it, the others wait for their ranks until the timeout.
 
     Found with ``distcheck gate -- COMMAND``, on every node, for the program (on PATH), the interpreter that its first
-    line names, the script, and every other word that is a path on the leader's node, except values of options whose
-    name contains out, log or save. An error for the program, its interpreter and the script. A warning for other files
-    and folders, which may be used by rank 0 only, and where distcheck starts the probes itself, because COMMAND then
-    runs on one machine.
+    line names, the script of python, torchrun, accelerate or deepspeed, the module of ``-m`` as COMMAND's interpreter
+    finds it (no package is imported), and every other word that is a path on the leader's node, except values of
+    options whose name contains out, log or save. What another program or a shell runs is not known. A warning for other
+    files and folders, which may be used by rank 0 only, and where distcheck starts the probes itself, because COMMAND
+    then runs on one machine, unless it is srun or mpirun.
 
-    Fix: copy the file to all nodes, or use a shared folder or one image.
+    Fix: correct the path; copy the file to all nodes, or use a shared folder or one image.
     """
-    leader = next((process.node for process in job.processes if process.role is Role.LEADER), "")
-    names = {node.key: node.name for node in job.nodes}
-    here = {file.word: file for node in job.nodes if node.key == leader for file in _files(node.storage)}
+    leaders = [p.node for p in job.processes if p.role is not Role.FOLLOWER]
+    here = {file.word: file for node in job.nodes if node.key in leaders[:1] for file in _files(node.storage)}
+    elsewhere, outside = job.asked.program in ON_NODES, bool(job.launched or job.asked.folder)
     for word, seen in _by_word(job).items():
-        first = here.get(word)
-        absent = [s for s in seen if s.file.state not in _THERE and s.file.state != "silent"]
-        if first is None or first.state not in _THERE or not absent:
+        lacking = [s for s in seen if s.file.state in _LACKING]
+        own = here.get(word)
+        may_lack = own is not None and own.role != "argument" and elsewhere is outside
+        if own is None or not lacking or own.state not in (_THERE | _LACKING if may_lack else _THERE):
             continue
-        ranks = [rank for s in absent for rank in s.ranks]
-        what = "cannot be read" if absent[0].file.state == "unreadable" else "does not exist"
-        look = f"command -v {quote(word)}" if first.role == "program" else f"ls -ld {quote(first.path)}"
+        there = [s for s in seen if s.file.state in _THERE]
+        ranks = [rank for s in lacking for rank in s.ranks]
+        file = lacking[0].file
+        what = "is not found" if own.role == "module" else "does not exist"
+        if file.state == "unreadable":
+            what = f"cannot be started: {file.error}" if own.role == "program" else "cannot be read"
+        where = f"; it exists on {listed(nodes_of(job, there[0].ranks))}" if there else ""
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: COMMAND's {first.role} {brief(word, 100)} {what}; it exists on {names[leader]}",
-            Fix("Copy it to all nodes, or use a shared folder or one image.", (look,)),
-            severity="warning" if first.role == "argument" or job.launched else "error",
-            evidence={"path": first.path, "error": absent[0].file.error},
+            f"{named(job, ranks)}: COMMAND's {own.role} {brief(word, 100)} {what}{where}",
+            _fix(own, file, everywhere=not there),
+            severity="warning" if own.role == "argument" or (outside and not elsewhere) else "error",
+            scope="rank" if there else "job",
+            evidence={"path": file.path or own.path, "error": file.error},
         )
+
+
+def _fix(own: CommandFile, lacking: CommandFile, *, everywhere: bool) -> Fix:
+    """Return how a file is made to exist, `everywhere` or where others have it; `own`: as the leader finds it."""
+    if own.role == "module":
+        top = own.word.partition(".")[0]
+        look = f'python3 -c "import importlib.util; print(importlib.util.find_spec({top!r}))"'
+        text = "Correct the module's name, start COMMAND in the folder that has it, or install it."
+        return Fix(text, (look,) if top.isidentifier() else ())
+    if own.role == "program" and lacking.state == "unreadable":
+        return Fix("Name its interpreter in its first line, for example #!/bin/bash.", (f"head -n1 {quote(own.path)}",))
+    if not everywhere:
+        look = f"command -v {quote(own.word)}" if own.role == "program" else f"ls -ld {quote(own.path)}"
+        return Fix("Copy it to all nodes, or use a shared folder or one image.", (look,))
+    near = f" Its folder has {brief(lacking.near, 100)}." if lacking.near else ""
+    if lacking.state == "unreadable":
+        return Fix("Give the user access to it.", (f"ls -ld {quote(lacking.path)}", "id"))
+    where = "the first line of COMMAND's program" if own.role == "interpreter" else "COMMAND"
+    return Fix(f"Correct the path in {where}.{near}", (f"ls {quote(lacking.path.rpartition('/')[0] or '/')}",))
 
 
 @rule("storage", "sw-script-differs", severity="warning", scope="rank", also=("peers",))

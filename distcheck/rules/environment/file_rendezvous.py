@@ -10,6 +10,7 @@ from distcheck.facts.network import RendezvousFile
 from distcheck.facts.quantities import size
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.agents import own_id
 from distcheck.rules.wording import found, listed
 
 _OF_ONE_NODE = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramfs", "zfs", "f2fs", "overlay"})
@@ -49,7 +50,7 @@ def net_file_rendezvous_nfs(job: Job) -> Iterator[Outcome]:
                     "Use a new file for each job on a file system that all nodes share, or use MASTER_ADDR.",
                     (f"rm {quote(path)}",)
                     if nodes is stale
-                    else ("--init-method file:///shared/rendezvous.$SLURM_JOB_ID",),
+                    else (f"# on a shared file system: --init-method file:///shared/{own_id(job, job.ranks[0])}",),
                 ),
                 severity="error" if severe else "warning",
                 scope="job",

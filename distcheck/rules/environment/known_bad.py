@@ -122,7 +122,7 @@ TORCH: tuple[Known, ...] = (
 def sw_nccl_known_bad(job: Job) -> Iterator[Outcome]:
     """This release of NCCL has a known fault, and the job meets its conditions.
 
-    The user would have seen a hang without a message, or wrong results. The releases, each with the change or issue
+    You would see a hang without a message, or wrong results. The releases, each with the change or issue
     that describes it: 2.14 to 2.16 hang with CUDA_LAUNCH_BLOCKING=1; 2.18.1 can corrupt data in Tree with LL128 between
     nodes; 2.18.3 to 2.20 hang or compute wrong sums between GPUs of different compute capability; 2.28.3 and 2.28.7 can
     hang at large scale (info); 2.29.2 can hang on Arm CPUs.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts.ranges import fold, numbered
+from distcheck.facts.quantities import count
+from distcheck.facts.ranges import fold, numbered, span
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.claims import beyond_node, claims, local_size, own_gpus, shares_gpus
+from distcheck.rules.job.numbering import by_formula
 from distcheck.rules.job.remedies import export
 from distcheck.rules.job.settings import started_by_distcheck, unset
 from distcheck.rules.job.world import agents, crowded, duplicates, in_blocks, is_complete, lonely
@@ -85,17 +87,16 @@ def env_local_rank_out_of_range(job: Job) -> Iterator[Outcome]:
         reported |= {id(r) for r in beyond}
         local = [r.placement.local_rank for r in beyond if r.placement.local_rank is not None]
         message = f"{named(job, beyond)} {'has' if len(beyond) == 1 else 'have'} LOCAL_RANK {fold(local)}; "
-        message += f"expected 0 to {size - 1}" if size else "expected 0 or more"
+        message += f"expected {span(size) if size else '0 or more'}"
         if all(r.placement.local_rank == r.placement.rank for r in beyond):
             message += "; it holds the global rank"
-        command = f"export LOCAL_RANK=$((RANK % {size or 1}))"
         yield found(
             job,
             beyond,
             message,
             Fix(
                 "Set LOCAL_RANK to the number of the process on its node, from 0.",
-                (export(job, beyond[0], "LOCAL_RANK") if table_of(beyond[0]) else command,),
+                (export(job, beyond[0], "LOCAL_RANK"),),
             ),
             evidence={"LOCAL_RANK": fold(local), "ranks_on_node": size},
         )
@@ -170,8 +171,7 @@ def env_local_world_size_inconsistent(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             wrong,
-            f"{named(job, wrong)}: LOCAL_WORLD_SIZE is {sizes}, but the node runs {len(ranks)} "
-            f"{'rank' if len(ranks) == 1 else 'ranks'}",
+            f"{named(job, wrong)}: LOCAL_WORLD_SIZE is {sizes}, but the node runs {count(len(ranks), 'rank')}",
             Fix(
                 "Set LOCAL_WORLD_SIZE to the number of processes on the node.",
                 (f"export LOCAL_WORLD_SIZE={len(ranks)}",),
@@ -206,7 +206,7 @@ def env_rank_order_not_node_major(job: Job) -> Iterator[Outcome]:
     command = {
         "slurm": "export SLURM_DISTRIBUTION=block:block",
         "openmpi": f"# add to mpirun: --map-by ppr:{here}:node",
-    }.get(table.launcher if table else "", f"export RANK=$((NODE_RANK * {here} + LOCAL_RANK))")
+    }.get(table.launcher if table else "", by_formula(job)[-1])
     names = [f"{node} has {held}" for node, held in layout.items()]
     yield found(
         job,

@@ -24,9 +24,12 @@ from distcheck.rules.job.addresses import (
 )
 from distcheck.rules.job.astray import astray, contradicted, home_of_rank_0
 from distcheck.rules.job.kinds import ranks_by
+from distcheck.rules.job.numbering import assigned
 from distcheck.rules.job.remedies import export, master_commands
 from distcheck.rules.job.settings import chosen_by_agent
-from distcheck.rules.wording import brief, found, grouped, listed, named, odd_ones, spread
+from distcheck.rules.wording import brief, found, grouped, is_what, listed, named, odd_ones, spread
+from distcheck.selection.near_names import near_names
+from distcheck.selection.nodelist import expand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,22 +91,35 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
         # A service resolves the name of a pod only once the pod runs, and pods start minutes apart.
         temporary = may_pass(why) or all("KUBERNETES_SERVICE_HOST" in r.environment for r in ranks)
         message = f"{named(job, ranks)}: the name {address} in MASTER_ADDR does not resolve ({why})"
+        near = "" if others else _meant(job, ranks)
         if others:
             message += f"; {named(job, others)} can resolve it"
+        if near:
+            message += f"; did you mean {near}?"
         yield found(
             job,
             ranks,
             message,
-            Fix(
-                "Correct the name if it is wrong. Otherwise use the IP address of rank 0's node, or add the name to "
-                "DNS or /etc/hosts of the nodes that cannot resolve it.",
-                (f"getent hosts {quote(address or '')}", export(job, ranks[0], "MASTER_ADDR")),
+            Fix("Correct the name.", (assigned(ranks[0], "MASTER_ADDR", quote(near)),))
+            if near
+            else Fix(
+                "Correct the name, use the IP address of rank 0's node, or add it to DNS or /etc/hosts.",
+                (export(job, ranks[0], "MASTER_ADDR"), f"getent hosts {quote(address or '')}"),
             ),
             scope="node" if temporary else "rank",
             owner="admin" if others or temporary else "user",
             confirmed=not temporary,
             evidence={"variable": "MASTER_ADDR", "value": address, "resolver": why},
         )
+
+
+def _meant(job: Job, ranks: list[RankFacts]) -> str:
+    """Return the name that a misspelt MASTER_ADDR most likely means: one that resolves, or a node of the job."""
+    address = ranks[0].placement.master_addr or ""
+    here = [name for r in ranks for name in job.process_of(r).near_names]
+    nodes = [name for node in job.nodes for name in (node.name, node.hostname)]
+    nodes += expand(ranks[0].environment.get("SLURM_JOB_NODELIST", ""))
+    return next(iter((*here, *near_names(address, nodes))), "")
 
 
 @rule("meeting")
@@ -173,16 +189,18 @@ def _by_two_networks(job: Job) -> Iterator[Outcome]:
     seen = networks(job)
     if len(seen) < 2 or frozenset[str].intersection(*seen):
         return
-    lines = []
+    lines, zero = [], rank_zero(job)
+    own = own_addresses(job.node_of(zero)) if zero else frozenset[str]()
     for addresses, ranks in sorted(seen.items(), key=lambda item: -len(item[1])):
         spelt, meant = ranks[0].placement.master_addr or "", listed(sorted(addresses))
         has = "has" if len(ranks) == 1 else "have"
-        lines.append(f"{named(job, ranks)} {has} {spelt}" + (f" ({meant})" if meant != spelt else ""))
+        note = "" if addresses & own else ", which rank 0's node does not have"
+        lines.append(f"{named(job, ranks)} {has} {spelt}" + (f" ({meant})" if meant != spelt else "") + note)
     odd = odd_ones({tuple(sorted(addresses)): ranks for addresses, ranks in seen.items()})
     yield found(
         job,
         odd,
-        f"MASTER_ADDR has several addresses of rank 0's node: {listed(lines)}; all of them lead to rank 0",
+        f"MASTER_ADDR has several values: {listed(lines)}; all of them lead to rank 0",
         Fix(
             "No action if intended; otherwise set the same MASTER_ADDR on every node.",
             master_commands(job, odd[0], "MASTER_ADDR"),
@@ -212,7 +230,7 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: MASTER_ADDR {address} is {name}; rank 0 belongs to {home}",
+            f"{named(job, ranks)}: MASTER_ADDR {is_what(address or '', [name])}; rank 0 belongs to {home}",
             Fix("Set MASTER_ADDR to the node on which rank 0 runs.", (f"export MASTER_ADDR={quote(home)}",)),
             evidence={"MASTER_ADDR": address, "is": name, "rank_0_belongs_to": home},
         )
@@ -229,8 +247,12 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
     yield found(
         job,
         [lost],
-        f"MASTER_ADDR {lost.placement.master_addr} is {listed(reached)}; {named(job, [lost])} has {listed(own)}",
-        Fix("Set MASTER_ADDR to the node on which rank 0 runs.", master_commands(job, lost, "MASTER_ADDR")),
+        f"MASTER_ADDR {is_what(lost.placement.master_addr or '', reached)}; {named(job, [lost])} has {listed(own)}",
+        Fix(
+            "Set MASTER_ADDR to the node on which rank 0 runs. If that is a virtual machine, WSL2 or a container on "
+            f"{listed(reached)}, use bridged, mirrored or host networking.",
+            master_commands(job, lost, "MASTER_ADDR"),
+        ),
         severity="warning" if pod else "error",
         evidence={"MASTER_ADDR": lost.placement.master_addr, "resolves_to": reached, "rank_0_has": own},
     )

@@ -5,14 +5,15 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from distcheck.facts.ranges import fold, numbered
+from distcheck.facts.quantities import count
+from distcheck.facts.ranges import fold, numbered, span
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
-from distcheck.rules.job.claims import claims, explanation, processes, told_apart
+from distcheck.rules.job.claims import claims, explanation, told_apart
+from distcheck.rules.job.numbering import assigned, by_formula, numbering, rank_commands
 from distcheck.rules.job.remedies import export
 from distcheck.rules.job.settings import mapping
 from distcheck.rules.job.world import (
-    counts_from_one,
     duplicates,
     gap,
     lonely,
@@ -22,12 +23,24 @@ from distcheck.rules.job.world import (
     too_few_started,
     worlds,
 )
-from distcheck.rules.wording import are, found, grouped, named, odd_ones, spread, starter, table_of
+from distcheck.rules.wording import (
+    are,
+    found,
+    grouped,
+    named,
+    numbers_of,
+    odd_ones,
+    processes,
+    spread,
+    starter,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 _SHOWN = 8
 """Most nodes in a finding's evidence."""
@@ -42,31 +55,69 @@ def env_rank_out_of_range(job: Job) -> Iterator[Outcome]:
 
     torch does not validate the rank: every rank other than 0 connects and waits, until ``The client socket has timed
     out after 600000ms``, Gloo's ``rank < size`` or NCCL's ``Invalid rank requested : 4/4``. The usual causes are ranks
-    counted from 1 and a wrong formula for RANK. Found by comparing RANK with WORLD_SIZE in each process.
+    counted from 1, a WORLD_SIZE that counts the GPUs of one node, and a wrong formula for RANK. Found by comparing RANK
+    with WORLD_SIZE in each process, and with the ranks that joined the roll call.
 
-    Fix: ``export RANK=$((NODE_RANK * GPUS_PER_NODE + LOCAL_RANK))``; torch counts from 0.
+    Fix: count RANK from 0, ``export RANK=$((NODE_RANK * GPUS_PER_NODE + LOCAL_RANK))``; or set WORLD_SIZE to the number
+    of all processes.
     """
     beyond = out_of_range(job)
     if not beyond:
         return
-    first = beyond[0]
-    world = first.placement.world_size or 0
-    message = f"{named(job, beyond)} {are(beyond)} out of range for WORLD_SIZE {world}; "
-    message += f"expected 0 to {world - 1}" if world > 1 else "expected 0"
-    text, command = "Set RANK to the number of the process in the whole job, from 0.", export(job, first, "RANK")
-    if counts_from_one(job):
-        message += "; the ranks are probably counted from 1"
-        text = "Count the ranks from 0: the first process is rank 0 and serves the store."
-        command = command if table_of(first) else "export RANK=$((RANK - 1))"
+    if numbering(job) == "world too small":
+        yield _world_too_small(job)
+        return
+    world = beyond[0].placement.world_size or 0
+    message = f"{named(job, beyond)} {are(beyond)} out of range for WORLD_SIZE {world}; expected {span(world)}"
+    if numbering(job) == "from one":
+        message += "; the ranks are counted from 1"
     yield found(
         job,
         beyond,
         message,
-        Fix(text, (command,)),
+        _in_range(job, beyond, world),
         evidence={
             "WORLD_SIZE": world,
             "RANK": fold(r.placement.rank for r in beyond if r.placement.rank is not None),
         },
+    )
+
+
+def _world_too_small(job: Job) -> Finding:
+    """Return that more ranks came than WORLD_SIZE says."""
+    first, numbers = job.ranks[0], numbers_of(job.ranks)
+    size = numbers[-1] + 1
+    command = export(job, first, "WORLD_SIZE") if tasks_of(first) == size else assigned(first, "WORLD_SIZE", str(size))
+    return found(
+        job,
+        job.ranks,
+        f"{count(len(numbers), 'process')} have {numbered(numbers)}, but WORLD_SIZE is {job.world_size}",
+        Fix("Set WORLD_SIZE to the number of all processes, in every process.", (command,)),
+        evidence={"WORLD_SIZE": job.world_size, "RANK": fold(numbers)},
+    )
+
+
+def _in_range(job: Job, beyond: list[RankFacts], world: int) -> Fix:
+    """Return the fix for ranks outside of the world, by what is known of the other processes."""
+    first = beyond[0]
+    if table_of(first):
+        return Fix("Set RANK to the number of the process in the whole job, from 0.", (export(job, first, "RANK"),))
+    if commands := rank_commands(job, list(job.ranks)):
+        from_one = "Count the ranks from 0: the first process is rank 0 and serves the store."
+        return Fix(from_one if numbering(job) == "from one" else "Give each process a rank of its own.", commands)
+    if numbering(job) == "from one":
+        return Fix("Subtract 1 from RANK where it is set: the first process is rank 0 and serves the store.")
+    if len(beyond) == 1 and first.placement.rank == world:
+        return Fix(
+            "Ranks are counted from 0. Either this process is the last one, or WORLD_SIZE is too small.",
+            (
+                f"{assigned(first, 'RANK', str(world - 1))}  # if WORLD_SIZE {world} is right",
+                f"{assigned(first, 'WORLD_SIZE', str(world + 1))}  # in every process, if there are {world + 1}",
+            ),
+        )
+    return Fix(
+        "Set RANK to the number of the process in the whole job, from 0, and WORLD_SIZE to the number of processes.",
+        by_formula(job),
     )
 
 
@@ -92,7 +143,8 @@ def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
     claimants = [r for several in claimed.values() for r in several]
     if len(claimed) == 1:
         rank, several = next(iter(claimed.items()))
-        message = f"rank {rank} is claimed by {len(several)} processes ({processes(job, several)})"
+        often = "twice" if len(several) == 2 else f"{len(several)} times"
+        message = f"rank {rank} is claimed {often}, by {processes(job, several)}"
     else:
         several = next(iter(claimed.values()))
         message = f"{numbered(claimed)} are claimed by several processes each, rank {several[0].placement.rank} by "
@@ -111,10 +163,10 @@ def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
 def env_rank_missing(job: Job) -> Iterator[Outcome]:
     """Some ranks of the world did not join the roll call.
 
-    The other ranks wait for them: rank 0 reports ``Timed out after 601 seconds waiting for clients. 7/8 clients
-    joined.``, the rest ``wait timeout after 600000ms, keys: /default_pg/0//...`` or nothing. A node was not
-    started, is still queued, died during start-up or cannot reach rank 0. Found by comparing the ranks in the
-    roll call with the world size.
+    The ranks that joined wait for them until torch's timeout: ``Timed out after 601 seconds waiting for clients. 7/8
+    clients joined.`` on rank 0, ``wait timeout after 600000ms, keys: /default_pg/0//...`` or nothing on the others,
+    and ``The client socket has timed out`` without rank 0. A node was not started, is still queued, died during
+    start-up or cannot reach rank 0. Found by comparing the ranks in the roll call with the world size.
 
     The nodes of the missing ranks are named if they are known from Slurm's variables, the nodes that distcheck was
     given, the node ranks of torchrun's agents, or the names of the job's pods. If another fault explains the missing
@@ -187,40 +239,53 @@ def env_world_size_mismatch(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting")
 def env_world_size_not_product(job: Job) -> Iterator[Outcome]:
-    """The launcher started fewer processes than WORLD_SIZE says.
+    """WORLD_SIZE is larger than the number of processes that were started.
 
     All started processes wait for ranks that do not exist: ``Timed out after 601 seconds waiting
     for clients. 8/16 clients joined.`` WORLD_SIZE and the launcher's number of tasks should both be nodes times
-    processes per node. Found when every task of the launcher joined and WORLD_SIZE is larger.
+    processes per node. A retry on other nodes waits in the same way.
+
+    Found when other variables count the job's processes, exactly these joined, and WORLD_SIZE is larger: the launcher's
+    own (SLURM_NTASKS, OMPI_COMM_WORLD_SIZE), PET_NNODES times PET_NPROC_PER_NODE, and Volcano's VC_*_NUM. Variables
+    that count nodes or pods (PET_NNODES, NNODES, SM_HOSTS, the hosts in PBS_NODEFILE) hold if one process of each
+    joined. Where one of them counts as many processes as WORLD_SIZE, or more than joined, ranks are missing
+    (env-rank-missing).
 
     Fix: ``#SBATCH --ntasks-per-node=<GPUs>`` without ``--ntasks``, and WORLD_SIZE from the launcher. If each task
     starts a process per GPU, run distcheck with ``--nproc <GPUs>``.
     See: https://github.com/Lightning-AI/pytorch-lightning/issues/20391
     """
-    tasks = too_few_started(job)
-    if tasks is None:
+    counted = too_few_started(job)
+    if counted is None:
         return
-    world, first = job.world_size or 0, job.ranks[0]
-    table = table_of(first)
-    commands = [export(job, first, "WORLD_SIZE")]
-    if world % tasks == 0:
-        commands.append(f"{starter(first)} distcheck {job.asked.command} --nproc {world // tasks}")
+    world, first, number = job.world_size or 0, job.ranks[0], counted.number
+    processes = "1 process" if number == 1 else f"{number} processes"
+    if counted.of == "tasks":
+        how = f"{starter(first)} started {processes} on {count(len(job.nodes), 'node')}, and "
+        how += "it joined" if number == 1 else "all of them joined"
+    else:
+        pods = "pod" if "KUBERNETES_SERVICE_HOST" in first.environment else "node"
+        how = f"{counted.names} {'count' if ' and ' in counted.names else 'counts'} "
+        how += f"{processes}, and {number} came" if counted.of == "processes" else ""
+        how += f"{count(number, pods)}, and one process of each came" if counted.of == "nodes" else ""
+    commands = [export(job, first, "WORLD_SIZE") if table_of(first) else f"export WORLD_SIZE={number}"]
+    if world % number == 0 and starter(first):
+        commands.append(f"{starter(first)} distcheck {job.asked.command} --nproc {world // number}")
+    elif world % number == 0 and counted.of == "nodes":
+        where = "--master-addr=$MASTER_ADDR --master-port=$MASTER_PORT train.py"
+        commands.append(f"torchrun --nnodes={number} --node-rank=$RANK --nproc-per-node={world // number} {where}")
     yield found(
         job,
         job.ranks,
-        f"WORLD_SIZE is {world}, but {starter(first)} started {tasks} processes on {len(job.nodes)} "
-        f"{'node' if len(job.nodes) == 1 else 'nodes'}, and all of them joined",
+        f"WORLD_SIZE is {world}, but {how}",
         Fix(
-            "Start WORLD_SIZE processes, or set WORLD_SIZE to the number of processes. If each process starts one "
-            "process per GPU, pass --nproc.",
+            "Start WORLD_SIZE processes, or set WORLD_SIZE to the number of processes."
+            + (" If each process starts one process per GPU, pass --nproc." if starter(first) else "")
+            + (" torchrun starts several on each." if counted.of == "nodes" else ""),
             tuple(commands),
         ),
         scope="job",
-        evidence={
-            "WORLD_SIZE": world,
-            table.world_size if table else "tasks": tasks,
-            "nodes": len(job.nodes),
-        },
+        evidence={"WORLD_SIZE": world, counted.names: number, "nodes": len(job.nodes)},
     )
 
 

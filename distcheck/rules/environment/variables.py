@@ -6,10 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
+from distcheck.rules.environment.launcher_variables import only_launcher_variables
 from distcheck.rules.finding import Fix
-from distcheck.rules.job.astray import astray
 from distcheck.rules.job.kinds import ranks_by, ranks_with
-from distcheck.rules.job.remedies import export, export_missing, master_commands, meant
+from distcheck.rules.job.remedies import export, export_missing, meant
 from distcheck.rules.job.settings import (
     MPI_LAUNCHERS,
     expected,
@@ -19,7 +19,7 @@ from distcheck.rules.job.settings import (
     unset,
 )
 from distcheck.rules.job.world import duplicates, in_blocks, out_of_range
-from distcheck.rules.wording import are, brief, by_name, found, listed, named, process_name, starter, table_of
+from distcheck.rules.wording import are, brief, by_name, found, listed, named, process_name, table_of
 from distcheck.selection.placement import Table, integer
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT", "GROUP_RANK")
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_SETS_VARIABLES = frozenset({"torchrun", "accelerate", "deepspeed"})
-"""Programs that set these variables for the processes that they start."""
 
 
 def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFacts]]:
@@ -58,13 +56,13 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
     but not set``.
 
     Under srun it is a warning: many scripts (Lightning, Accelerate, submitit) map Slurm's own variables, and distcheck
-    derives MASTER_ADDR from the first host of the step and MASTER_PORT from the job id. It is silent there with
-    ``--export -- COMMAND``, which exports the variables to COMMAND, and where COMMAND is torchrun, which sets them for
-    its ranks. Under MPI and Horovod, env-mpi-horovod-vars-only reports the same problem. Found by checking the four
-    variables; values given as options count as set.
+    derives MASTER_ADDR from the first host of the step and MASTER_PORT from the job id. Scripts with defaults, such as
+    ``os.environ.get("RANK", 0)``, run as several jobs of one rank. It is an info where COMMAND's script mentions the
+    launcher's variables, Lightning or submitit, and silent with ``--export -- COMMAND``, and where COMMAND is torchrun,
+    which sets them for its ranks. Under MPI and Horovod, env-mpi-horovod-vars-only reports the same problem. Found by
+    checking the four variables; values given as options count as set.
 
-    Fix: start the script with torchrun, which sets all four, or export them. Under srun, map Slurm's own
-    variables or use ``distcheck gate --export -- COMMAND``.
+    Fix: start the script with torchrun, which sets all four, or export them: ``distcheck gate --export -- COMMAND``.
     See: https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
     for (launcher, names), ranks in _unset_everywhere(job).items():
@@ -72,7 +70,7 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         if launcher in MPI_LAUNCHERS:
             continue
         if launcher == "slurm":
-            yield from _only_launcher_variables(job, ranks, names)
+            yield from only_launcher_variables(job, ranks, names)
             continue
         commands: tuple[str, ...] = (
             "torchrun --standalone --nproc-per-node=2 train.py",
@@ -98,61 +96,13 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str, ...]) -> Iterator[Outcome]:
-    """Report what env:// lacks under a launcher; an error only if no master was derived.
-
-    Silent where COMMAND gets the variables from distcheck or sets them for its own ranks.
-    """
-    first = ranks[0]
-    table = table_of(first)
-    if table is None:
-        return
-    lost = astray(job)
-    met = all(r.placement.can_meet for r in ranks) and not (lost and lost.placement.master_derived)
-    if met and (job.asked.export or job.asked.program in _SETS_VARIABLES):
-        return
-    masters = [name for name in names if name.startswith("MASTER_")]
-    numbers = [name for name in names if not name.startswith("MASTER_")]
-    program, where = starter(first), first.placement
-    at = f"{where.master_addr}:{where.master_port}"
-    how = f"distcheck derived {at}" if where.master_derived else f"distcheck used {program}'s own, such as {table.rank}"
-    if not met:
-        home = f", and rank 0 is on {job.node_of(lost).name}" if lost else ""
-        how = how + home if home else f"{program} does not provide the host of rank 0"
-    message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set; torch needs them for env://; {how}"
-    message += "; COMMAND will not get them" if job.asked.program else ""
-    line = mapping(table)
-    commands = [line, f"{program} bash -c '{line} && exec python train.py'"] if numbers else []
-    commands += master_commands(job, first, *masters) if masters else ()
-    yield found(
-        job,
-        ranks,
-        message,
-        Fix(
-            "No action if the script sets them itself, as Lightning, Accelerate and submitit do. Otherwise export "
-            f"{'them' if len(names) > 1 else 'it'} before the script, or use distcheck gate --export -- COMMAND."
-            if met
-            else f"Set the host of rank 0 and a free port on every rank; {program} does not set them.",
-            tuple(commands),
-        ),
-        severity="warning" if met else "error",
-        evidence={
-            "unset": list(names),
-            "launcher": table.launcher,
-            table.rank: first.environment.get(table.rank, ""),
-            table.world_size: first.environment.get(table.world_size, ""),
-        }
-        | ({"distcheck met at": at} if where.master_derived and met else {}),
-    )
-
-
 @rule("environment", scope="rank")
 def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
     """MPI or Horovod started the ranks, and only its own variables are set.
 
     mpirun, mpiexec, jsrun and horovodrun number their processes in variables such as OMPI_COMM_WORLD_RANK,
-    PMI_RANK or HOROVOD_RANK. torch does not read them and stops with ``environment variable RANK expected,
-    but not set``. A script may map them itself, so this is a warning.
+    PMI_RANK or HOROVOD_RANK. torch does not read them and stops with ``environment variable RANK expected, but not
+    set``, or a script that has defaults runs as several jobs of one rank. It may map them, so this is a warning.
 
     distcheck takes as the host of rank 0 the one on which Open MPI's mpirun, Hydra's mpiexec or horovodrun runs, or
     the first host of a Slurm allocation. If neither is known, or rank 0 is on another host, the ranks cannot meet, and
@@ -165,16 +115,16 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
     """
     for (launcher, names), ranks in _unset_everywhere(job).items():
         if launcher in MPI_LAUNCHERS:
-            yield from _only_launcher_variables(job, ranks, names)
+            yield from only_launcher_variables(job, ranks, names)
 
 
 @rule("environment", scope="rank")
 def env_empty_string(job: Job) -> Iterator[Outcome]:
     """A variable that defines the rank or the master is set to an empty string.
 
-    torch treats an empty value like a missing one and reports ``environment variable MASTER_ADDR expected, but
-    not set``, although ``env`` shows the name. The usual cause is ``export RANK=$UNDEFINED``. Scripts that read
-    LOCAL_RANK fail with ``invalid literal for int() with base 10: ''``. Found by distinguishing empty from unset.
+    torch treats an empty value like a missing one and reports that the variable is ``expected, but not set``, although
+    ``env`` shows the name; scripts fail with ``invalid literal for int() with base 10: ''``. The usual cause is an
+    ``export`` of a value that is not set itself. Found by distinguishing empty from unset.
 
     Fix: set the variable; ``${NAME:?}`` in a script stops at an empty expansion.
     """
@@ -211,11 +161,12 @@ def _is_empty(job: Job, name: str, rank: RankFacts) -> bool:
 def env_not_integer(job: Job) -> Iterator[Outcome]:
     """A variable that must be an integer is not an integer, or too large.
 
-    torch and scripts pass it to Python's ``int()``, whose error does not name the variable: ``ValueError:
-    invalid literal for int() with base 10: '29500.0'``. Typical causes are ``${SLURM_NTASKS}`` in single quotes,
-    which the shell does not expand, a float from a calculation, and Slurm's ``4(x2)``, which means four tasks on
-    each of two nodes. Blanks around a number are harmless. Found by parsing RANK, WORLD_SIZE, LOCAL_RANK,
-    LOCAL_WORLD_SIZE, MASTER_PORT and GROUP_RANK as ``int()`` does.
+    torch and scripts pass it to Python's ``int()``, whose error does not name the variable: ``ValueError: invalid
+    literal for int() with base 10``.
+
+    Typical causes are a variable in single quotes, which the shell does not expand, a float from a calculation, and
+    Slurm's ``4(x2)``, which means four tasks on each of two nodes. Blanks around a number are harmless. Found by
+    parsing RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_PORT and GROUP_RANK as ``int()`` does.
 
     Fix: export the integer.
     """

@@ -10,6 +10,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.pci import Pci
+from distcheck.facts.quantities import count
 from distcheck.facts.ranges import unfold
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
@@ -258,7 +259,7 @@ def _rails(node: NodeFacts) -> bool | None:
     return True if sum(nic.active and nic.usable for nic in fabric_nics(node.pci)) > 1 else None
 
 
-def _out_of_line(nodes: list[list[Take]], usual: dict[int, int], count: int, severity: Severity) -> Finding:
+def _out_of_line(nodes: list[list[Take]], usual: dict[int, int], total: int, severity: Severity) -> Finding:
     """Return the finding about nodes that take their GPUs in the same unusual order."""
     ranks: list[RankFacts] = []
     evidence: dict[str, str] = {}
@@ -272,7 +273,7 @@ def _out_of_line(nodes: list[list[Take]], usual: dict[int, int], count: int, sev
                 words = f"takes {take.name}, position {place} in PCI order; on most nodes position {usual[local]}"
                 evidence[f"{take.node.name} LOCAL_RANK {local}"] = words
     number, words = ranks[0].placement.local_rank, next(iter(evidence.values()))
-    more = f"; {len(evidence) - 1} more ranks differ" if len(evidence) > 1 else ""
+    more = f"; different on {count(len(evidence) - 1, 'more rank')}" if len(evidence) > 1 else ""
     value = ranks[0].environment.get("CUDA_VISIBLE_DEVICES")
     variable = f" (CUDA_VISIBLE_DEVICES={brief(value, 40)})" if value is not None else ""
     names = [here[0].node.name for here in nodes]
@@ -281,14 +282,14 @@ def _out_of_line(nodes: list[list[Take]], usual: dict[int, int], count: int, sev
         scope="node",
         ranks=numbers_of(ranks),
         nodes=tuple(names),
-        message=f"{listed(names, most=3)} of {count} nodes: LOCAL_RANK {number} {words}{variable}{more}",
+        message=f"{listed(names, most=3)} of {total} nodes: LOCAL_RANK {number} {words}{variable}{more}",
         evidence=dict(list(evidence.items())[:_MOST]),
         fix=Fix(
             "Give all nodes the same CUDA_VISIBLE_DEVICES, or unset it, and have each rank take its own GPU.",
             (
                 "unset CUDA_VISIBLE_DEVICES",
                 "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
-                'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+                '# in the script: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
             ),
         ),
     )

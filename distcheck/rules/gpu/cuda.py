@@ -39,7 +39,7 @@ _BORROWED = re.compile(r"/[^/]*(compat|stubs)[^/]*/")
 def gpu_cuda_init_failed(job: Job) -> Iterator[Outcome]:
     """CUDA does not start for a rank although NVML counts GPUs on its node.
 
-    nvidia-smi shows the GPUs, but no job can use them. The user would have seen ``CUDA unknown error`` (999), ``no
+    nvidia-smi shows the GPUs, but no job can use them. You would see ``CUDA unknown error`` (999), ``no
     CUDA-capable device is detected`` (100), ``CUDA-capable device(s) is/are busy or unavailable`` (46), ``Found no
     NVIDIA driver on your system`` where libcuda.so.1 is missing, or no message at all where CUDA hangs.
 
@@ -134,7 +134,7 @@ def _no_library(job: Job, ranks: list[RankFacts], reason: str) -> Outcome:
 def sw_compat_libcuda(job: Job) -> Iterator[Outcome]:
     """A rank loads a libcuda.so.1 that does not match the driver of its node.
 
-    The user would have seen ``Error 803: system has unsupported display driver / cuda driver combination``, ``Error
+    You would see ``Error 803: system has unsupported display driver / cuda driver combination``, ``Error
     804: forward compatibility was attempted on non supported HW`` or ``CUDA driver is a stub library`` (34). Either the
     library comes from a ``compat`` or ``stubs`` folder in LD_LIBRARY_PATH or in the image, or the driver was upgraded
     while its old kernel module stayed loaded.

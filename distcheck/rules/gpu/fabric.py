@@ -68,7 +68,7 @@ _FABRIC_MANAGER = Fix(
 def gpu_fabric_manager_down(job: Job) -> Iterator[Outcome]:
     """GPUs behind NVSwitches are not registered: mostly the fabric manager is not running.
 
-    CUDA does not start on such GPUs. The user would have seen ``CUDA error: system not yet initialized`` (802) and
+    CUDA does not start on such GPUs. You would see ``CUDA error: system not yet initialized`` (802) and
     ``torch.cuda.is_available()`` returning False although nvidia-smi shows all GPUs.
 
     Found by starting CUDA, and by the fabric state that NVML reports from Hopper on. Older GPUs and cards without
@@ -135,7 +135,7 @@ def _not_started(job: Job, ranks: list[RankFacts], *, sure: bool) -> Finding:
 def gpu_nvls_multicast_broken(job: Job) -> Iterator[Outcome]:
     """The NVLink fabric of a node is up but unhealthy, so multicast over it (NVLS) may fail.
 
-    The user would have seen ``Failed to bind NVLink SHARP (NVLS) Multicast memory``, CUDA error 401 or
+    You would see ``Failed to bind NVLink SHARP (NVLS) Multicast memory``, CUDA error 401 or
     ``transport/nvls.cc ... Cuda failure 1 'invalid argument'``, or collectives at a fraction of their speed.
 
     Found by the fabric health that NVML reports. An unhealthy route or a wrong configuration is an error; reduced
@@ -181,7 +181,7 @@ def gpu_nvls_multicast_broken(job: Job) -> Iterator[Outcome]:
 def gpu_mnnvl_imex(job: Job) -> Iterator[Outcome]:
     """GPUs of several nodes share an NVLink domain, but a process cannot use its IMEX channel.
 
-    The user would have seen ``MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX channel
+    You would see ``MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX channel
     configuration (/dev/nvidia-caps-imex-channels)`` or ``Cuda failure 800 'operation not permitted'``.
 
     Found where NVML names a domain and no /dev/nvidia-caps-imex-channels/channel* can be opened. It is an error when

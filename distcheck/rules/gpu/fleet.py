@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
+from distcheck.facts.quantities import count
 from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
@@ -27,7 +28,7 @@ def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
     """The job's GPUs are of different models or have different memory sizes.
 
     The slowest GPU sets the pace, the smallest memory decides what fits, and NCCL disables algorithms that not all GPUs
-    support. The user would have seen ``CUDA out of memory`` on some ranks only.
+    support. You would see ``CUDA out of memory`` on some ranks only.
 
     Found by the names and memory sizes of the GPUs that the job uses; sizes within 1 % count as equal. The finding
     names the nodes or GPUs that differ from the majority, or all of them where there is no majority, as with one node
@@ -49,7 +50,7 @@ def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
     odd = [p for kind, alike in kinds.items() if kind != usual for p in alike]
     parts = [f"{_where(alike)}: {kind}" for kind, alike in kinds.items() if kind != usual]
     rest = f"; most of the job's GPUs are {usual}" if usual is not None else ""
-    more = f"; and {len(parts) - 3} more models" if len(parts) > 3 else ""
+    more = f"; and {count(len(parts) - 3, 'more model')}" if len(parts) > 3 else ""
     yield Finding(
         severity="info" if "node" in job.asked.looks else "warning",  # which of them a job will use is not known yet
         scope="job" if usual is None else "node",
@@ -172,7 +173,7 @@ def sw_driver_differs_nodes(job: Job) -> Iterator[Outcome]:
         if version != usual
     ]
     rest = f"; most nodes have {usual}" if usual is not None else ""
-    more = f"; and {len(parts) - 3} more versions" if len(parts) > 3 else ""
+    more = f"; and {count(len(parts) - 3, 'more version')}" if len(parts) > 3 else ""
     yield Finding(
         severity="warning",
         scope="job" if usual is None else "node",

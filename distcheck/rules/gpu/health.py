@@ -34,7 +34,7 @@ _RESET = Fix(
 def gpu_ecc_uncorrected(job: Job) -> Iterator[Outcome]:
     """A GPU's memory has had errors that ECC could not correct since its last reset.
 
-    Data was lost. The user would have seen ``CUDA error: uncorrectable ECC error encountered``, Xid 48, 94 or 95 in the
+    Data was lost. You would see ``CUDA error: uncorrectable ECC error encountered``, Xid 48, 94 or 95 in the
     kernel log, or a job that died without a message. The next job on this GPU is likely to die as well.
 
     Found by NVML's volatile count of uncorrected errors, before and after the collectives. Errors before the last reset
@@ -67,7 +67,7 @@ def gpu_row_remap_pending(job: Job) -> Iterator[Outcome]:
     """Bad rows of a GPU's memory wait to be remapped, or no spare row is left.
 
     Pending rows are remapped when the GPU is reset; until then the job works around them. When no spare row is left the
-    memory can no longer be repaired, and the user will see ``uncorrectable ECC error encountered``.
+    memory can no longer be repaired, and you will see ``uncorrectable ECC error encountered``.
 
     Found by nvmlDeviceGetRemappedRows, which NVML does not answer in MIG mode. Pending rows are a warning; a failed
     remapping is an error that puts the node on the exclude list.
@@ -112,7 +112,7 @@ def gpu_row_remap_pending(job: Job) -> Iterator[Outcome]:
 def gpu_retired_pages(job: Job) -> Iterator[Outcome]:
     """Bad pages of a GPU's memory wait for a reboot to be retired.
 
-    GPUs before Ampere retire pages where later ones remap rows. Until the reboot the bad page may be used, and the user
+    GPUs before Ampere retire pages where later ones remap rows. Until the reboot the bad page may be used, and you
     would see ``uncorrectable ECC error encountered`` or Xid 63 and 64.
 
     Found by nvmlDeviceGetRetiredPagesPendingStatus; later GPUs do not answer it.

@@ -67,7 +67,7 @@ def _usual_links(most: Mapping[tuple[str, str], int]) -> dict[str, int]:
 def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
     """A GPU has fewer active NVLinks than its peers, or no P2P access to an NVLinked GPU.
 
-    Traffic between GPUs then shares fewer links or goes over PCIe. The user would have seen half the usual bandwidth,
+    Traffic between GPUs then shares fewer links or goes over PCIe. You would see half the usual bandwidth,
     or NCCL's ``P2P is disabled between NVLINK connected GPUs 0 and 1. This should not be the case``.
 
     Found by comparing active links with the other GPUs of the model and, where links lead to NVSwitches, with the

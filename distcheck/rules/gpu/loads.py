@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuLoad
 from distcheck.facts.job import Job
+from distcheck.facts.quantities import count
 from distcheck.rules.gpu.readings import Reading, by_node, number, on_grace, readings
 from distcheck.rules.wording import majority, once
 
@@ -101,7 +102,7 @@ def replayed(reading: Reading) -> str:
     usual = _REPLAYS_PER_LANE.get(int(number(pcie.max_generation)), max(_REPLAYS_PER_LANE.values())) * lanes
     if load.replays <= usual * max(1.0, load.seconds / 60):
         return ""
-    return f"{load.replays} packets were resent over PCIe in {load.seconds:.1f} s of collectives"
+    return f"PCIe resent {count(load.replays, 'packet')} in {load.seconds:.1f} s of collectives"
 
 
 def failing_link(reading: Reading) -> str:

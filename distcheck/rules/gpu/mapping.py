@@ -10,6 +10,7 @@ from distcheck.facts.cuda import CudaView
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.quantities import count
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
@@ -40,14 +41,16 @@ if TYPE_CHECKING:
 def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
     """NVML, the library under nvidia-smi, fails or hangs on a node with NVIDIA GPUs.
 
-    NCCL needs NVML too, and CUDA rarely works where NVML does not. The user would have seen ``Failed to initialize
+    NCCL needs NVML too, and CUDA rarely works where NVML does not. You would see ``Failed to initialize
     NVML: Driver/library version mismatch``, ``Failed to initialize NVML: Unknown Error``, ``No CUDA GPUs are
     available``, or no message at all when a wedged GPU makes every call hang.
 
     Found by starting NVML in a child process with a deadline, and again while the collectives run; a failure only
     during the collectives is a warning. A version mismatch, an unloaded kernel module and a lost GPU are confirmed and
-    put the node on the exclude list. A hang and other errors may pass: retry elsewhere. If CUDA shows GPUs, the kernel
-    module is loaded: then a ``libnvidia-ml.so.1`` that denies it is not the driver's, and the node is not blamed.
+    put the node on the exclude list, and so does a driver library that is not installed or cannot be loaded where
+    ``distcheck node --gpus N`` says that the node has GPUs. A hang and other errors may pass: retry elsewhere. If CUDA
+    shows GPUs, the kernel module is loaded: then a ``libnvidia-ml.so.1`` that denies it is not the driver's, and the
+    node is not blamed.
 
     Fix: the finding names the fix for the error: ``sudo reboot`` after a driver upgrade, ``sudo modprobe nvidia``,
     ``docker run --gpus all`` for a container that was started without GPUs or has lost them; CUDA's ``stubs`` folder
@@ -58,7 +61,7 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
     failed = [n for n in nvidia_nodes(job) if _refusal(n).startswith("NVML")]
     yield from not_seen(job, but=failed)
     for (reason, stub), nodes in grouped(failed, lambda n: (_refusal(n), _has_stub(job, n))).items():
-        advice = STUB if stub else remedy(reason, max(len(job.ranks_on(node)) for node in nodes))
+        advice = STUB if stub else remedy(reason, max(len(job.ranks_on(node)) for node in nodes), job.asked.gpus)
         yield Finding(
             scope="rank" if stub else "node",
             owner=advice.owner,
@@ -66,7 +69,8 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
             ranks=numbers_of(job.ranks_on(*nodes)),
             nodes=tuple(node.name for node in nodes),
             message=f"{listed([node.name for node in nodes])}: {reason}"
-            + ("; but CUDA shows GPUs, so libnvidia-ml.so.1 is not the driver's" if stub else ""),
+            + ("; but CUDA shows GPUs, so libnvidia-ml.so.1 is not the driver's" if stub else "")
+            + (f"; expected {count(job.asked.gpus, 'GPU')} (--gpus)" if job.asked.gpus else ""),
             evidence={"nvml": reason},
             fix=advice.fix,
         )
@@ -106,8 +110,8 @@ def _refusal(node: NodeFacts) -> str:
 def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
     """A GPU of the node is lost: NVML counts it and cannot reach it.
 
-    CUDA skips such a GPU, so that the numbers of the GPUs behind it shift, or refuses to start at all. The user would
-    have seen ``Unable to determine the device handle for GPU 0000:9B:00.0: Unknown Error``, ``CUDA error: invalid
+    CUDA skips such a GPU, so that the numbers of the GPUs behind it shift, or refuses to start at all. You would
+    see ``Unable to determine the device handle for GPU 0000:9B:00.0: Unknown Error``, ``CUDA error: invalid
     device ordinal`` on the last rank, or Xid 79 in the kernel log.
 
     Found by asking NVML for every GPU that it counts. Where NVML itself reports that the GPU is lost, needs a reset or
@@ -142,7 +146,7 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
 def gpu_none_visible(job: Job) -> Iterator[Outcome]:
     """A rank of an NCCL job has no NVIDIA GPU at all.
 
-    The user would have seen ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``, ``No CUDA GPUs are
+    You would see ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``, ``No CUDA GPUs are
     available`` or ``Found no NVIDIA driver on your system``.
 
     Found where ``--backend nccl`` meets a node without NVIDIA GPUs, and where NVML counts none (a container or a job
@@ -185,7 +189,7 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
 def gpu_cvd_empty(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES is set but empty, which hides every GPU.
 
-    To CUDA an empty value is not the same as an unset one: it selects no GPU. The user would have seen ``No CUDA GPUs
+    To CUDA an empty value is not the same as an unset one: it selects no GPU. You would see ``No CUDA GPUs
     are available`` or ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``. Wrapper scripts leave it behind
     (``export CUDA_VISIBLE_DEVICES=$GPUS`` with GPUS unset), and so does Slurm in a job that requested no GPU.
 
@@ -200,7 +204,7 @@ def gpu_cvd_empty(job: Job) -> Iterator[Outcome]:
 def gpu_cvd_minus_one(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES holds a negative number, which ends the list.
 
-    ``-1`` hides all GPUs and ``0,-1,1`` shows only GPU 0. The user would have seen ``No CUDA GPUs are available``, or
+    ``-1`` hides all GPUs and ``0,-1,1`` shows only GPU 0. You would see ``No CUDA GPUs are available``, or
     ``CUDA error: invalid device ordinal`` on the ranks whose GPU comes after the negative number.
 
     Found by reading the value as CUDA and torch do. A warning when every rank still has its GPU, else an error.
@@ -214,7 +218,7 @@ def gpu_cvd_minus_one(job: Job) -> Iterator[Outcome]:
 def gpu_cvd_duplicate(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES names a GPU twice, so CUDA shows no GPU at all.
 
-    ``0,0``, a repeated UUID, and two prefixes of one UUID all empty the list. The user would have seen ``No CUDA GPUs
+    ``0,0``, a repeated UUID, and two prefixes of one UUID all empty the list. You would see ``No CUDA GPUs
     are available``.
 
     Found by reading the value as CUDA and torch do, with NVML's UUIDs.
@@ -230,7 +234,7 @@ def gpu_cvd_bad_item(job: Job) -> Iterator[Outcome]:
 
     CUDA reports nothing: it ends the list at the item or ignores the rest of the item. ``0 1`` and ``0;1`` show GPU 0
     alone, ``[0,1]`` and ``all`` show none, and ``00000000:07:00.0`` shows GPU 0. An index that the node does not have
-    ends the list, and so does, in torch, a blank beside a UUID. The user would have seen ``CUDA error: invalid device
+    ends the list, and so does, in torch, a blank beside a UUID. You would see ``CUDA error: invalid device
     ordinal`` or ``No CUDA GPUs are available``.
 
     Found by reading the value as CUDA and torch do and comparing it with the GPUs that NVML counts. A warning when
@@ -245,7 +249,7 @@ def gpu_cvd_bad_item(job: Job) -> Iterator[Outcome]:
 def gpu_cvd_mixed_uuid_index(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES mixes indices with UUIDs; the list ends where the kind changes.
 
-    ``GPU-6d1c...,1`` shows one GPU. The user would have seen ``CUDA error: invalid device ordinal`` on the ranks whose
+    ``GPU-6d1c...,1`` shows one GPU. You would see ``CUDA error: invalid device ordinal`` on the ranks whose
     GPU comes after the change.
 
     Found by reading the value as CUDA and torch do. A warning when every rank still has its GPU, else an error.
@@ -259,8 +263,8 @@ def gpu_cvd_mixed_uuid_index(job: Job) -> Iterator[Outcome]:
 def gpu_cvd_uuid_stale(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES names a UUID that no GPU of the node has, which ends the list.
 
-    The UUID belongs to another node (one value exported to all nodes) or to a card that was replaced. The user would
-    have seen ``No CUDA GPUs are available`` on that node only.
+    The UUID belongs to another node (one value exported to all nodes) or to a card that was replaced. You would
+    see ``No CUDA GPUs are available`` on that node only.
 
     Found by comparing the UUIDs with those that NVML reports on the rank's own node.
 

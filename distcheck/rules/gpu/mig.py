@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.job import Job
+from distcheck.facts.quantities import count
 from distcheck.facts.ranges import numbered
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
@@ -54,7 +55,7 @@ def gpu_mig_without_device(job: Job) -> Iterator[Outcome]:
             nodes=(node.name,),
             message=brief(
                 f"{node.name}: {listed([f'GPU {gpu.index}{at(gpu)}' for gpu in gpus])} {'are' if several else 'is'} in "
-                f"MIG mode without a MIG device, so CUDA shows {usable} of {total} GPUs{who}",
+                f"MIG mode without a MIG device, so CUDA shows {usable} of {count(total, 'GPU')}{who}",
                 300,
             ),
             evidence={f"GPU {gpu.index}": "MIG mode, no MIG device" for gpu in gpus[:_MOST]}
@@ -70,7 +71,7 @@ def gpu_mig_without_device(job: Job) -> Iterator[Outcome]:
 def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES names several MIG devices, but a process sees only the first.
 
-    CUDA shows a process one MIG device, and no GPU beside it. The user would have seen ``torch.cuda.device_count()`` of
+    CUDA shows a process one MIG device, and no GPU beside it. You would see ``torch.cuda.device_count()`` of
     1, ``CUDA error: invalid device ordinal``, or ``device >= 0 && device < num_gpus INTERNAL ASSERT FAILED``.
 
     Found by reading the value as CUDA does: several MIG UUIDs, or indices that include a GPU in MIG mode. If several
@@ -91,21 +92,21 @@ def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
                 hidden.setdefault((value, len(items)), []).extend(ranks)
     users = grouped(taken(job) if hidden else (), lambda t: (t.node.key, t.rank.gpu))
     alone = {id(group[0].rank) for group in users.values() if len(group) == 1}
-    for (value, count), several in hidden.items():
+    for (value, number), several in hidden.items():
         ranks = [rank for rank in several if id(rank) in alone]
         if not ranks:
             continue
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 80)} names {count} devices, but a process sees only "
+            f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 80)} names {number} devices, but a process sees only "
             f"one MIG device: {ranks[0].gpu}",
             Fix(
                 "Give each process one MIG device by its UUID, and take it as cuda:0.",
                 (f"export {VARIABLE}={quote(str(ranks[0].gpu))}  # another one for each rank", "nvidia-smi -L"),
             ),
             severity="warning",
-            evidence={VARIABLE: value, "visible": ranks[0].gpu, "named": count},
+            evidence={VARIABLE: value, "visible": ranks[0].gpu, "named": number},
         )
 
 
@@ -116,7 +117,7 @@ def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
     Up to 2.29 NCCL identifies a rank's GPU by its PCI address, which all its MIG devices share: ``Duplicate GPU
     detected : rank 1 and rank 0 both on CUDA device 1b000``. From 2.30 on it distinguishes them where
     NCCL_MULTI_RANK_GPU_ENABLE=1 is set; this is experimental and works without peer-to-peer access and NVLink SHARP.
-    Without the variable the user would have seen ``Multiple Ranks are using the same GPU/Partition``.
+    Without the variable you would see ``Multiple Ranks are using the same GPU/Partition``.
 
     Found by the GPU to which each rank's MIG device belongs. An error; with NCCL_MULTI_RANK_GPU_ENABLE=1 on all of
     these ranks it is a warning if NCCL's version is unknown, and an info finding if it is 2.30 or later. Two ranks on
@@ -135,7 +136,7 @@ def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
         severity: Severity = "error"
         if allowed and (not version or version >= SHARING_SINCE):
             severity = "info" if version else "warning"
-        more = f"; same for {len(parts) - 1} more GPUs" if len(parts) > 1 else ""
+        more = f"; same for {count(len(parts) - 1, 'more GPU')}" if len(parts) > 1 else ""
         known = f"NCCL {'.'.join(map(str, version))}" if version else "NCCL version unknown"
         yield found(
             job,
@@ -144,7 +145,7 @@ def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
             f"one GPU to NCCL before 2.30; {known}{more}",
             Fix(
                 "Turn MIG mode off, give each rank a MIG device of another GPU, or use Gloo.",
-                (*_WHOLE, "nvidia-smi -L", 'torch.distributed.init_process_group("gloo")'),
+                (*_WHOLE, "nvidia-smi -L", '# in the script: torch.distributed.init_process_group("gloo")'),
             )
             if severity == "error"
             else Fix("No action if intended and NCCL is 2.30 or later: NCCL_MULTI_RANK_GPU_ENABLE=1 allows it."),
@@ -203,5 +204,5 @@ def _places(parts: Iterable[Taken], most: int = 3) -> str:
     parts = list(parts)
     nodes = list(dict.fromkeys(t.node.name for t in parts))
     numbers = numbers_of(t.rank for t in parts)
-    who = numbered(numbers) if numbers else f"{len(parts)} processes"
+    who = numbered(numbers) if numbers else count(len(parts), "process")
     return f"{who} ({listed(nodes, most=most)})"

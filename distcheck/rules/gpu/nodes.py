@@ -36,15 +36,15 @@ class Value(NamedTuple):
 
 @once
 def nvidia_nodes(job: Job) -> tuple[NodeFacts, ...]:
-    """Return the nodes with NVIDIA GPUs on which the job uses NCCL."""
-    return tuple(node for node in job.nodes if _concerns(job, node) and _shows_nvidia(node))
+    """Return the nodes with NVIDIA GPUs, by what they show or by ``--gpus``, on which the job uses NCCL."""
+    return tuple(node for node in job.nodes if _concerns(job, node) and (job.asked.gpus or _shows_nvidia(node)))
 
 
 def _concerns(job: Job, node: NodeFacts) -> bool:
     """Return whether the job uses NCCL on a node: not with other backends, not on AMD GPUs."""
     if job.asked.backend not in {"nccl", "auto"} or node.accelerator == "amd":
         return False
-    if not isinstance(node.torch, TorchBuild):
+    if job.asked.gpus or not isinstance(node.torch, TorchBuild):
         return True
     # A graphics card without NVIDIA's driver, and a torch without CUDA: the job does not use it.
     no_driver = isinstance(node.gpus, Missing) and error_code(node.gpus.reason) in NO_DRIVER

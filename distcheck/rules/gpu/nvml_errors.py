@@ -11,8 +11,8 @@ _CODE = re.compile(r"NVML error ([0-9]+):")
 
 LOST = frozenset({8, 11, 15, 16})
 """No power, no interrupt, lost, needs a reset: NVML itself reports a hardware failure."""
-DRIVER_NOT_LOADED = 9
-NO_DRIVER = frozenset({DRIVER_NOT_LOADED, 12})
+DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND = 9, 12
+NO_DRIVER = frozenset({DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND})
 """The kernel module is not loaded, the library was not found."""
 
 
@@ -68,7 +68,7 @@ _BY_CODE = {
         confirmed=False,
         owner="admin",
         fix=Fix(
-            "Give the cgroup or container the NVIDIA device files: request GPUs from Slurm, or recreate the container.",
+            "Give the cgroup or container the NVIDIA device files: request GPUs, or recreate the container.",
             ("#SBATCH --gpus-per-node={ranks}", *_NEW_CONTAINER),
         ),
     ),
@@ -104,6 +104,19 @@ STUB = NvmlRemedy(
     ),
 )
 """For a libnvidia-ml.so.1 that only serves to link programs: every call returns that no kernel module is loaded."""
+_NO_LIBRARY = NvmlRemedy(
+    confirmed=True,
+    owner="admin",
+    fix=Fix(
+        "Install NVIDIA's driver, or install it again, in the kernel module's version; give a container its libraries.",
+        (
+            "ldconfig -p | grep libnvidia-ml; cat /proc/driver/nvidia/version",
+            "lspci -d 10de:",
+            "# add to docker run: --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        ),
+    ),
+)
+"""For a node without the driver's library that is to have GPUs."""
 _OTHER = NvmlRemedy(
     confirmed=False,
     owner="admin",
@@ -120,8 +133,12 @@ def error_code(reason: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def remedy(reason: str, ranks: int) -> NvmlRemedy:
-    """Return the remedy for NVML's failure on a node with so many ranks; an error without a number is unconfirmed."""
-    known = _BY_CODE.get(error_code(reason) or -1, _OTHER)
+def remedy(reason: str, ranks: int, gpus: int | None = None) -> NvmlRemedy:
+    """Return the remedy for NVML's failure on a node with so many ranks, which is to have so many GPUs.
+
+    An error without a number is unconfirmed.
+    """
+    code = error_code(reason)
+    known = _NO_LIBRARY if gpus and code == LIBRARY_NOT_FOUND else _BY_CODE.get(code or -1, _OTHER)
     commands = tuple(command.replace("{ranks}", str(max(1, ranks))) for command in known.fix.commands)
     return known._replace(fix=Fix(known.fix.text, commands))

@@ -9,6 +9,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
+from distcheck.facts.quantities import count
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, Severity
@@ -141,7 +142,7 @@ def _hidden(job: Job, group: list[Shown], severity: Severity) -> Outcome:
     first, ranks = group[0], [s.rank for s in group]
     gpus = first.node.gpus
     by_mps = isinstance(gpus, Gpus) and gpus.mps_daemon
-    what = f"CUDA shows {len(first.uuids)} of {len(first.expected)} GPUs"
+    what = f"CUDA shows {len(first.uuids)} of {count(len(first.expected), 'GPU')}"
     if first.withheld:
         what += f": {listed([title(u, first.devices) for u in first.withheld])} {are(first.withheld)} hidden"
     else:
@@ -207,8 +208,8 @@ def gpu_barrier_guess(job: Job) -> Iterator[Outcome]:
             Fix(
                 "No action if the script names its device; otherwise pass the device to torch.",
                 (
-                    "torch.cuda.set_device(local_rank)",
-                    'init_process_group("nccl", device_id=torch.device("cuda", local_rank))',
+                    "# in the script: torch.cuda.set_device(local_rank)",
+                    '# in the script: init_process_group("nccl", device_id=torch.device("cuda", local_rank))',
                 ),
             ),
             severity="info",

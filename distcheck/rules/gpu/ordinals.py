@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from distcheck.facts.gpu import Gpus
+from distcheck.facts.quantities import count
 from distcheck.facts.ranges import fold
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.gpu.cuda_view import deprived
@@ -67,12 +68,12 @@ def without_gpu(job: Job, ranks: list[RankFacts]) -> Finding:
     """Return the finding about ranks that see the same number of GPUs, too few for LOCAL_RANK."""
     first = ranks[0]
     node = job.node_of(first)
-    count, value = len(_shown(first)), first.environment.get(VARIABLE)
-    total = len(visible(None, node.gpus.devices).uuids) if isinstance(node.gpus, Gpus) else count
+    seen, value = len(_shown(first)), first.environment.get(VARIABLE)
+    total = len(visible(None, node.gpus.devices).uuids) if isinstance(node.gpus, Gpus) else seen
     here, own, allowed = len(job.ranks_on(node)), _own_lists(job, node), sharing_allowed(job, first)
     local = fold(r.placement.local_rank for r in ranks if r.placement.local_rank is not None)
     has, sees = ("has", "sees") if len(ranks) == 1 else ("have", "see")
-    message = f"{named(job, ranks)} {has} LOCAL_RANK {local} and {sees} {count} GPUs"
+    message = f"{named(job, ranks)} {has} LOCAL_RANK {local} and {sees} {count(seen, 'GPU')}"
     if own:
         message += ", all its own" if len(ranks) == 1 else " each, all their own"
     elif value is not None:
@@ -82,7 +83,7 @@ def without_gpu(job: Job, ranks: list[RankFacts]) -> Finding:
         fix = Fix("No action if the script numbers the visible GPUs from cuda:0.")
     elif allowed:
         fix = Fix("No action if the script takes cuda:(LOCAL_RANK modulo the number of GPUs).")
-    elif here > count:
+    elif here > seen:
         fix = Fix(
             "Start no more ranks on a node than visible GPUs, or make more visible.", _commands(job, first, total)
         )
@@ -100,7 +101,7 @@ def without_gpu(job: Job, ranks: list[RankFacts]) -> Finding:
         evidence={
             "LOCAL_RANK": local,
             VARIABLE: "not set" if value is None else value,
-            "gpus_seen": count,
+            "gpus_seen": seen,
             "gpus_on_node": total,
             "ranks_on_node": here,
         },

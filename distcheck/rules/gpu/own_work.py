@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from statistics import median
+from collections.abc import Callable, Iterator, Sequence
+from math import exp, log, sqrt
+from statistics import NormalDist, median
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from distcheck.expectation.devices import Floor, floor_of
+from distcheck.expectation.devices import SLOW, Floor, floor_of
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
 from distcheck.rules.wording import grouped, once, unread
@@ -19,12 +20,24 @@ if TYPE_CHECKING:
     from distcheck.facts.rank import RankFacts
     from distcheck.rules.finding import NotChecked
 
-SLOW = 0.5
-"""Below this share of the other GPUs' median a GPU is slow; healthy ones of a model differ by a few per cent."""
+VERY_SLOW = 0.7
+"""Below this share of the other GPUs' median a second look confirms that it is at fault."""
+SLOW_HOST_COPY = 0.5
+"""`SLOW` and `VERY_SLOW` for copies from and to the host, which differ with the slot and are looked at once."""
 SLOW_CPU = 0.2
-"""The same for CPUs: threads of one core, unequal clocks and other machines of a hypervisor make large differences."""
+"""`SLOW` for CPUs: threads of one core, unequal clocks and other machines of a hypervisor make large differences."""
+SPREAD = 0.05
+"""The standard deviation of the logarithms that is assumed of a few figures: good GPUs differ by 3 to 5 %."""
+CHANCE = 1e-4
+"""The share of healthy jobs in which noise shows a slow rank."""
 _FEW = 16
-"""Up to this many figures alike, a figure's own influence on the median matters."""
+"""Up to this many figures alike, a figure's own influence on the median matters; so many others outweigh `SPREAD`."""
+_SIGMA_PER_MAD = 1.4826
+_SMALLEST = 1e-12
+
+
+Figure = Callable[[DeviceTest], tuple[float | None, float | None]]
+"""Returns a figure of the best round of a device test, and of the worst; None if there was no second look."""
 
 
 class Tested(msgspec.Struct, frozen=True, gc=False):
@@ -48,6 +61,8 @@ class SlowDevice(NamedTuple):
     """What a healthy GPU of the model reaches; None for other models and for CPUs."""
     all_slow: bool
     """Whether the others are below the floor as well."""
+    severe: bool
+    """Whether it is below the floor, or far below the others at a second look as well."""
 
 
 @once
@@ -73,19 +88,18 @@ def untested(job: Job, *, gpus: bool) -> Iterator[NotChecked]:
     )
 
 
-def slow_gpus(
-    job: Job, figure: Callable[[DeviceTest], float | None], floor: Callable[[Floor], float]
-) -> Iterator[SlowDevice]:
-    """Yield the GPUs that are below their model's floor, or far below the others of their model."""
+def slow_gpus(job: Job, figure: Figure, floor: Callable[[Floor], float], share: float = SLOW) -> Iterator[SlowDevice]:
+    """Yield the GPUs that are below their model's floor, or below the others of their model and beyond their spread."""
     for (device, _, _), alike in tested(job).items():
         if device != "cpu":
             known = floor_of(device)
             least = None if known is None else floor(known)
-            shared = _shared(job)
-            yield from _slow([t for t in alike if _gpu(t.rank) not in shared] if shared else alike, figure, least, SLOW)
+            if shared := _shared(job):
+                alike = [t for t in alike if _gpu(t.rank) not in shared]  # noqa: PLW2901
+            yield from _slow(alike, figure, least, share)
 
 
-def slow_cpus(job: Job, figure: Callable[[DeviceTest], float | None]) -> Iterator[SlowDevice]:
+def slow_cpus(job: Job, figure: Figure) -> Iterator[SlowDevice]:
     """Yield the ranks on CPUs that are far below the others."""
     for (device, _, _), alike in tested(job).items():
         if device == "cpu":
@@ -104,25 +118,36 @@ def _gpu(rank: RankFacts) -> str:
     return (rank.run and rank.run.gpu) or rank.gpu or f"of {rank.process} {rank.placement.rank}"
 
 
-def _slow(
-    alike: list[Tested],
-    figure: Callable[[DeviceTest], float | None],
-    floor: float | None,
-    share: float,
-) -> Iterator[SlowDevice]:
-    figures = [(t, value) for t in alike if (value := figure(t.test)) is not None]
+def _slow(alike: list[Tested], figure: Figure, floor: float | None, share: float) -> Iterator[SlowDevice]:
+    figures = [(t, value) for t in alike if (value := figure(t.test)[0]) is not None]
     values = [value for _, value in figures]
-    middle = median(values) if values else 0.0
-    others = len(values) - 1
-    bound = max(share * middle, floor or 0.0)
+    others, least = len(values) - 1, floor or 0.0
+    usual, bound = None, 0.0
+    if others >= _FEW:
+        usual = bound = median(values)
+        if min(values) >= max(share * usual, least):
+            return
+        bound = slow_below(values, share)
     for number, (one, value) in enumerate(figures):
-        if others >= _FEW and value >= bound:
-            continue
-        usual = None if not others else middle
         if 0 < others < _FEW:
-            usual = median(values[:number] + values[number + 1 :])
-        below = floor is not None and value < floor
-        odd = usual is not None and value < share * usual
+            without = values[:number] + values[number + 1 :]
+            usual, bound = median(without), slow_below(without, share)
+        below, odd = value < least, usual is not None and value < bound
         if below or odd:
-            all_slow = below and not odd and usual is not None and floor is not None and usual < floor
-            yield SlowDevice(one, value, usual, others, floor, all_slow)
+            all_slow = below and not odd and usual is not None and usual < least
+            again = figure(one.test)[1] is not None or share == SLOW_HOST_COPY
+            far = usual is not None and value < min(VERY_SLOW, share) * usual
+            yield SlowDevice(one, value, usual, others, floor, all_slow, below or (odd and far and again))
+
+
+def slow_below(others: Sequence[float], share: float) -> float:
+    """Return the figure below which one is slow: at most this share of the others' median, and beyond their spread.
+
+    Of many figures the lower half shows the spread, because healthy devices have a common maximum and no minimum.
+    """
+    middle, number = median(others), len(others)
+    off = [log(max(middle, _SMALLEST) / max(value, _SMALLEST)) for value in others]
+    seen = _SIGMA_PER_MAD * median([d for d in off if d >= 0] if number >= _FEW else map(abs, off))
+    # Few figures show little of their spread, and their median is uncertain, too.
+    sigma = max(seen, sqrt((_FEW * SPREAD**2 + number * seen**2) / (_FEW + number))) * sqrt(1 + 1.5 / number)
+    return middle * min(share, exp(-NormalDist().inv_cdf(1 - CHANCE / (number + 1)) * sigma))

@@ -30,7 +30,7 @@ def gpu_wrong_product(job: Job) -> Iterator[Outcome]:
 
     Found by a checksum over the bits of every product of the device test, which multiplies the same matrices of small
     whole numbers again and again. Every sum is exact, so all products on all devices have the same bits. A device is
-    at fault if its own products differ, or if most of the ranks with such a device agree on another result. Where two
+    at fault if its own results differ, or if most of the ranks with such a device agree on another result. Where two
     results stand against each other, both are named. ``--burn SECONDS`` repeats the products for longer: many such
     faults show only when the device is warm.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
 
-_SET_DEVICE = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before any other CUDA call'
+_SET_DEVICE = '# in the script, before any other CUDA call: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
 _MOST = 8
 """Ranks that a finding's evidence shows."""
 SHARING_SINCE = (2, 30)
@@ -131,7 +131,7 @@ def _selection(job: Job, rank: RankFacts) -> str:
 
 
 _OWN_MIG_DEVICE = (
-    f"export {VARIABLE}=$(nvidia-smi -L | grep -o 'MIG-[0-9a-f-]*' | sed -n $((LOCAL_RANK + 1))p)  # in each rank"
+    f"export {VARIABLE}=$(nvidia-smi -L | grep -o 'MIG-[0-9a-f-]*' | sed -n $((${{LOCAL_RANK:?}} + 1))p)  # in each"
 )
 
 

@@ -59,7 +59,7 @@ def _others(reading: Reading) -> str:
 def gpu_other_processes(job: Job) -> Iterator[Outcome]:
     """Another process computes on a GPU, or holds its memory, before the job starts.
 
-    The user would have seen ``CUDA out of memory`` although the model fits, or a rank that is slower than the others.
+    You would see ``CUDA out of memory`` although the model fits, or a rank that is slower than the others.
     Mostly it is a process of an earlier job that did not end.
 
     Found by NVML's list of processes and, where processes are hidden, as in containers, by more than 1 GiB of memory in
@@ -136,7 +136,7 @@ def gpu_stray_context(job: Job) -> Iterator[Outcome]:
         Fix(
             "Have every process take its own GPU before any other CUDA call.",
             (
-                'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before any other CUDA call',
+                '# in the script, before any other CUDA call: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
                 "export TORCH_CUDA_CHECK_STRAY_CONTEXT=warn",
                 "nvidia-smi --query-compute-apps=gpu_bus_id,pid,used_memory --format=csv",
             ),
@@ -199,7 +199,10 @@ def gpu_exclusive_mode(job: Job) -> Iterator[Outcome]:
     exclusive = [reading for reading in readings(job) if reading.health.compute_mode in _EXCLUSIVE]
     fix = Fix(
         "Have every process take its GPU before any other CUDA call, or set the default mode.",
-        ('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))', "sudo nvidia-smi -i {gpu} -c DEFAULT"),
+        (
+            '# in the script: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+            "sudo nvidia-smi -i {gpu} -c DEFAULT",
+        ),
     )
     severity: Severity = "info" if "node" in job.asked.looks else "warning"
     yield from judged(job, partial(say, crowded=True), fix, among=exclusive, severity=severity)
@@ -210,7 +213,7 @@ def gpu_exclusive_mode(job: Job) -> Iterator[Outcome]:
 def gpu_prohibited_mode(job: Job) -> Iterator[Outcome]:
     """A GPU allows no process to use it.
 
-    The user would have seen ``CUDA error: all CUDA-capable devices are busy or unavailable`` on the rank that takes it.
+    You would see ``CUDA error: all CUDA-capable devices are busy or unavailable`` on the rank that takes it.
 
     Found by NVML's compute mode. An administrator has set it, so the hardware is not blamed.
 

@@ -10,6 +10,7 @@ from distcheck.facts.cuda import CudaView
 from distcheck.facts.gpu import Gpu, Gpus, usable_name
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.quantities import count
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import Finding, Fix, NotChecked, Severity
 from distcheck.rules.gpu.cuda_view import NO_DEVICE
@@ -43,8 +44,8 @@ def wrong_values(job: Job, kind: str) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 60)} shows {len(uuids)} of {len(devices)} GPUs: "
-            + brief(str(fault), 120),
+            f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 60)} shows {len(uuids)} of "
+            f"{count(len(devices), 'GPU')}: " + brief(str(fault), 120),
             _fix(ranks[0], _better(value, devices, here), here),
             severity=severity,
             evidence={

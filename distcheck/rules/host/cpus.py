@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
@@ -146,7 +147,8 @@ def perf_cgroup_cpu_quota(job: Job) -> Iterator[Outcome]:
     still see all CPUs of the host, so that torch starts too many threads as well.
 
     Found by cpu.max (or cpu.cfs_quota_us) of the ranks' cgroup and its parents. A limit that suffices for the ranks is
-    an info finding if it has stopped them in a quarter of the periods so far (nr_throttled in cpu.stat).
+    an info finding if it has stopped them in a quarter of the periods so far (nr_throttled in cpu.stat). Silent where
+    the limit is all the CPUs that the node has, or on which the ranks may run.
 
     Fix: raise the container's CPU limit, or remove it.
 
@@ -159,17 +161,21 @@ def perf_cgroup_cpu_quota(job: Job) -> Iterator[Outcome]:
     ]
     for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].cpus)).values():
         ranks, quota = [rank for rank, _ in pairs], pairs[0][1]
-        share = _stopped(quota)
-        few = quota.cpus < len(ranks)
-        if not few and share < _FULL_SHARE:
+        share, has = _stopped(quota), _allowed(job.node_of(ranks[0]), ranks)
+        enough = min(len(ranks), has)
+        few = quota.cpus < enough
+        if quota.cpus >= has or (not few and share < _FULL_SHARE):
             continue
         stopped = f"; it stopped them in {share:.0%} of {quota.periods} periods" if share >= _FULL_SHARE else ""
         yield found(
             job,
             ranks,
             f"{named(job, ranks)}: the limit of their cgroup is {count_of(quota.cpus)}; expected "
-            f"{'at least' if few else 'more than'} {len(ranks)}{stopped}",
-            Fix("Raise the CPU limit of the container or the service, or remove it.", _more_cpus(ranks, quota)),
+            f"{'at least' if few else 'more than'} {enough}{stopped}",
+            Fix(
+                "Raise the CPU limit of the container or the service, or remove it.",
+                _more_cpus(ranks, quota, int(min(4 * len(ranks), has))),
+            ),
             severity="warning" if few else "info",
             evidence={
                 "cpus": round(quota.cpus, 3),
@@ -178,6 +184,12 @@ def perf_cgroup_cpu_quota(job: Job) -> Iterator[Outcome]:
                 "cgroup": quota.cgroup,
             },
         )
+
+
+def _allowed(node: NodeFacts, ranks: Sequence[RankFacts]) -> float:
+    """Return on how many CPUs ranks of a node may run if no quota limits them; infinity if unknown."""
+    masks = {rank.cpu_list for rank in ranks}
+    return min(node.cpus or math.inf, math.inf if "" in masks else _together(tuple(sorted(masks))))
 
 
 def _stopped(quota: CpuQuota) -> float:
@@ -190,15 +202,15 @@ def count_of(cpus: float) -> str:
     return f"{cpus:g} CPU{'' if cpus == 1 else 's'}"
 
 
-def _more_cpus(ranks: Sequence[RankFacts], quota: CpuQuota) -> tuple[str, ...]:
+def _more_cpus(ranks: Sequence[RankFacts], quota: CpuQuota, cpus: int) -> tuple[str, ...]:
     if "KUBERNETES_SERVICE_HOST" in ranks[0].environment:
         return (
-            f"resources: {{limits: {{cpu: {4 * len(ranks)}}}}}  # of the container",
+            f"# in the container: resources: {{limits: {{cpu: {cpus}}}}}",
             "kubectl describe pod $HOSTNAME",
         )
     return (
-        f"# add to docker run: --cpus={4 * len(ranks)}",
-        f"# put in front of the command: systemd-run --user --scope -p CPUQuota={400 * len(ranks)}%",
+        f"# add to docker run: --cpus={cpus}",
+        f"# put in front of the command: systemd-run --user --scope -p CPUQuota={100 * cpus}%",
         f"cat {quote(quota.cgroup)}/cpu.stat",
     )
 

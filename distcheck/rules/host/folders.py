@@ -52,8 +52,15 @@ def by_path(job: Job) -> dict[str, list[FolderSeen]]:
 
 
 def unseen(job: Job) -> Iterator[NotChecked]:
-    """Yield the nodes that could not look; this matters if the user named a folder."""
-    silent = [node for node in job.nodes if not isinstance(node.storage, Storage)]
+    """Yield the nodes that could not look; this matters if the user named a folder.
+
+    Where ranks are missing, a node's process that looks may be among them: it is missed already.
+    """
+    silent = [
+        node
+        for node in job.nodes
+        if isinstance(node.storage, Missing) or (node.storage is None and (job.asked.paths or not job.missing_ranks))
+    ]
     reasons = grouped(silent, lambda n: n.storage.reason if isinstance(n.storage, Missing) else "no process looked")
     for reason, nodes in reasons.items():
         yield NotChecked(nodes=tuple(n.name for n in nodes), reason=reason, required=bool(job.asked.paths))

@@ -44,7 +44,8 @@ def host_busy(job: Job) -> Iterator[Outcome]:
                 scope="node",
                 owner="admin",
                 nodes=(node.name,),
-                message=f"{node.name}: load {host.load:.1f} on {node.cpus} CPUs before the job, {load:.2f} for each; "
+                message=f"{node.name}: load {host.load:.1f} on {count(node.cpus or 0, 'CPU')} before the job, "
+                f"{load:.2f} for each; "
                 f"{who_else(loads)} {reference:.2f} or less",
                 evidence={"load": round(host.load, 2), "running": host.running, "cpus": node.cpus},
                 fix=Fix(
@@ -64,7 +65,9 @@ def host_stuck_processes(job: Job) -> Iterator[Outcome]:
     cannot end often still holds its GPU's memory.
 
     Found in /proc: a process in state D that is not scheduled for a second, or a zombie that has threads in state D.
-    Kernel threads, frozen cgroups, and a FUSE file system of another container do not count.
+    What the processes wait for is not guessed from the name of a kernel function. Kernel threads, processes of a frozen
+    cgroup (a paused container) or stopped by a signal or a debugger, those whose core is being written, and those that
+    wait for a child of vfork or for a FUSE file system of another container do not count.
 
     Fix: look where it waits; check the file servers, the disks and the driver; reboot the node if it does not recover.
 

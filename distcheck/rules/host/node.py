@@ -9,11 +9,12 @@ from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts, NodeState
+from distcheck.facts.pci import Pci
+from distcheck.facts.quantities import count
 from distcheck.facts.storage import Space
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
-from distcheck.rules.gpu.nodes import nvidia_nodes
-from distcheck.rules.gpu.nvml_errors import NO_DRIVER, error_code
+from distcheck.rules.finding import Finding, Fix, NotChecked, Severity
+from distcheck.rules.gpu.nodes import not_seen, nvidia_nodes
 from distcheck.rules.host.folders import lacks_temporary_space, temporary
 from distcheck.rules.wording import brief, free_space, grouped, listed
 
@@ -38,40 +39,43 @@ def gpu_fewer_than_needed(job: Job) -> Iterator[Outcome]:
 
     Found by comparing the number of GPUs in NVML with ``distcheck node --gpus N``. Without that option, found where a
     node has NVIDIA hardware or a driver and NVML lists no GPU. gpu-fell-off-bus reports GPUs that NVML lists but
-    cannot reach.
+    cannot reach, gpu-nvml-init-failed a driver that is not installed or cannot be loaded.
 
-    Fix: search the PCI bus and the kernel log for the GPU; power-cycle the node; replace the GPU.
+    Fix: search the kernel log for the GPU; power-cycle the node, or reboot it if its PCI bus still shows the GPU;
+    replace the GPU.
     """
     asked = job.asked.gpus
     concerned = {node.key for node in nvidia_nodes(job)}
     for node in job.nodes:
         needed = asked if asked is not None else int(node.key in concerned)
-        if not needed or (isinstance(node.gpus, Missing) and node.key in concerned):
-            continue  # gpu-nvml-init-failed reports why NVML failed, or it is listed as not checked
-        if node.accelerator == "amd":
+        if needed and node.accelerator == "amd":
             yield NotChecked(nodes=(node.name,), reason=f"{node.name} has AMD GPUs, which NVML does not count")
+        if not isinstance(node.gpus, Gpus) or len(node.gpus.devices) >= needed:
             continue
-        error = node.gpus.reason if isinstance(node.gpus, Missing) else ""
-        if error and error_code(error) not in NO_DRIVER:
-            yield NotChecked(nodes=(node.name,), reason=error)
-            continue
-        there = len(node.gpus.devices) if isinstance(node.gpus, Gpus) else 0
-        if there >= needed:
-            continue
+        there = len(node.gpus.devices)
         why = f"expected {needed} (--gpus)" if asked is not None else "it has NVIDIA hardware or a driver"
-        why += f"; {brief(error)}" if error else ""
+        driven = {gpu.pci for gpu in node.gpus.devices if isinstance(gpu.pci, str)}
+        undriven = sorted(node.pci.gpus.keys() - driven) if isinstance(node.pci, Pci) and len(driven) == there else []
+        why += f"; its PCI bus shows {listed(undriven, most=3)} too" if undriven else ""
         yield Finding(
             scope="node",
             owner="admin",
-            confirmed=asked is not None and not error,
+            confirmed=asked is not None,
             nodes=(node.name,),
-            message=f"{node.name}: NVML lists {there} {'GPU' if there == 1 else 'GPUs'}; {why}",
+            message=f"{node.name}: NVML lists {count(there, 'GPU')}; {why}",
             evidence={"gpus": there, "expected": asked, "accelerator": node.accelerator},
             fix=Fix(
-                "Search the PCI bus and the kernel log for the GPU, then power-cycle the node.",
-                ("lspci -d 10de:", "sudo dmesg | grep -iE 'nvrm|xid|pcie'", "sudo poweroff"),
+                "Search the kernel log for why the driver does not start the GPU, then reboot the node."
+                if undriven
+                else "Search the PCI bus and the kernel log for the GPU, then power-cycle the node.",
+                (
+                    "lspci -d 10de:",
+                    "sudo dmesg | grep -iE 'nvrm|xid|pcie'",
+                    "sudo reboot" if undriven else "sudo poweroff",
+                ),
             ),
         )
+    yield from not_seen(job)
 
 
 @rule("node", "host-shm-noexec-or-perm", scope="node")
@@ -104,7 +108,8 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
     ``DataLoader worker (pid 77) is killed by signal: Bus error``. The default in Docker and Kubernetes is 64 MB. On
     hosts, files of ended jobs fill it.
 
-    Found by its free space: a warning at 64 MiB or less, an error at less than 1 MiB.
+    Found by its free space: a warning at 64 MiB or less, an error at less than 1 MiB. The warning is an info finding
+    where the job uses Gloo, which does not need it.
 
     Fix: ``docker run --shm-size=8g``; in Kubernetes an ``emptyDir`` with ``medium: Memory`` on /dev/shm; on a host
     remove the files of ended jobs.
@@ -118,7 +123,9 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
             (_STALE,) if filled else ("# add to docker run: --shm-size=8g", "sudo mount -o remount,size=50% /dev/shm")
         )
         text = "Remove the files of ended jobs." if filled else "Increase its size."
-        yield _full(node, _SHM, space, Fix(text, commands))
+        backend = job.asked.backend
+        nccl = backend == "nccl" or (backend == "auto" and node.accelerator != "none")
+        yield _full(node, _SHM, space, Fix(text, commands), "warning" if nccl else "info")
     # host-shm-not-writable covers `distcheck node`; ranks on CPUs, and many on GPUs, work without /dev/shm.
     absent = grouped(
         (node for node in job.nodes if node.state is None and _unusable(node.shm)), lambda n: _unusable(n.shm)
@@ -268,11 +275,12 @@ def _suspected(node: NodeFacts, what: str, fix: Fix) -> Finding:
     )
 
 
-def _full(node: NodeFacts, folder: str, space: Space, fix: Fix) -> Finding:
+def _full(node: NodeFacts, folder: str, space: Space, fix: Fix, low: Severity = "warning") -> Finding:
+    """Return an error about a full folder, a finding of severity `low` about one that is nearly full."""
     full = space.free_bytes < _NOTHING_BYTES or space.free_files == 0
     files = "; no free inode" if space.free_files == 0 else ""
     return Finding(
-        severity="error" if full else "warning",
+        severity="error" if full else low,
         scope="node",
         owner="admin",
         confirmed=False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts.quantities import size
+from distcheck.facts.quantities import count, size
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.host.shown import hosts, unread
@@ -182,7 +182,7 @@ def _fewer(alike: Sequence[tuple[NodeFacts, HostFacts]]) -> Iterator[Finding]:
         if cpus is not None and (node.cpus or cpus) < cpus:
             look = ("lscpu", "cat /sys/devices/system/cpu/offline", "sudo dmesg -T | grep -iE 'mce|hardware error'")
             fix = Fix("Find out which CPUs are offline, and why.", look)
-            what = f"{node.cpus} CPUs; most nodes of this kind have {cpus}"
+            what = f"{count(node.cpus or 0, 'CPU')}; most nodes of this kind have {cpus}"
             yield _about([node], what, fix, {"cpus": node.cpus or 0}, _weight((node.cpus or 0) / cpus))
         if memory is not None and host.memory_bytes < _FEWER * memory * (1 << 30):
             fix = Fix(

@@ -12,25 +12,23 @@ from typing import TYPE_CHECKING
 from distcheck.facts.job import Job
 from distcheck.facts.storage import SCRIPT, WORKING_DIRECTORY, Folder, Space
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fix
 from distcheck.rules.host.folders import (
     FolderSeen,
     asked,
     by_path,
     folder_finding,
     lacks_temporary_space,
-    looked,
     names,
     on_network,
     temporary,
     unseen,
 )
-from distcheck.rules.wording import brief, free_space, grouped, listed, numbers_of
+from distcheck.rules.wording import free_space, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from distcheck.facts.node import NodeFacts
 
 _MIB = 1 << 20
 _NOTHING_BYTES, _LITTLE_BYTES = _MIB, 100 * _MIB
@@ -148,52 +146,6 @@ def storage_full(job: Job) -> Iterator[Outcome]:
                 owner="unknown",
                 confirmed=False,
             )
-
-
-@rule("storage", scope=("job", "node", "system"))
-def storage_hangs(job: Job) -> Iterator[Outcome]:
-    """A folder or a file of the job does not answer.
-
-    Usually its file server is down or unreachable. Processes that touch it block in the kernel (state D), so that the
-    job hangs without an error and cannot be killed.
-
-    Found by looking at each folder, and at each file that COMMAND names, in a thread of a child process, which may
-    take 5 s. Folders that only the environment names count too: a process that starts looks at its home.
-
-    Fix: restore the connection to the file server, or unmount the file system: ``umount -f -l``.
-    """
-    hanging: dict[str, list[NodeFacts]] = {}
-    answered: dict[str, int] = {}
-    for node, storage in looked(job):
-        silent = [f.path for f in storage.folders if f.state == "silent"]
-        inside = tuple(f"{path.rstrip('/')}/" for path in silent)
-        files = [f.path or f.word for f in storage.files if f.state == "silent"]
-        silent += [path for path in files if not path.startswith(inside or "\0")]
-        for path in dict.fromkeys(silent):
-            hanging.setdefault(path, []).append(node)
-    for _, storage in looked(job) if hanging else ():
-        states = {f.path: f.state for f in storage.folders} | {f.path or f.word: f.state for f in storage.files}
-        for path in hanging.keys() & {path for path, state in states.items() if state != "silent"}:
-            answered[path] = answered.get(path, 0) + 1
-    for path, nodes in hanging.items():
-        good = answered.get(path, 0)
-        rest = f"; it answers on {good} other {'node' if good == 1 else 'nodes'}" if good else ""
-        yield Finding(
-            scope="system" if not good and len(nodes) > 1 else "node",
-            owner="admin",
-            confirmed=good > len(nodes),
-            ranks=numbers_of(job.ranks_on(*nodes)),
-            nodes=tuple(node.name for node in nodes),
-            message=f"{listed([node.name for node in nodes])}: {brief(path, 200)} did not answer within 5 s{rest}",
-            fix=Fix(
-                "Restore the connection to its file server, or unmount it.",
-                (
-                    "grep -E ' (nfs4?|lustre|ceph|fuse[.a-z]*) ' /proc/mounts",
-                    "ps -eo pid,stat,wchan:32,args | awk '$2 ~ /D/'",
-                    "sudo dmesg | grep -iE 'not responding|timed out'",
-                ),
-            ),
-        )
 
 
 @rule("storage", severity="warning", scope=("job", "node"))

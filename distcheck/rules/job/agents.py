@@ -12,6 +12,7 @@ from distcheck.rules.job.addresses import is_here
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import is_complete
 from distcheck.rules.wording import brief
+from distcheck.selection.command import options_in, split
 from distcheck.selection.nodelist import expand
 from distcheck.selection.placement import integer
 
@@ -26,13 +27,6 @@ _ENDPOINT_PORT = 29400
 _CUT_WORDS = 40
 """A command line with this many arguments may be cut (`facts.Agent`)."""
 
-# Options of torchrun, torch.distributed.launch and accelerate without a value; others take the next argument.
-_FLAGS = frozenset({
-    "standalone", "no-python", "run-path", "module", "m", "use-env", "duplicate-stdout-filters", "virtual-local-rank",
-    "duplicate-stderr-filters", "multi-gpu", "cpu", "use-deepspeed", "use-fsdp", "quiet", "q", "debug", "same-network",
-    "use-mps-device", "ipex", "use-xpu", "tpu", "tpu-use-cluster",
-})  # fmt: skip
-_SHORT = {"t": "tee", "r": "redirects"}
 # accelerate's option names and torchrun's (accelerate/utils/launch.py).
 _ACCELERATE = {
     "machine-rank": "node-rank",
@@ -78,16 +72,7 @@ def told(job: Job, rank: RankFacts) -> dict[str, str] | None:
 
 @lru_cache(1 << 14)
 def _options(words: tuple[str, ...]) -> Mapping[str, str]:
-    """Return the options before the script: the first word that is no option and no value."""
-    options: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
-        if not word.startswith("-") or word == "--":
-            break
-        name, equals, value = word.lstrip("-").partition("=")
-        name = _SHORT.get(name, name).replace("_", "-")
-        options[name] = value if equals or name in _FLAGS else next(rest, "")
-    return options
+    return split(words).options
 
 
 def _started_by_distcheck(job: Job, rank: RankFacts, nproc: str) -> str:
@@ -134,15 +119,9 @@ def own_id(job: Job, rank: RankFacts) -> str:
 
 def _without(words: Sequence[str], options: Container[str]) -> tuple[list[str], list[str]]:
     """Return an agent's options without `options`, and the script with its arguments."""
-    kept: list[str] = []
-    rest = list(words)
-    while rest and rest[0].startswith("-") and rest[0] != "--":
-        name, equals, _ = rest[0].lstrip("-").partition("=")
-        name = _SHORT.get(name, name).replace("_", "-")
-        count = 1 if equals or name in _FLAGS else 2
-        kept += [] if name in options else rest[:count]
-        rest = rest[count:]
-    return kept, rest
+    given = tuple(options_in(words))
+    kept = [word for option in given if option.name not in options for word in option.words]
+    return kept, list(words[sum(len(option.words) for option in given) :])
 
 
 def exported(job: Job, rank: RankFacts) -> dict[str, str]:

@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 from distcheck.facts.ranges import numbered
 from distcheck.rules.job.astray import keeps_others_away
 from distcheck.rules.job.leader_files import is_out_of_files
-from distcheck.rules.job.remedies import export
+from distcheck.rules.job.numbering import (
+    assigned,
+    by_formula,
+    free_ranks,
+    in_order,
+    rank_commands,
+    right_rank,
+    shell_of,
+)
 from distcheck.rules.job.settings import mapping
 from distcheck.rules.job.world import started_without_srun, strays, too_few_started, worlds
-from distcheck.rules.wording import by_name, grouped, listed, numbers_of, process_name, starter, table_of
+from distcheck.rules.wording import are, by_name, grouped, numbers_of, process_name, starter, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,10 +26,8 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
 
-
-def processes(job: Job, ranks: list[RankFacts]) -> str:
-    """Return the processes of ranks as text for a message."""
-    return listed([process_name(job, r) for r in ranks])
+_SHOWN = 8
+"""Most ranks and processes that a fix names."""
 
 
 def claims(job: Job, ranks: list[RankFacts]) -> dict[str, str]:
@@ -47,22 +53,34 @@ def told_apart(job: Job, claimants: list[RankFacts]) -> tuple[str, tuple[str, ..
                 ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)),
             )
     nodes = {job.node_of(r).key for r in claimants}
+    if first.placement.launcher == "torchrun":
+        return "Give each node its own node rank.", _node_ranks(job, claimants)
     if len(nodes) > 1 and all(r.placement.rank == r.placement.local_rank for r in claimants):
-        return (
-            "RANK holds the local rank, or every node has the same node rank. RANK must count across all nodes.",
-            (export(job, first, "RANK"),),
-        )
-    if len(nodes) > 1:
-        from distcheck.rules.job.agents import restarted  # not needed in a bare shell
+        text = "RANK holds the local rank, or every node has the same node rank. RANK must count across all nodes."
+        more = len(job.ranks) > (job.world_size or 0)
+        size = (assigned(first, "WORLD_SIZE", str(len(job.ranks))),) if more else ()
+        return text, (*(rank_commands(job, claimants) or by_formula(job)), *size)
+    several = grouped(claimants, lambda r: r.placement.rank).values()
+    later, free = [r for each in several for r in in_order(job, each)[1:]], job.missing_ranks
+    if not free:
+        text = "End the processes that were started twice; if all are wanted, number them on and raise WORLD_SIZE."
+        return text, tuple(f"# end {shell_of(job, r)}" for r in later[:_SHOWN])
+    text = f"Set a different RANK in every process; {numbered(free, _SHOWN)} {are(free)} missing."
+    return text, rank_commands(job, claimants) or free_ranks(job, later)
 
-        return "Give each node its own node rank.", (
-            restarted(job, first, {"node-rank": "$NODE_RANK"}),
-            export(job, first, "RANK"),
-        )
-    return (
-        "Set a different RANK in every process; if the script was started twice, end one of the two.",
-        (export(job, first, "RANK"),),
-    )
+
+def _node_ranks(job: Job, claimants: list[RankFacts]) -> tuple[str, ...]:
+    """Return the command lines of agents with a node rank of their own, for the nodes that need another one."""
+    from distcheck.rules.job.agents import restarted  # not needed in a bare shell
+
+    moved: dict[str, str] = {}
+    for r in claimants:
+        right, size = right_rank(job, r), r.placement.local_world_size
+        if right is not None and size:
+            moved.setdefault(job.node_of(r).name, restarted(job, r, {"node-rank": str(right // size)}))
+    if moved:
+        return tuple(f"{command}  # on {node}" for node, command in moved.items())
+    return (restarted(job, claimants[0], {"node-rank": "${NODE_RANK:?}"}),)
 
 
 def explanation(job: Job) -> str:

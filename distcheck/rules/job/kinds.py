@@ -86,7 +86,7 @@ def _of_process(process: ProcessFacts) -> tuple[object, ...]:
     answer = (found.name, found.addresses, found.changing) if isinstance(found, Resolution) else found
     return (
         process.installed, process.libraries, process.nccl_files, process.named_paths, process.agent,
-        process.ancestors, process.etcd, process.memory_policy_error, answer,
+        process.ancestors, process.etcd, process.memory_policy_error, process.hosts_listed, answer,
     )  # fmt: skip
 
 

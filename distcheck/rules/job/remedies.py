@@ -6,8 +6,9 @@ import re
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from distcheck.rules.job.numbering import assigned, by_formula, right_rank
 from distcheck.rules.job.settings import PORT, agreed_port, free_port, usual_port
-from distcheck.rules.wording import table_of
+from distcheck.rules.wording import STARTERS, table_of
 from distcheck.selection import nodelist
 from distcheck.selection.placement import integer
 
@@ -18,27 +19,29 @@ if TYPE_CHECKING:
     from distcheck.facts.placement import Launcher
     from distcheck.facts.rank import RankFacts
 
-# How each launcher forwards variables to all ranks; launchers that forward the whole environment are not listed.
+# How each launcher forwards a variable to all ranks; launchers that forward the whole environment are not listed.
 HAND_OVER: Mapping[Launcher, str] = {
-    "openmpi": "# add to mpirun: -x MASTER_ADDR={addr} -x MASTER_PORT={port}",
-    "hydra": "# add to mpiexec: -genv MASTER_ADDR {addr} -genv MASTER_PORT {port}",
-    "mvapich": "# add to mpirun_rsh: MASTER_ADDR={addr} MASTER_PORT={port}",
-    "pals": "# add to mpiexec: --env MASTER_ADDR={addr} --env MASTER_PORT={port}",
-    "jsrun": "# add to jsrun: -E MASTER_ADDR={addr} -E MASTER_PORT={port}",
+    "openmpi": "-x {}={}",
+    "hydra": "-genv {} {}",
+    "mvapich": "{}={}",
+    "pals": "--env {}={}",
+    "jsrun": "-E {}={}",
 }
-
-
-SLURM_MASTER_ADDR = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
-
-
+FIND_HOST = "hostname -f  # on the node of rank 0; set MASTER_ADDR to what it prints, on all nodes"
+_SLURM_FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
+SLURM_MASTER_ADDR = f"export MASTER_ADDR={_SLURM_FIRST}"
 SLURM_MASTER_PORT = "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
-
-
 _TASKS = re.compile(r"^\d+\(x\d+\)(,\d+(\(x\d+\))?)*$")
 
 
+def handed_over(launcher: Launcher, **values: str) -> str:
+    """Return what to add to the launcher's command line, so that all ranks get these variables."""
+    options = (HAND_OVER[launcher].format(name, value) for name, value in values.items() if value)
+    return f"# add to {STARTERS[launcher]}: {' '.join(options)}"
+
+
 def first_host(job: Job) -> str:
-    """Return rank 0's node, 127.0.0.1 for a job on one node, a placeholder if unknown."""
+    """Return rank 0's node, 127.0.0.1 for a job on one node, '' if unknown."""
     zero = next((r for r in job.ranks if r.placement.rank == 0), None)
     if len(job.nodes) == 1 and job.world_size in {None, len(job.ranks)}:
         return "127.0.0.1"
@@ -46,7 +49,16 @@ def first_host(job: Job) -> str:
         return job.node_of(zero).name
     from distcheck.rules.job.homes import homes  # imported only when needed
 
-    return homes(job).get(0, "HOST_OF_RANK_0")
+    return homes(job).get(0, "")
+
+
+def at_first_host(job: Job, rank: RankFacts) -> dict[str, str]:
+    """Return the option that gives an agent rank 0's host; none if it is unknown."""
+    from distcheck.rules.job.agents import endpoint_host, told  # not needed in a bare shell
+
+    if host := first_host(job) or endpoint_host(told(job, rank) or {}):
+        return {"master-addr": quote(host)}
+    return {"master-addr": _SLURM_FIRST} if "SLURM_JOB_ID" in rank.environment else {}
 
 
 def other_port(job: Job, rank: RankFacts) -> tuple[str, ...]:
@@ -62,7 +74,8 @@ def other_port(job: Job, rank: RankFacts) -> tuple[str, ...]:
 
         return (restarted(job, rank, {"master-port": str(port)}),)
     if table and table.launcher in HAND_OVER and not job.asked.started_here:
-        return (HAND_OVER[table.launcher].format(addr=quote(rank.placement.master_addr or first_host(job)), port=port),)
+        host = rank.placement.master_addr or first_host(job)
+        return (handed_over(table.launcher, MASTER_ADDR=host and quote(host), MASTER_PORT=str(port)),)
     if rank.placement.launcher == "distcheck" and job.launched is None:
         return (f"distcheck {job.asked.command} --master-port {port}",)
     return (f"export MASTER_PORT={port}",)
@@ -83,8 +96,9 @@ def master_commands(job: Job, rank: RankFacts, *variables: str) -> tuple[str, ..
     names = variables or ("MASTER_ADDR", "MASTER_PORT")
     launcher = table_of(rank)
     if launcher and launcher.launcher in HAND_OVER:
-        port = usual_port(job)
-        return (HAND_OVER[launcher.launcher].format(addr=quote(first_host(job)), port=port),)
+        host, port = first_host(job), str(usual_port(job))
+        command = handed_over(launcher.launcher, MASTER_ADDR=host and quote(host), MASTER_PORT=port)
+        return (command,) if host or "MASTER_ADDR" not in names else (FIND_HOST, command)
     return tuple(export(job, rank, name) for name in names)
 
 
@@ -102,21 +116,37 @@ def export(job: Job, rank: RankFacts, variable: str) -> str:
         }.get(variable)
         if source:
             return f"export {variable}=${source}"
-    here = len(job.ranks_on(job.node_of(rank)))
-    value = {
-        "RANK": "$((NODE_RANK * LOCAL_WORLD_SIZE + LOCAL_RANK))",
-        "WORLD_SIZE": str(max(job.world_size or 0, len(job.ranks))),
-        "LOCAL_RANK": f"$((RANK % {here}))",
-        "LOCAL_WORLD_SIZE": str(here),
-        "GROUP_RANK": "$NODE_RANK",
-        "MASTER_ADDR": quote(first_host(job)),
-        "MASTER_PORT": str(usual_port(job)),
-    }[variable]
-    if slurm and variable == "MASTER_ADDR":
-        return SLURM_MASTER_ADDR if _leads_the_list(job, rank) else f"export MASTER_ADDR={value}"
+    if slurm and variable == "MASTER_ADDR" and _leads_the_list(job, rank):
+        return SLURM_MASTER_ADDR
     if slurm and variable == "MASTER_PORT" and agreed_port(job) is None:
         return SLURM_MASTER_PORT
-    return f"export {variable}={value}"
+    if variable == "MASTER_ADDR" and not first_host(job):
+        return FIND_HOST
+    if variable == "RANK" and right_rank(job, rank) is None:
+        return by_formula(job)[-1]
+    return assigned(rank, variable, _value(job, rank, variable))
+
+
+def _value(job: Job, rank: RankFacts, variable: str) -> str:
+    """Return what a variable should have by the other ranks, or a formula that fails where a part of it is not set."""
+    whole = len(job.ranks) == job.world_size
+    here = len(job.ranks_on(job.node_of(rank))) if whole else rank.placement.local_world_size
+    size = str(here or "${LOCAL_WORLD_SIZE:?}")
+    match variable:
+        case "MASTER_ADDR":
+            return quote(first_host(job))
+        case "MASTER_PORT":
+            return str(usual_port(job))
+        case "RANK":
+            return str(right_rank(job, rank))
+        case "WORLD_SIZE":
+            return str(max(job.world_size or 0, len(job.ranks)))
+        case "LOCAL_RANK":
+            return "0" if size == "1" else f"$((${{RANK:?}} % {size}))"
+        case "GROUP_RANK":
+            return "0" if len(job.nodes) == 1 and size == str(job.world_size) else "${NODE_RANK:?}"
+        case _:
+            return size
 
 
 def export_missing(job: Job, rank: RankFacts, names: Collection[str]) -> str:

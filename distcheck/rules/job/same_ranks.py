@@ -11,6 +11,7 @@ from shlex import quote
 import msgspec
 
 from distcheck.facts.job import Job
+from distcheck.facts.rank import Role
 from distcheck.rules.finding import Fix
 from distcheck.rules.wording import once
 from distcheck.selection.nodelist import expand, folded
@@ -45,7 +46,27 @@ def _options(job: Job) -> dict[str, str]:
     """Return the options for the nodes and ranks, the probes that start there, and the backend, each with its value."""
     hosts, nproc = _nodes_and_ranks(job)
     backend = "" if job.asked.backend == "auto" else f" --backend {job.asked.backend}"
-    return {"--hosts": hosts, "--nproc": nproc, **_starting(job), "--backend": backend}
+    return {"--hosts": hosts, "--nproc": nproc, **_by_hand(job), **_starting(job), "--backend": backend}
+
+
+def _by_hand(job: Job) -> dict[str, str]:
+    """Return the options that placed the process which reports, where no variable does."""
+    if not job.ranks or job.asked.started_here:
+        return {}
+    leading = (r for r in job.ranks if job.process_of(r).role is Role.LEADER)
+    first = next(leading, job.ranks[0])
+    where, numbered = first.placement, first.placement.by_options
+    given = {
+        "RANK": where.rank if numbered else None,
+        "WORLD_SIZE": where.world_size if numbered else None,
+        "LOCAL_RANK": where.local_rank if numbered else None,
+        "MASTER_ADDR": None if where.master_derived else where.master_addr,
+        "MASTER_PORT": None if where.master_derived else where.master_port,
+    }
+    options = {
+        f"--{name.lower().replace('_', '-')}": value for name, value in given.items() if name not in first.environment
+    }
+    return {option: f" {option} {quote(str(value))}" for option, value in options.items() if value is not None}
 
 
 def _starting(job: Job) -> dict[str, str]:

@@ -8,6 +8,7 @@ from distcheck.facts.placement import NOBODY_TO_MEET
 from distcheck.rules.job.kinds import by_node, kinds, ranks_by, ranks_with
 from distcheck.rules.job.settings import MPI_LAUNCHERS, number, started_by_distcheck
 from distcheck.rules.wording import grouped, once, table_of
+from distcheck.selection.counted import Counted, counted
 from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:
@@ -87,14 +88,6 @@ def out_of_range(job: Job) -> list[RankFacts]:
     return found
 
 
-def counts_from_one(job: Job) -> bool:
-    """Whether the ranks are numbered from 1: rank WORLD_SIZE exists, and rank 0 does not."""
-    beyond = out_of_range(job)
-    return bool(beyond) and all(r.placement.rank == r.placement.world_size for r in beyond) and not any(
-        r.placement.rank == 0 for r in job.ranks
-    )  # fmt: skip
-
-
 @once
 def duplicates(job: Job) -> dict[int, list[RankFacts]]:
     """Return the ranks that several processes claim; another rule reports worlds of one."""
@@ -116,13 +109,27 @@ def strays(job: Job) -> int:
 
 
 @once
-def too_few_started(job: Job) -> int | None:
-    """Return how many ranks the launcher started if all joined and WORLD_SIZE is larger."""
-    started = {tasks_of(kind.first) for kind in kinds(job) if not started_by_distcheck(job, kind.first)}
-    if len(started) != 1 or len(worlds(job)) != 1 or gap(job):
+def too_few_started(job: Job) -> Counted | None:
+    """Return what counts exactly the processes that joined where WORLD_SIZE is larger, so that this number is wrong.
+
+    None if something counts as many as WORLD_SIZE: ranks are missing then. What is not the launcher's own number holds
+    only if ranks 0, 1, 2, ... joined, from as many nodes as it says: each pod that it counts may start several.
+    """
+    firsts = [kind.first for kind in kinds(job) if not started_by_distcheck(job, kind.first)]
+    told = [set(counted(rank.environment, job.process_of(rank).hosts_listed)) for rank in firsts]
+    world, came = job.world_size or 0, len(job.ranks)
+    if not told or len(worlds(job)) != 1 or gap(job) or came >= world:
         return None
-    tasks = started.pop()
-    return tasks if tasks is not None and tasks == len(job.ranks) and tasks < (job.world_size or 0) else None
+    if any(one.number == world and one.of != "nodes" for one in set().union(*told)):
+        return None
+    in_order = came > 1 and {r.placement.rank for r in job.ranks} == set(range(came))
+    nodes = len({job.node_of(r).key for r in job.ranks})
+    alike = [
+        one
+        for one in set.intersection(*told)
+        if one.number == came and (one.of == "tasks" or (in_order and nodes >= one.nodes))
+    ]
+    return min(alike, key=lambda one: (one.of != "tasks", one.of == "nodes", one.names), default=None)
 
 
 @once

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.agents import agents_in_world, by_agent, command, own_id, program, rendezvous, restarted, told
-from distcheck.rules.job.remedies import first_host
+from distcheck.rules.job.remedies import at_first_host
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import is_complete
 from distcheck.rules.wording import brief, by_name, found, grouped, listed, named, nodes_of
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.job import Job
+
+_MOST_NODES = 8
+"""Most nodes that get a command each."""
 
 
 @rule("meeting", severity="warning")
@@ -86,7 +88,9 @@ def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
                 f"{named(job, several)}: {variable} is {value} on {listed(nodes)}; expected a different one on each",
                 Fix(
                     "Expand the number in each node's shell, not in the shell that submits the job.",
-                    (f"export {variable}=$SLURM_NODEID  # in each task, not where the job is submitted",),
+                    (f"export {variable}=$SLURM_NODEID  # in each task, not where the job is submitted",)
+                    if "SLURM_NODEID" in several[0].environment
+                    else tuple(f"export {variable}={n}  # on {name}" for n, name in enumerate(nodes[:_MOST_NODES])),
                 ),
                 severity="warning",
                 evidence={"variable": variable, "value": value, "nodes": ", ".join(nodes)},
@@ -114,6 +118,7 @@ def torchrun_node_rank_with_c10d(job: Job) -> Iterator[Outcome]:
     if other:
         ranks = [r for _, r in other]
         option, first = other[0]
+        master = at_first_host(job, first)
         yield found(
             job,
             ranks,
@@ -121,13 +126,7 @@ def torchrun_node_rank_with_c10d(job: Job) -> Iterator[Outcome]:
             + ("; same on other nodes" if len({job.node_of(r).key for r in ranks}) > 1 else ""),
             Fix(
                 "Remove --node-rank; if the order matters, use the static rendezvous.",
-                (
-                    restarted(
-                        job,
-                        first,
-                        {"rdzv-backend": "static", "node-rank": "$NODE_RANK", "master-addr": quote(first_host(job))},
-                    ),
-                ),
+                (restarted(job, first, {"rdzv-backend": "static", "node-rank": "${NODE_RANK:?}", **master}),),
             ),
             severity="info",
             scope="job",

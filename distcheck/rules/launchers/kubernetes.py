@@ -89,9 +89,9 @@ def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
         Fix(
             "Exclude the job's pods from the mesh in their template, and create the job again.",
             (
-                'labels: {sidecar.istio.io/inject: "false"}  # in the metadata of the pod template'
+                '# in the pod template: metadata: {labels: {sidecar.istio.io/inject: "false"}}'
                 if mesh == "Istio"
-                else "annotations: {linkerd.io/inject: disabled}  # in the metadata of the pod template",
+                else "# in the pod template: metadata: {annotations: {linkerd.io/inject: disabled}}",
             ),
         ),
         severity="error" if through else "info",

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from distcheck.facts.gpu import Gpus
+from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.claims import uses_gpus
@@ -141,18 +142,18 @@ def deepspeed_hostfile_slots(job: Job) -> Iterator[Outcome]:
     if not short:
         return
     ranks = job.ranks_on(*short)
-    counted = [f"{n.name} runs {counts[n.key]} for {_gpus_on(n)} GPUs" for n in short]
+    counted = [f"{n.name} runs {counts[n.key]} for {count(_gpus_on(n) or 0, 'GPU')}" for n in short]
     yield found(
         job,
         ranks,
-        f"{listed(counted)}; other nodes run {most} ranks",
+        f"{listed(counted)}; other nodes run {count(most, 'rank')}",
         Fix(
             "Correct the slots in DeepSpeed's hostfile.",
             tuple(f"sed -i {shlex.quote(f's/^{n.name} .*/{n.name} slots={_gpus_on(n)}/')} hostfile" for n in short[:8]),
         ),
         severity="warning",
         scope="job",
-        evidence={n.name: f"{counts[n.key]} ranks, {_gpus_on(n)} GPUs" for n in job.nodes[:16]},
+        evidence={n.name: f"{count(counts[n.key], 'rank')}, GPUs: {_gpus_on(n) or 'unknown'}" for n in job.nodes[:16]},
     )
 
 
@@ -175,10 +176,11 @@ def mpi_slots_all_on_one_host(job: Job) -> Iterator[Outcome]:
     gpus, ranks = _gpus_on(node), len(job.ranks)
     short = gpus is not None and ranks > gpus and uses_gpus(job, job.ranks[0])
     each = -(-ranks // nodes)
+    has = f", which has {count(gpus or 0, 'GPU')}" if short else ""
     yield found(
         job,
         job.ranks,
-        f"all {ranks} ranks run on {node.name}{f', which has {gpus} GPUs' if short else ''}; the job has {nodes} nodes",
+        f"all {ranks} ranks run on {node.name}{has}; the job has {count(nodes, 'node')}",
         Fix(
             "Set the number of ranks per node.",
             (f"# add to mpirun: --map-by ppr:{each}:node", f"# add to mpiexec: -ppn {each}"),

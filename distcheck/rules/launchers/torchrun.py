@@ -29,7 +29,7 @@ from distcheck.rules.job.agents import (
     wanted,
 )
 from distcheck.rules.job.astray import astray
-from distcheck.rules.job.remedies import first_host
+from distcheck.rules.job.remedies import at_first_host
 from distcheck.rules.job.settings import PORT, chosen_by_agent, free_port
 from distcheck.rules.network.attempts import address_of, failing, tried
 from distcheck.rules.wording import brief, found, grouped, listed, named
@@ -89,7 +89,7 @@ def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
     ``srun --ntasks-per-node=8 torchrun --nproc-per-node=8`` starts 64 processes per node instead of 8. They compete
     for the port (``EADDRINUSE``), share GPUs, or every task trains alone. torchrun needs one task per node. Found by a
     step with more tasks than nodes, where the number of tasks is not the number of agents in the world. Silent where
-    each task is intended as an agent (``--nnodes $SLURM_NTASKS``), and for ``--standalone``.
+    each task is intended as an agent (``--nnodes $SLURM_NTASKS``); gpu-worlds-overlap reports ``--standalone``.
 
     Fix: ``srun --ntasks-per-node=1 --gpus-per-node=8 torchrun --nproc-per-node=8``.
     """
@@ -105,7 +105,7 @@ def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
         f"torchrun, and torchrun's world has {agents_in_world(first)}; expected one task on each node",
         Fix(
             "Start one torchrun per node; torchrun starts the processes of its node.",
-            (agent_per_node(job, first, {"master-addr": quote(first_host(job))}),),
+            (agent_per_node(job, first, at_first_host(job, first)),),
         ),
         scope="job",
         evidence={
@@ -124,7 +124,7 @@ def _with_master(job: Job, rank: RankFacts, address: str) -> str:
     where = {"master-addr": quote(address), "master-port": quote(port)}
     if "SLURM_JOB_ID" in rank.environment:
         return agent_per_node(job, rank, where)
-    return restarted(job, rank, {"nnodes": "$NNODES", "node-rank": "$NODE_RANK", **where})
+    return restarted(job, rank, {"nnodes": "${NNODES:?}", "node-rank": "${NODE_RANK:?}", **where})
 
 
 def _local_addr(job: Job, rank: RankFacts) -> str:
@@ -137,8 +137,8 @@ def _static(job: Job, rank: RankFacts) -> dict[str, str]:
     return {
         "rdzv-backend": "static",
         "nnodes": str(nodes),
-        "node-rank": "$NODE_RANK",
-        "master-addr": quote(first_host(job)),
+        "node-rank": "${NODE_RANK:?}",
+        **at_first_host(job, rank),
         "master-port": str(free_port(job) or PORT),
     }
 

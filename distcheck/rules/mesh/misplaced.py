@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from distcheck.facts.mesh import Mesh, role
+from distcheck.facts.quantities import count
 from distcheck.rules.finding import Fix, Severity
 from distcheck.rules.job.mesh import close_dimensions, in_order, mesh_of
 from distcheck.rules.mesh.islands import Islands, badly_placed, islands
@@ -90,8 +91,8 @@ def _bad(mesh: Mesh, of: Sequence[int], room: int) -> dict[str, list[range]]:
 def _as_it_should(mesh: Mesh, name: str, where: Islands) -> str:
     parts = -(-mesh.size(name) // where.room)
     return (
-        f"No action if this size is intended: each group lies on {parts} {where.kind}s with {mesh.size(name) // parts} "
-        "ranks on each, the least possible."
+        f"No action if this size is intended: each group lies on {parts} {where.kind}s with "
+        f"{count(mesh.size(name) // parts, 'rank')} on each, the least possible."
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from distcheck.facts.quantities import count
 from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, NotChecked
@@ -114,7 +115,7 @@ def _finding(job: Job, fault: Misplaced, addition: str) -> Finding:
         severity=fault.severity,
         ranks=tuple(members),
         nodes=nodes_of(job, [ranks[rank] for rank in members]),
-        message=f"{len(fault.groups)} of {fault.of} {fault.name} groups ({fault.size} ranks each) "
+        message=f"{len(fault.groups)} of {fault.of} {fault.name} groups ({count(fault.size, 'rank')} each) "
         f"{'lie unevenly on' if fault.uneven else 'cross'} {where.kind}s: ranks {fold(first, 8)} are on {listed(on)}"
         f"{addition}",
         evidence={"mesh": str(mesh_of(job)), f"ranks_by_{word}": fault.shares, f"{word}s": len(where.names)},

@@ -38,7 +38,7 @@ def mesh_lines(job: Job, mesh: Mesh) -> tuple[str, ...]:
     sizes = ", ".join(map(str, mesh.sizes.values())) + ("," if len(mesh.sizes) == 1 else "")
     names = ", ".join(f'"{name}"' for name in mesh.sizes) + ("," if len(mesh.sizes) == 1 else "")
     device = "cuda" if job.made_for == "nccl" else "cpu"
-    return (f'init_device_mesh("{device}", ({sizes}), mesh_dim_names=({names}))  # {option}',)
+    return (f'# in the script: init_device_mesh("{device}", ({sizes}), mesh_dim_names=({names}))  # {option}',)
 
 
 def _option(mesh: Mesh) -> str:
@@ -79,7 +79,7 @@ def _packing(launcher: str, each: int) -> tuple[str, ...]:
     for name, line in _PACKED.items():
         if name == launcher:
             return (line.format(each=each),)
-    return (f"export RANK=$((NODE_RANK * {each} + LOCAL_RANK))",)
+    return (f"export RANK=$((${{NODE_RANK:?}} * {each} + ${{LOCAL_RANK:?}}))",)
 
 
 def _ordering(job: Job, launcher: str, nodes: list[str], each: int) -> tuple[str, ...]:

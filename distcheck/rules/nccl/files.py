@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
+from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_with
@@ -113,7 +114,7 @@ def nccl_conf_file_syntax(job: Job) -> Iterator[Outcome]:
         odd = [(line, why) for line in lines for why in [_odd(line)] if why]
         if odd:
             line, why = odd[0]
-            more = f"; {len(odd) - 1} more lines are similar" if len(odd) > 1 else ""
+            more = f"; similar in {count(len(odd) - 1, 'more line')}" if len(odd) > 1 else ""
             yield found(
                 job,
                 ranks,

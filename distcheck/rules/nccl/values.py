@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
+from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.nccl_remedies import redo, undo
@@ -84,8 +85,8 @@ def nccl_int_suffix(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: NCCL reads {shown(name, setting)} as {number}"
-            + (" bytes" if small else "")
+            f"{named(job, ranks)}: NCCL reads {shown(name, setting)} as "
+            + (count(number, "byte") if small else str(number))
             + (f"; expected {meant}" if meant else "; expected a plain number"),
             Fix(
                 "Write a plain decimal number." if meant else "Write a plain decimal number, or remove the variable.",

@@ -1,17 +1,23 @@
-"""How many ephemeral ports a job needs on a node, and the fix that opens them."""
+"""How many ephemeral ports a job needs on a node, and the fixes that open them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from distcheck.facts.base import Missing
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.addresses import is_here
 from distcheck.rules.job.settings import number
+from distcheck.rules.network.interface_choices import link_local, looks_virtual
+from distcheck.rules.wording import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
     from distcheck.facts.rank import RankFacts
+    from distcheck.rules.network.trials import Way
 
 _CHANNELS = 32
 """NCCL's maximum for collectives (MAXCHANNELS); NCCL_MAX_NCHANNELS and NCCL_MAX_CTAS lower it."""
@@ -21,6 +27,8 @@ _SOCKETS = 16
 """Data sockets per connection by default: 2 threads with 8 each on AWS, 4 on Google Cloud, elsewhere 1."""
 _MOST_SOCKETS = 64
 _STEP = 1000
+_SHOWN = 8
+"""Nodes shown in a finding's evidence."""
 
 
 def ports_needed(job: Job) -> int:
@@ -53,8 +61,8 @@ def _sockets(ranks: Iterable[RankFacts]) -> int:
     return min(_MOST_SOCKETS, max(chosen, default=_SOCKETS))
 
 
-def opened(job: Job) -> Fix:
-    """Return the fix that opens the nodes' configured ephemeral ports."""
+def opened(job: Job, on: str = "") -> Fix:
+    """Return the fix that opens the nodes' configured ephemeral ports; `on` names those that close them, if known."""
     ranges = [node.ephemeral_ports for node in job.nodes if isinstance(node.ephemeral_ports, tuple)]
     needed = ports_needed(job)
     enough = f"This job needs up to {needed} of them per node"
@@ -67,4 +75,43 @@ def opened(job: Job) -> Fix:
         text += ": if you narrow the range, keep it at least that wide, and the same on all nodes."
     else:
         text += ", more than the range has: also widen net.ipv4.ip_local_port_range, or use fewer sockets."
-    return Fix(text, (f"sudo firewall-cmd --add-port={first}-{last}/tcp", "sysctl net.ipv4.ip_local_port_range"))
+    where = f"  # on {on}" if on else ""
+    open_up = f"sudo firewall-cmd --add-port={first}-{last}/tcp{where}"
+    return Fix(text, (open_up, f"sysctl net.ipv4.ip_local_port_range{where}"))
+
+
+def one_way(job: Job, failed: Collection[Way]) -> tuple[Fix, dict[str, str], list[NodeFacts]]:
+    """Return for paths whose other direction works the fix, evidence, and the nodes that are certainly at fault.
+
+    A node with one adapter filters what comes in. One with several may also drop what comes in by another adapter than
+    it would answer by.
+    """
+    ends = [{way[end] for way in failed} for end in (0, 1)]
+    sources, targets = ([node for node in job.nodes if node.key in keys] for keys in ends)
+    if not targets:  # the processes of one node
+        sources = targets = list(job.nodes)
+    adapters = {node.key: _adapters(node) for node in (*sources, *targets)}
+    several = [node.name for node in targets if len(adapters[node.key]) > 1]
+    at, why = targets, f"A filter on {_names(targets)} stops what comes in."
+    if len(sources) < len(targets):
+        at = sources
+        why = f"The output rules of {_names(at)}, or rules on {_names(targets)} for its address, stop its connections."
+    fix = opened(job, _names(at))
+    text, commands = f"{why} {fix.text}", (f"sudo nft list ruleset  # on {_names(at)}", *fix.commands)
+    if several:
+        text += f" {listed(several)}, with several adapters, may also drop packets by reverse path filtering."
+        commands += (f"sudo sysctl -w net.ipv4.conf.all.rp_filter=2  # on {listed(several)}",)
+    evidence = {f"adapters of {node.name}": ", ".join(adapters[node.key]) for node in targets[:_SHOWN]}
+    certain = at is targets and all(len(own) == 1 for own in adapters.values())
+    return Fix(text, commands), evidence, targets if certain else []
+
+
+def _names(nodes: Iterable[NodeFacts]) -> str:
+    return listed([node.name for node in nodes])
+
+
+def _adapters(node: NodeFacts) -> list[str]:
+    """Return the adapters of a node that other nodes may reach; an alias (eth0:1) is no other adapter."""
+    known = () if isinstance(node.interfaces, Missing) else node.interfaces
+    outside = (i for i in known if i.up and not is_here(i.address) and not link_local(i.address))
+    return list(dict.fromkeys(i.name.partition(":")[0] for i in outside if not looks_virtual(node, i)))

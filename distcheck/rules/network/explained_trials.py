@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
 from distcheck.rules.job.addresses import is_here
@@ -12,12 +12,24 @@ from distcheck.rules.network.interface_choices import (
     within,
 )
 from distcheck.rules.network.selected_interfaces import Survey, survey
+from distcheck.rules.network.translation import NO_ROUTE, neighbours, translated
 from distcheck.rules.network.trials import between_nodes
+from distcheck.rules.wording import once
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
-    from distcheck.facts.network import Interface
+    from distcheck.facts.network import Interface, PeerTrial
     from distcheck.facts.node import NodeFacts
+
+
+class Unrouted(NamedTuple):
+    """A failing trial between two nodes whose networks are not connected."""
+
+    source: str
+    target: str
+    trial: PeerTrial
+    seen_at: str
+    """The address at which others see the target, which it does not have; empty if the source has no route."""
 
 
 def explained(job: Job) -> frozenset[str]:
@@ -27,7 +39,31 @@ def explained(job: Job) -> frozenset[str]:
 
 
 def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
-    """Return which failing trials these rules explain: source, target and address.
+    """Return which failing trials these rules explain: source, target and address."""
+    return _by_choice(job) | {(u.trial.source, u.trial.target, u.trial.address) for u in unrouted(job)}
+
+
+@once
+def unrouted(job: Job) -> list[Unrouted]:
+    """Return the failing trials of interfaces that are well chosen, between networks that are not connected.
+
+    The target is behind address translation, and the source is not beside it; or the source has no route.
+    """
+    failed = [(source, target, trial) for source, target, trial in between_nodes(job) if not trial.connected]
+    if not failed:
+        return []
+    chosen, seen, nodes = _by_choice(job), translated(job), {node.key: node for node in job.nodes}
+    found = []
+    for source, target, trial in failed:
+        at = "" if neighbours(nodes[source], trial.address) else seen.get(target, "")
+        if (trial.source, trial.target, trial.address) not in chosen and (at or NO_ROUTE in trial.detail):
+            found.append(Unrouted(source, target, trial, at))
+    return found
+
+
+@once
+def _by_choice(job: Job) -> frozenset[tuple[str, str, str]]:
+    """Return which failing trials the choice of interfaces explains.
 
     A failing trial is explained if
     - it goes to an address of `explained`;

@@ -252,30 +252,6 @@ def _gloo_syntax_hint(value: str) -> str:
 
 
 @rule("peers", scope="rank")
-def net_subnet_mismatch(job: Job) -> Iterator[Outcome]:
-    """Nodes use interfaces in networks that are not connected to each other.
-
-    The ranks meet at MASTER_ADDR. Then NCCL or Gloo connects to addresses of another network and times out between some
-    pairs. NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names the wrong network, or one node's interface has an address of
-    another network.
-
-    Found by comparing the subnets of the interfaces in use, where connections to these addresses failed and others
-    worked. Routed subnets are not a fault.
-
-    Fix: name the interface of the common network on these nodes, or correct their addresses.
-    """
-    seen = survey(job)
-    for library in LIBRARIES:
-        chosen = [c for c in cases(seen, library, "astray") if c.choice.variable(library)]
-        yield from case_findings(
-            seen,
-            [weighed(seen, c) for c in chosen] + cases(seen, library, "apart"),
-            "{ranks}: {library} uses {taken}{setting}, which is not in the other nodes' network; expected {way}",
-            "Make all nodes use interfaces of one network.",
-        )
-
-
-@rule("peers", scope="rank")
 def net_ipv6_link_local(job: Job) -> Iterator[Outcome]:
     """NCCL or Gloo uses a link-local IPv6 address.
 

@@ -7,14 +7,16 @@ from shlex import quote
 
 from distcheck.facts.job import Job
 from distcheck.facts.network import Attempt, Bind, PortOwner
+from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import ProcessFacts, RankFacts, Role
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
-from distcheck.rules.job.addresses import first_open_port, is_address, master_outcomes, rank_zero
+from distcheck.rules.job.addresses import first_open_port, is_address, master_outcomes, own_addresses, rank_zero
 from distcheck.rules.job.astray import home_of_rank_0, look_up
 from distcheck.rules.job.remedies import other_port
 from distcheck.rules.network.attempts import address_of, at_master_door, failing, ranks_of, tried
 from distcheck.rules.network.port_owners import answers_of_owner, free_port_fix, holder
+from distcheck.rules.network.translation import HOST_NETWORK, NO_ROUTE, neighbours
 from distcheck.rules.wording import found, grouped, listed, named
 
 
@@ -124,29 +126,46 @@ def net_master_unreachable(job: Job) -> Iterator[Outcome]:
     to (HOST, PORT)", or "errno: 113 - No route to host".
 
     Found by connecting from every process with a short timeout, until the roll call closes. No answer means that
-    packets are dropped. Unreachable means that there is no route, or that a firewall answers so. Refused, while rank 0
-    listened and was reached on another port, means that a firewall rejects them.
+    packets are dropped. Unreachable means that the node has no route (errno 101), or that a firewall answers so (errno
+    113); either, in the node's own subnet, may mean that no host has the address. Refused, while rank 0 listened and
+    was reached on another port, means that a firewall rejects them.
 
-    Fix: open the port in the firewall or security group, or use an address that the node can route to; in containers
-    use the host network.
+    Fix: open the port in the firewall or security group, or use an address that the node can route to. In a virtual
+    machine, in WSL2 and in a container, use the host's network.
     """
     blocked = [*failing(job, {"timeout", "unreachable"}), *_refused(job, met=True)]
     for ranks, attempts in blocked:
-        ways = listed([f"{address_of(a)}: {_manner(a)}" for a in attempts])
+        source = job.node_of(ranks[0])
+        home = next((n.name for n in job.nodes if not own_addresses(n).isdisjoint(a.address for a in attempts)), "")
+        absent = not home and all(neighbours(source, a.address) for a in attempts)
+        ways = listed([f"{address_of(a)}: {_manner(a, may_be_absent=absent)}" for a in attempts])
         name = ranks[0].placement.master_addr or ""
         target = "MASTER_ADDR:MASTER_PORT" if is_address(name) else f"rank 0 at MASTER_ADDR {name}"
         yield found(
             job,
             ranks,
             f"{named(job, ranks)} cannot reach {target} ({ways})",
-            Fix(
-                "Open the port between the nodes, or use an address that the nodes can route to.",
-                (f"sudo firewall-cmd --add-port={attempts[0].port}/tcp",),
-            ),
+            _way_to(source, home, attempts, may_be_absent=absent),
             scope="link",
             owner="admin",
             evidence=tried(attempts),
         )
+
+
+def _way_to(source: NodeFacts, home: str, attempts: list[Attempt], *, may_be_absent: bool) -> Fix:
+    """Return the fix for a node that does not reach rank 0: a route, the right address, or an open port.
+
+    `home` is the node that has the address, empty if unknown.
+    """
+    there = quote(attempts[0].address)
+    if all(NO_ROUTE in a.detail for a in attempts):
+        text = f"Use an address to which the nodes have a route. Guests need {HOST_NETWORK}, or a VPN."
+        return Fix(text, (f"ip route get {there}  # on {source.name}",))
+    command = f"sudo firewall-cmd --add-port={attempts[0].port}/tcp  # on {home or 'the host of rank 0'}"
+    if not may_be_absent:
+        return Fix("Open the port between the nodes, or use an address that the nodes can route to.", (command,))
+    look = f"ip neigh show {there}  # on {source.name}; FAILED or INCOMPLETE: no host has this address"
+    return Fix("Check that MASTER_ADDR is an address of rank 0's host; then open the port there.", (look, command))
 
 
 @rule("meeting", consequence=True, scope="link")
@@ -200,13 +219,14 @@ def _lookup_commands(job: Job, ranks: list[RankFacts]) -> tuple[str, ...]:
     return () if is_address(name) else look_up(job, name, job.node_of(ranks[0]).name, home_of_rank_0(job))
 
 
-def _manner(attempt: Attempt) -> str:
+def _manner(attempt: Attempt, *, may_be_absent: bool) -> str:
     causes = {
         "timeout": "packets are dropped",
-        "unreachable": "rejected, or no route",
+        "unreachable": "no route" if NO_ROUTE in attempt.detail else "rejected, or no route",
         "refused": "rejected although rank 0 listens",
     }
-    return f"{causes[attempt.outcome]}, {attempt.detail or attempt.outcome}"
+    absent = "no host has this address, or " if may_be_absent and attempt.outcome != "refused" else ""
+    return f"{absent}{causes[attempt.outcome]}, {attempt.detail or attempt.outcome}"
 
 
 @rule("meeting", scope="rank")

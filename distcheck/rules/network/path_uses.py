@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from distcheck.rules.collectives.nccl_logs import logged, nodes_in_use
+from distcheck.rules.fabric.lines import FabricPort, views
 from distcheck.rules.network.interface_choices import LIBRARIES, milder, severity
 from distcheck.rules.network.selected_interfaces import survey
-from distcheck.rules.wording import grouped, listed
+from distcheck.rules.wording import grouped, listed, once
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.facts.network import PeerTrial
+    from distcheck.facts.node import NodeFacts
     from distcheck.rules.finding import Finding, Severity
 
 _NAMES = {"nccl": "NCCL", "gloo": "Gloo"}
@@ -61,3 +64,18 @@ def path_uses(job: Job) -> list[PathUse]:
         )
         for other in sorted(by_use)
     ]
+
+
+@once
+def _adapters(job: Job) -> dict[str, tuple[FabricPort, ...]]:
+    """Return the ports that NCCL uses, by node; empty if it uses sockets somewhere."""
+    used = {view.node.key: view.taken for view in views(job) if not view.adapters.libibverbs}
+    sockets = any(t.log.network == "Socket" for t in logged(job))
+    return used if all(used.get(node.key) for node in nodes_in_use(job)) and not sockets else {}
+
+
+def adapters_beside(job: Job, node: NodeFacts, interface: str) -> list[str]:
+    """Return the ports that NCCL uses on a node, empty if it uses this interface."""
+    ports = _adapters(job).get(node.key, ())
+    roce = {gid.interface for line in ports for gid in line.port.gids.values()}
+    return [] if interface in roce else [line.name for line in ports]

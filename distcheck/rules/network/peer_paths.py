@@ -13,18 +13,17 @@ from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.network import Link, PeerTrial
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
-from distcheck.rules.collectives.nccl_logs import logged, nodes_in_use
-from distcheck.rules.fabric.lines import FabricPort, views
 from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked
-from distcheck.rules.network import rates
+from distcheck.rules.network import adapter_rates, rates
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, ranks_of, reason
-from distcheck.rules.network.ephemeral_ports import opened
+from distcheck.rules.network.ephemeral_ports import one_way, opened
 from distcheck.rules.network.explained_trials import explained_trials
 from distcheck.rules.network.losses import echoes, lossy
-from distcheck.rules.network.path_uses import PathUse, path_uses
+from distcheck.rules.network.path_uses import PathUse, adapters_beside, path_uses
 from distcheck.rules.network.trials import Way, stalled
-from distcheck.rules.wording import are, found, listed, nodes_of, numbers_of, once
+from distcheck.rules.wording import are, found, grouped, listed, nodes_of, numbers_of, once
 
 _LOSS, _HEAVY_LOSS = 0.01, 0.05
 """Shares of retransmitted segments that are an error: on some paths, and on all, which the test itself may congest.
@@ -44,14 +43,19 @@ class _Closed(NamedTuple):
     one_way: set[Way]
     """Those whose other direction works."""
 
-    def finding(self, failed: Collection[Way], fix: Fix) -> Finding:
-        """Return the finding about some of them."""
+    def finding(self, failed: Collection[Way]) -> Finding:
+        """Return the finding about some of them; the nodes that it names are to open their ports."""
         reasons = {way: reason(trial) for way, trial in self.shut.items() if way in failed}
-        finding = self.ways.finding(reasons, "reach", "on ephemeral ports", fix)
+        finding = self.ways.finding(reasons, "reach", "on ephemeral ports", Fix(""))
         weight = self.use.worst
         if weight == "info" and self.use.job.made_for == "nccl" and self.use.job.asked.backend == "auto":
             weight = "warning"  # without a backend, init_process_group connects Gloo's mesh, too
-        return msgspec.structs.replace(finding, severity=weight, message=finding.message + self.use.note)
+        return msgspec.structs.replace(
+            finding,
+            severity=weight,
+            message=finding.message + self.use.note,
+            fix=opened(self.use.job, "every node" if finding.scope == "system" else listed(finding.nodes)),
+        )
 
 
 @once
@@ -118,7 +122,7 @@ def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
     yield from _unanswered(job)
     for closed in _closed(job):
         if cut_off := closed.shut.keys() - closed.one_way:
-            yield closed.finding(cut_off, opened(job))
+            yield closed.finding(cut_off)
 
 
 def _unanswered(job: Job) -> Iterator[NotChecked]:
@@ -136,20 +140,22 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
     """One node reaches another on an ephemeral port, but the reverse direction fails.
 
     The library picks the direction in which each pair of ranks connects, so whether the job hangs depends on chance.
-    Typical causes are a one-sided firewall rule, reverse path filtering or address translation.
+    The cause is a firewall rule on the node that is not reached or, where it has several adapters, its reverse path
+    filtering.
 
-    Found by trying each pair in both directions. On paths that the job's libraries do not use it is a warning or an
-    info, as with net-firewall-ephemeral.
+    Found by trying each pair in both directions; net-subnet-mismatch reports address translation. On paths that the
+    job's libraries do not use it is a warning or an info, as with net-firewall-ephemeral.
 
-    Fix: open the firewall of the unreachable node; with several networks, loosen reverse path filtering.
+    Fix: open the firewall of the unreachable node; if it has several adapters, loosen reverse path filtering.
     """
-    text = "Allow TCP in both directions on ephemeral ports; with several networks, loosen reverse path filtering."
-    commands = ("sudo nft list ruleset", "sudo sysctl -w net.ipv4.conf.all.rp_filter=2")
     for closed in _closed(job):
         if closed.one_way:
-            finding = closed.finding(closed.one_way, Fix(text))
-            on = f"  # on {listed(finding.nodes)}" if len(job.nodes) > 1 else ""
-            yield msgspec.structs.replace(finding, fix=Fix(text, tuple(f"{command}{on}" for command in commands)))
+            finding = closed.finding(closed.one_way)
+            fix, adapters, certain = one_way(job, closed.one_way)
+            finding = msgspec.structs.replace(finding, fix=fix, evidence={**finding.evidence, **adapters})
+            ranks = job.ranks_on(*certain)
+            where = {"ranks": numbers_of(ranks), "nodes": nodes_of(job, ranks)} if ranks else {}
+            yield msgspec.structs.replace(finding, **where)
 
 
 @rule("peers", scope=("link", "system"))
@@ -174,14 +180,19 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
 def _losses(job: Job) -> Iterator[Finding]:
     ways = Ways(job, transferred=True)
     # A slow link drops packets when its queue is full; losses on all paths of a node are another fault.
-    lost = {way: n for way, n in lossy(job).items() if n.ways > 1 or not rates.of(job).is_slow(way)}
+    slow = {end.node for end in adapter_rates.below(job)}
+    lost = {
+        way: n
+        for way, n in lossy(job).items()
+        if n.ways > 1 or not (rates.of(job).is_slow(way) or not slow.isdisjoint(way))
+    }
     losing = {way: f"{n.repeated} of {n.segments} segments retransmitted, {n.share:.1%}" for way, n in lost.items()}
     shares = [n.share for n in lost.values()]
     for way, transfers in stalled(job).items():
         sent = [s for s in transfers if s.repeated > 0 and not nothing_arrived(s)]  # otherwise the receiver is busy
         halted = next((s for s in sent if not echoes(s.repeated / max(1, s.segments), ways, way)), None)
         if halted:
-            losing[way] = f"the transfer stalled after {halted.bytes} bytes"
+            losing[way] = f"the transfer stalled after {count(halted.bytes, 'byte')}"
             shares.append(1.0)
     if losing:
         node = job.nodes[0]
@@ -207,9 +218,11 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
 
     Found by comparing the links' reported speeds across the nodes, and by sending 2 MiB from node to node. A node is
     slow when every path to it, or every path from it, is at less than 20 % of the rate between the others, and stays
-    below when its fastest path is measured again while the other nodes are idle. Where a long round trip decides how
-    long 2 MiB take, the rate is not judged. It is an info finding where NCCL uses InfiniBand or RoCE adapters on all
-    nodes, and this interface belongs to none of them.
+    below when its fastest path is measured again while the other nodes are idle. So it is, with any number of nodes,
+    below 20 % of the rate that its adapter and the other end's report: of at most 2 Gbit/s, which a busy CPU moves,
+    and of 1 Gbit/s if the adapter is wireless. The made-up rates of virtual adapters are not judged, and where a long
+    round trip decides how long 2 MiB take, nothing is. It is an info finding where NCCL uses InfiniBand or RoCE
+    adapters on all nodes, and this interface belongs to none of them.
 
     Fix: check the cable and the switch port.
     """
@@ -220,40 +233,67 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
     for why, sides in measured.unsure.items():
         ranks = ways.ranks(ways.among(sides))
         yield NotChecked(ranks=numbers_of(ranks), nodes=nodes_of(job, ranks), reason=why, required=False)
+    explained = set(measured.slow)
     for node in job.nodes:
         link = links[node.key]
         reasons = _link_faults(link, usual) if link else []
         reasons += [measured.slow[node.key].text] if node.key in measured.slow else []
         if reasons:
-            name = interface_name(job, node)
-            adapters = _adapters_beside(job, node, name)
-            yield found(
+            explained.add(node.key)
+            fix = Fix(
+                "Check the cable, the switch port and the members of a bond.",
+                (f"ethtool {quote(interface_name(job, node))}",),
+            )
+            yield _slow_network(job, [node], interface_name(job, node), reasons, fix)
+    yield from _below_their_rate(job, explained)
+
+
+def _below_their_rate(job: Job, explained: Collection[str]) -> Iterator[Outcome]:
+    """Yield the nodes whose transfers are far below the rate of their adapters, without those that are explained."""
+    slow = {end: path for end, path in adapter_rates.below(job).items() if end.node not in explained}
+    nodes = {node.key: node for node in job.nodes}
+    for name, alike in grouped(slow, lambda end: end.text).items():
+        sure = [end for end in alike if slow[end].sure]
+        if unsure := [nodes[end.node] for end in alike if end not in sure]:
+            ranks = [rank for node in unsure for rank in job.ranks_on(node)]
+            yield NotChecked(
+                ranks=numbers_of(ranks), nodes=tuple(node.name for node in unsure), reason=rates.ONCE, required=False
+            )
+        if sure:
+            path = max((slow[end] for end in sure), key=lambda path: path.share)
+            wired = ", as of a wired adapter" if sure[0].wireless else ""
+            there = quote(sure[0].interface)
+            look = f"iw dev {there} link" if sure[0].wireless else f"ethtool {there}"
+            yield _slow_network(
                 job,
-                job.ranks_on(node),
-                f"the network of {node.name} is slow: {'; '.join(reasons)}"
-                + (f"; NCCL uses {listed(adapters, most=2)}" if adapters else ""),
-                Fix("Check the cable, the switch port and the members of a bond.", (f"ethtool {quote(name)}",)),
-                severity="info" if adapters else "warning",
-                scope="node",
-                owner="admin",
-                confirmed=False,
-                evidence={f"reason {n}": text for n, text in enumerate(reasons, start=1)} if len(reasons) > 1 else {},
+                [nodes[end.node] for end in sure],
+                sure[0].interface,
+                [f"{name} carries {path.sent.rate / 1e6:.3g} MB/s; expected at least {path.least / 1e6:.3g}{wired}"],
+                Fix(
+                    "Use a wired adapter for the job."
+                    if sure[0].wireless
+                    else "Look for a traffic limit on the nodes, and check the cable and the switch port.",
+                    (look, f"tc qdisc show dev {there}"),
+                ),
             )
 
 
-@once
-def _adapters(job: Job) -> dict[str, tuple[FabricPort, ...]]:
-    """Return the ports that NCCL uses, by node; empty if it uses sockets somewhere."""
-    used = {view.node.key: view.taken for view in views(job) if not view.adapters.libibverbs}
-    sockets = any(t.log.network == "Socket" for t in logged(job))
-    return used if all(used.get(node.key) for node in nodes_in_use(job)) and not sockets else {}
-
-
-def _adapters_beside(job: Job, node: NodeFacts, interface: str) -> list[str]:
-    """Return the ports that NCCL uses on a node, empty if it uses this interface."""
-    ports = _adapters(job).get(node.key, ())
-    roce = {gid.interface for line in ports for gid in line.port.gids.values()}
-    return [] if interface in roce else [line.name for line in ports]
+def _slow_network(job: Job, nodes: list[NodeFacts], interface: str, reasons: list[str], fix: Fix) -> Finding:
+    """Return the finding about nodes whose network is slow for these reasons."""
+    adapters = adapters_beside(job, nodes[0], interface)
+    names = listed([node.name for node in nodes])
+    return found(
+        job,
+        [rank for node in nodes for rank in job.ranks_on(node)],
+        f"the network of {names} is slow: {'; '.join(reasons)}"
+        + (f"; NCCL uses {listed(adapters, most=2)}" if adapters else ""),
+        fix,
+        severity="info" if adapters else "warning",
+        scope="node",
+        owner="admin",
+        confirmed=False,
+        evidence={f"reason {n}": text for n, text in enumerate(reasons, start=1)} if len(reasons) > 1 else {},
+    )
 
 
 def _usual_speed(links: Iterable[Link | None]) -> float:

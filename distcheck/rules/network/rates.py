@@ -23,7 +23,7 @@ _SLOW = 0.2
 _MOST_SLOW = 16
 """Nodes that are compared with the others, the slowest first."""
 _LATENCY = "link speed not judged: with such a long round trip 2 MB take as long on any link"
-_ONCE = "link speed not judged: one transfer was slow, and there was no time to repeat it"
+ONCE = "link speed not judged: one transfer was slow, and there was no time to repeat it"
 Word = Literal["to", "from"]
 _WORDS: tuple[Word, ...] = ("to", "from")
 
@@ -150,5 +150,5 @@ def of(job: Job) -> Rates:
         if sure:
             found.slow[side] = Slow(sure, usual)
         elif slow:
-            found.unsure.setdefault(_ONCE if near else _LATENCY, set()).add(side)
+            found.unsure.setdefault(ONCE if near else _LATENCY, set()).add(side)
     return found

@@ -141,7 +141,7 @@ def net_timeouts_unequal(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)} joined up to {seconds:.0f} s after the first rank",
             Fix(
                 "Set a process group timeout that covers this delay.",
-                ("init_process_group(timeout=timedelta(minutes=30))",),
+                ("# in the script: init_process_group(timeout=timedelta(minutes=30))",),
             ),
             severity="info",
             evidence={"seconds": round(seconds, 1)},

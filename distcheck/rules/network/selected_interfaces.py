@@ -20,6 +20,7 @@ from distcheck.rules.network.interface_choices import (
     sharing,
     within,
 )
+from distcheck.rules.network.translation import translated
 from distcheck.rules.network.trials import between_nodes
 from distcheck.rules.wording import once
 from distcheck.selection.interfaces import IFNAME, decides, subnet
@@ -196,6 +197,8 @@ class Survey(NamedTuple):
 def survey(job: Job) -> Survey:
     """Return the choices of the libraries on all nodes, and how they fit together."""
     chosen, repeated = _with_repeated(choices(job))
+    if repeated:  # virtual machines behind address translation may have the same address, each in its own network
+        repeated = [(choice, i) for choice, i in repeated if choice.node.key not in translated(job)]
     reached = reach(job)
     subnets: dict[Library, str | None] = {}
     families: dict[Library, bool | None] = {}

@@ -23,7 +23,7 @@ timeout -s KILL 15 "$distcheck" node ${gpus:+--gpus "$gpus"} --quiet --syslog \
 code=$?
 case $code in
     40) exit 1 ;;        # confirmed bad: Slurm drains the node ("Prolog error") and requeues the job
-    0 | 10 | 20) ;;      # healthy or unknown: a suspicion does not refuse the job; the job's own gate checks again
+    0 | 10 | 20) ;;      # healthy, or suspected (20): the job's own gate checks again; else write 20 | 40) above
     *) logger -t distcheck -p daemon.warning "prolog: distcheck node itself failed (exit code $code)" || : ;;
 esac
 exit 0

@@ -53,7 +53,7 @@ def test_a_reached_memory_limit_is_named_with_its_size_and_is_the_jobs_fault():
     ("environment", "command"),
     [
         ({"SLURM_JOB_ID": "7"}, "#SBATCH --mem=600M"),
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "resources: {limits: {memory: 600Mi}}  # of the container"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "# in the container: resources: {limits: {memory: 600Mi}}"),
         ({}, "# add to docker run: --memory=600m"),
     ],
 )

@@ -35,7 +35,7 @@ def grouped(job_of, change):
 
     def build(figures=None, runs=None, per_node=(4, 4, 4, 4), backend="gloo", mesh=MESH):
         job = job_of(len(per_node), per_node, looks=("environment", "meeting", "collectives"), mesh=mesh)
-        for rank in range(16):
+        for rank in range(sum(per_node)):
             job = change.rank(job, rank, run=RankRun(pid=100 + rank, **(runs or {}).get(rank, DONE)))
         ran = Collectives(backend, "--backend", mesh=mesh, groups=tuple(healthy() if figures is None else figures))
         return change.job(job, collectives=ran)
@@ -119,6 +119,32 @@ def test_a_group_that_is_slow_in_some_bursts_only_is_no_finding(grouped, judge, 
     assert findings(judge(grouped([slow]), "groups")) == []
     both = replace(slow, seconds=getattr(slow, kind), best_seconds=getattr(slow, kind))
     assert findings(judge(grouped([both]), "groups"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "own", "named"),
+    [
+        # What a node under a CPU limit shows, beside sisters that wait for busy CPUs: none of it is a wait for others.
+        ((0.0022, 0.0025, 0.0100, 0.0015), (1e-9, 1e-9, 0.0098, 1e-9), ("node3",)),
+        ((0.0007, 0.0016, 0.0047, 0.0009), (1e-9, 1e-9, 0.0042, 1e-9), ("node3",)),
+        # What a healthy job shows beside busy loops: its ranks wait for most of that time.
+        ((0.0014, 0.0014, 0.0125, 0.0015), (1e-9, 1e-9, 0.0010, 1e-9), ()),
+        ((0.0020, 0.0014, 0.0020, 0.0018), (0.0020, 0.0014, 0.0020, 0.0018), ()),
+    ],
+)
+def test_on_cpus_a_group_is_slow_by_what_is_not_a_wait_for_others(grouped, judge, seconds, own, named):
+    best = (0.0006, 0.0009, 0.0004, 0.0007)  # a short burst may lie between two periods of a limit
+    slow = GroupFigure("tp", "all_gather", 1 << 20, seconds=seconds, best_seconds=best, own_seconds=own)
+    assert [f.nodes for f in findings(judge(grouped([slow]), "groups"))] == [named] * bool(named)
+
+
+def test_groups_of_single_ranks_of_nodes_are_not_blamed_for_waiting(grouped, judge):
+    """`hsdp=2x2` on four nodes with a rank each: no other group is between the same nodes."""
+    mesh = Mesh({"replicate": 2, "shard": 2})
+    for own, named in (((1e-9, 0.001), ()), ((0.0097, 0.001), ("node1", "node2"))):
+        waited = GroupFigure("shard", "all_gather", 1 << 20, seconds=(0.0097, 0.0015), best_seconds=(0.0089, 0.0013))
+        job = grouped([replace(waited, own_seconds=own)], per_node=(1, 1, 1, 1), mesh=mesh)
+        assert [f.nodes for f in findings(judge(job, "groups"))] == [named] * bool(named)
 
 
 def test_a_file_with_figures_of_no_bytes_is_judged_without_a_crash(grouped, judge):

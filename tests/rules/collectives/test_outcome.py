@@ -215,6 +215,20 @@ def test_ranks_that_could_not_start_are_the_cause_of_the_wait(ran, only):
     assert (found.fix.commands, code) == (("python -c 'import torch'",), 20)
 
 
+@pytest.mark.parametrize(
+    ("waited", "timeout", "use"), [("0.23 s: the import is in f (m.py:1)", 1, 60), ("0 s", 45, 90), ("57 s", 60, None)]
+)
+def test_a_short_time_limit_blames_no_rank_for_a_slow_import(ran, change, judge, waited, timeout, use):
+    late = {"outcome": "not started", "step": "started", "detail": f"torch was not imported within {waited}"}
+    job = change.asked(ran(run=alike(range(4), late), collectives=measured(0)), timeout_seconds=timeout)
+    diagnosis = judge(job, "collectives")
+    left = waited.partition(" ")[0]
+    reason = f"--timeout {timeout} left {left} s to import torch, which took longer; use --timeout {use}"
+    assert [f.rule for f in diagnosis.findings] == ([] if use else ["collective-failed"])
+    assert (reason in {n.reason for n in diagnosis.not_checked}) == bool(use)
+    assert diagnosis.verdict.exit_code == 20
+
+
 def test_a_file_that_hides_torch_is_what_the_fix_looks_for(ran, only):
     hidden = (
         "torch cannot be imported: ModuleNotFoundError: No module named 'torch.distributed'; 'torch' is not a package"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from distcheck.facts.base import Missing
+from distcheck.facts.job import Launched, LaunchedNode
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import Installed, Script
 from distcheck.facts.storage import CommandFile, Packages, Storage
@@ -43,7 +45,8 @@ def told(judge):
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_the_same_files_on_all_nodes_are_fine(job_of, with_files, told, launcher):
     job = job_of(3, 2, launcher, looks=("storage", "peers"), command="gate")
-    files = (file(), file("python", "program"), file("data", "argument", "folder"), file("nowhere/x", state="absent"))
+    absent = file("nowhere/x", "argument", "absent")
+    files = (file(), file("python", "program"), file("data", "argument", "folder"), file("m", "module"), absent)
     assert told(with_files(job, files)) == []
 
 
@@ -55,8 +58,46 @@ def test_a_file_that_one_node_lacks_is_named_there(job, with_files, told, role, 
     assert told(absent) == [("command-file-missing", severity, (2, 3), ("node2",))]
 
 
-def test_a_file_that_only_another_node_than_the_leaders_has_is_no_fault(job, with_files, told):
-    assert told(with_files(job, (file(state="absent"),), (file(),))) == []
+@pytest.mark.parametrize("role", ["script", "module"])
+def test_what_command_runs_and_no_node_has_is_an_error_of_the_job(job, with_files, judge, role):
+    said = judge(with_files(job, (file(role=role, state="absent"),)), "command_files")
+    (found,) = said.findings
+    assert (found.rule, found.scope, found.ranks, said.verdict.exit_code) == (
+        "command-file-missing", "job", (0, 1, 2, 3, 4, 5), 30,
+    )  # fmt: skip
+    assert f"COMMAND's {role} train.py {'does not exist' if role == 'script' else 'is not found'}" in found.message
+
+
+def test_a_script_that_was_misspelt_comes_with_the_name_that_is_there(job_of, with_files, judge):
+    job = job_of(1, 2, "distcheck", looks=("storage",), command="gate")
+    absent = replace(file("trian.py", state="absent"), near="train.py")
+    (found,) = judge(with_files(job, (absent,)), "command_files").findings
+    assert found.fix.text == "Correct the path in COMMAND. Its folder has train.py."
+    assert found.fix.commands == ("ls /job",)
+
+
+def test_a_file_that_only_the_leaders_node_lacks_is_missing_there_if_command_runs_it(job, with_files, told):
+    lacks = (file(state="absent"), file("data/x", "argument", "absent"))
+    assert told(with_files(job, lacks, (file(), file("data/x", "argument")), (file(),))) == [
+        ("command-file-missing", "error", (0, 1), ("node1",))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("program", "launched", "fires"),
+    [("python", False, True), ("srun", True, True), ("python", True, False), ("srun", False, False)],
+)
+def test_a_script_is_missed_where_command_runs_it(job, with_files, change, told, program, launched, fires):
+    nodes = tuple(LaunchedNode(node.name, (), "reported") for node in job.nodes)
+    job = change.asked(with_files(job, (file(state="absent"),)), program=program)
+    probed = change.asked(job, folder="/job") if launched else job  # as the nodes judge it before the collectives
+    job = change.job(job, launched=Launched("slurm", ("srun",), nodes) if launched else None)
+    assert [[severity for _, severity, *_ in told(each)] for each in (job, probed)] == [["error"] * fires] * 2
+
+
+@pytest.mark.parametrize("state", ["silent", "other"])
+def test_a_script_that_does_not_answer_or_is_a_pipe_is_not_missing(job, with_files, told, state):
+    assert told(with_files(job, (file(state=state),))) == []
 
 
 def test_a_file_that_a_node_does_not_name_is_not_missing_there(job, with_files, told):

@@ -166,7 +166,13 @@ def test_a_local_rank_beyond_enough_gpus_is_fixed_by_renumbering(of, shown, judg
     job = shown(shown(of(1, 2, 4), LOCAL_WORLD_SIZE="8"), 1, LOCAL_RANK="5")
     finding = next(f for f in judge(job, *OURS, "gpu").findings if f.rule == "env-local-rank-out-of-range")
     assert finding.ranks == (1,)
-    assert finding.fix.commands == ("export LOCAL_RANK=$((RANK % 2))",)
+    assert finding.fix.commands == ("export LOCAL_RANK=$((${RANK:?} % 2))",)
+
+
+def test_the_only_rank_of_a_node_has_local_rank_0(of, shown, judge):
+    (finding,) = judge(shown(of(1, 1, 1), 0, LOCAL_RANK="3"), *OURS).findings
+    assert finding.message.endswith("has LOCAL_RANK 3; expected 0")
+    assert finding.fix.commands == ("export LOCAL_RANK=0",)
 
 
 # -- one cause, one finding: equal local ranks or one list

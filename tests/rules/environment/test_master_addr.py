@@ -11,6 +11,8 @@ from distcheck.facts.network import Attempt, Interface, Resolution
 from distcheck.facts.rank import Role
 from distcheck.probe.network import unanswered
 from distcheck.rules.job.addresses import canonical, cleaned, malformed
+from distcheck.rules.job.remedies import FIND_HOST, SLURM_MASTER_ADDR
+from distcheck.selection.near_names import near_names
 
 UNKNOWN = Missing(reason="[Errno -2] Name or service not known")
 
@@ -76,6 +78,50 @@ def test_a_name_that_no_rank_resolves_is_a_fault_of_the_job(job_of, change, only
     finding, exit_code = only(change.process(job, None, master_resolution=UNKNOWN))
     assert (finding.rule, finding.ranks, exit_code) == ("env-master-addr-unresolvable", (0, 1, 2, 3), 30)
     assert "nosuchhost" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("address", "hosts", "meant"),
+    [
+        ("lcoalhost", ("localhost",), "localhost"),
+        ("nod1", (), "node1"),
+        ("node1.wrong.org", (), "node1"),
+        ("x9", (), ""),
+    ],
+)
+def test_a_misspelt_name_is_corrected(job_of, change, only, address, hosts, meant):
+    job = change.environment(job_of(nodes=2), None, MASTER_ADDR=address)
+    finding, _ = only(change.process(job, None, master_resolution=UNKNOWN, near_names=hosts))
+    assert finding.message.endswith(f"; did you mean {meant}?" if meant else "not known)")
+    expected = (f"export MASTER_ADDR={meant}",) if meant else ("export MASTER_ADDR=node1", "getent hosts x9")
+    assert finding.fix.commands == expected
+
+
+@pytest.mark.parametrize(("launcher", "command"), [("by hand", FIND_HOST), ("slurm", SLURM_MASTER_ADDR)])
+def test_where_the_host_of_rank_0_is_unknown_the_fix_finds_it(job_of, change, judge, launcher, command):
+    job = change.environment(change.keep(job_of(nodes=2, launcher=launcher), 3), None, MASTER_ADDR="nosuchhost")
+    job = change.job(change.process(job, None, master_resolution=UNKNOWN), met=False)
+    assert judge(job, *CONTRACT).findings[0].fix.commands == (command, "getent hosts nosuchhost")
+
+
+def test_a_launcher_that_hands_over_variables_gets_no_host_that_nobody_knows(job_of, change, judge):
+    job = change.environment(change.keep(job_of(nodes=2, launcher="openmpi"), 3), None, MASTER_ADDR=None)
+    findings = judge(change.job(job, met=False), *CONTRACT).findings
+    assert findings[0].fix.commands[-2:] == (FIND_HOST, "# add to mpirun: -x MASTER_PORT=29500")
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "near"),
+    [
+        ("lcoalhost", ("localhost", "vm"), ("localhost",)),
+        ("node12", ("node11", "node1", "node2"), ()),
+        ("node1", ("node01", "nide1"), ("node01", "nide1")),
+        ("Node1.cluster.lan", ("node1",), ("node1",)),
+        ("", ("a",), ()),
+    ],
+)
+def test_names_are_alike_if_they_differ_in_a_letter_and_not_in_a_number(name, known, near):
+    assert near_names(name, known) == near
 
 
 def test_a_name_that_one_node_does_not_resolve_names_that_node(job_of, change, only):
@@ -167,6 +213,16 @@ def test_two_networks_of_rank_zeros_host_are_an_info_with_both_addresses(two_net
     assert (finding.ranks, finding.nodes) == ((3,), ("node2",))
     assert "node1 (10.0.0.1)" in finding.message
     assert "node1-ib (192.168.0.1)" in finding.message
+    assert "does not have" not in finding.message
+
+
+def test_a_forwarded_address_is_not_called_an_address_of_rank_0s_node(job_of, change, only):
+    job = change.environment(job_of(nodes=2), (2, 3), MASTER_ADDR="192.168.1.5")
+    attempt = change.job(job.processes[2].attempts[0], address="192.168.1.5")
+    job = change.process(job, (2, 3), master_resolution=resolves("192.168.1.5"), attempts=(attempt,))
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, exit_code) == ("env-master-addr-differs", "info", 0)
+    assert "192.168.1.5, which rank 0's node does not have" in finding.message
 
 
 def test_an_address_that_rank_0_answered_at_is_its_own(job_of, change, only):
@@ -208,7 +264,7 @@ def test_a_master_addr_of_another_node_of_the_step_explains_the_missing_rank_0(s
     diagnosis = judge(job, *CONTRACT)
     (found,) = diagnosis.findings
     assert (found.rule, found.ranks, diagnosis.verdict.exit_code) == ("env-master-addr-not-rank0-host", (2, 3), 30)
-    assert found.message == "ranks 2-3 (node1): MASTER_ADDR node1 is node1; rank 0 belongs to node2"
+    assert found.message == "ranks 2-3 (node1): MASTER_ADDR is node1; rank 0 belongs to node2"
     assert found.fix.commands == ("export MASTER_ADDR=node2",)
     assert [(n.rule, n.ranks) for n in diagnosis.not_checked] == [("env-rank-missing", (0, 1))]
 

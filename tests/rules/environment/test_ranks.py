@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from rules.conftest import CONTRACT
 
+from distcheck.facts.placement import Placement, Variables
+from distcheck.facts.rank import Agent
+
 
 def without(change, job, *lost):
     return change.keep(job, *(i for i in range(len(job.ranks)) if i not in lost))
@@ -23,15 +26,102 @@ def test_a_rank_outside_the_world_is_an_error(job_of, change, judge, value):
     assert [n.ranks for n in diagnosis.not_checked] == [(3,)]
 
 
-def test_ranks_counted_from_one_are_one_finding_with_a_hint(job_of, change, judge):
-    job = job_of(nodes=2)
-    for position in range(4):
-        job = change.environment(job, position, RANK=str(position + 1))
-    diagnosis = judge(job, *CONTRACT)
-    assert [f.rule for f in diagnosis.findings] == ["env-rank-out-of-range"]
-    assert "counted from 1" in diagnosis.findings[0].message
-    assert diagnosis.findings[0].fix.commands == ("export RANK=$((RANK - 1))",)
-    assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"]
+def numbered(change, job, *ranks, **variables):
+    """Return the job whose processes have these ranks, and these variables."""
+    for position, rank in enumerate(ranks):
+        job = change.environment(job, position, RANK=str(rank))
+    return change.environment(job, range(len(ranks)), **variables)
+
+
+BEYOND, TWICE = "env-rank-out-of-range", "env-rank-duplicate"
+
+
+@pytest.mark.parametrize(
+    ("shape", "ranks", "world", "rule", "words", "commands"),
+    [
+        ((4,), (0, 1, 2, 3), 2, BEYOND, "4 processes have ranks 0-3, but WORLD_SIZE is 2", ("export WORLD_SIZE=4",)),
+        ((4,), (0, 1, 2, 5), 2, BEYOND, "4 processes have ranks 0-2,5, but WORLD_SIZE is 2", ("export WORLD_SIZE=6",)),
+        (
+            (2, 2), (1, 2, 3, 4), 4, BEYOND, "the ranks are counted from 1",
+            tuple(f"export RANK={n}  # node{1 + n // 2}, process {100 + n}" for n in range(4)),
+        ),
+        ((2, 2), (0, 1, 2, 4), 4, BEYOND, "expected 0 to 3", ("export RANK=3  # node2, process 103",)),
+        (
+            (2, 2), (0, 1, -1, 7), 4, BEYOND, "ranks -1,7 (node2) are out of range",
+            ("export RANK=2  # node2, process 102", "export RANK=3  # node2, process 103"),
+        ),
+        ((2,), (0, 0), 2, TWICE, "processes 100 and 101 on node1;", ("export RANK=1  # node1, process 101",)),
+        ((3,), (0, 1, 1), 3, TWICE, "twice, by processes 101 and 102", ("export RANK=2  # node1, process 102",)),
+        ((3,), (0, 1, 1), 2, TWICE, "rank 1 is claimed", ("# end node1, process 102",)),
+        (
+            (2, 2), (0, 1, 0, 1), 4, TWICE, "process 100 on node1 and process 102 on node2",
+            ("export RANK=2  # node2, process 102", "export RANK=3  # node2, process 103"),
+        ),
+        (
+            (2, 2), (0, 1, 0, 1), 2, TWICE, "process 100 on node1 and process 102 on node2",
+            (
+                "export NODE_RANK=0  # on node1", "export NODE_RANK=1  # on node2",
+                "export RANK=$((${NODE_RANK:?} * 2 + ${LOCAL_RANK:?}))", "export WORLD_SIZE=4",
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_processes_that_lack_a_rank_of_their_own_get_the_missing_ones(
+    job_of, change, only, shape, ranks, world, rule, words, commands
+):
+    job = numbered(change, job_of(per_node=shape), *ranks, WORLD_SIZE=str(world))
+    finding, exit_code = only(job)
+    assert (finding.rule, exit_code) == (rule, 30)
+    assert words in finding.message
+    assert finding.fix.commands == commands
+
+
+def test_the_terminal_of_a_process_names_it_where_no_other_process_has_it(job_of, change, only):
+    job = numbered(change, job_of(per_node=(3,)), 0, 0, 0)
+    job = change.process(change.process(job, 1, terminal="pts/3"), 2, terminal="pts/4")
+    commands = ("export RANK=1  # node1, terminal pts/3", "export RANK=2  # node1, terminal pts/4")
+    assert only(job)[0].fix.commands == commands
+    assert only(change.process(job, 2, terminal="pts/3"))[0].fix.commands[0] == "export RANK=1  # node1, process 101"
+
+
+def test_the_process_that_came_first_keeps_its_rank(job_of, change, only):
+    job = change.process(numbered(change, job_of(), 0, 0), 0, arrived_seconds=3.0)
+    assert only(change.process(job, 1, arrived_seconds=0.0))[0].fix.commands == ("export RANK=1  # node1, process 100",)
+
+
+def test_a_second_process_gets_a_missing_rank_though_more_ranks_are_missing(job_of, change, judge):
+    findings = judge(numbered(change, job_of(), 0, 0, WORLD_SIZE="4"), *CONTRACT).findings
+    assert {f.rule: f.fix.commands for f in findings}[TWICE] == ("export RANK=1  # node1, process 101",)
+
+
+def test_a_lone_rank_that_is_the_world_size_gets_both_possibilities(job_of, change, judge):
+    job = change.keep(change.environment(job_of(), 1, RANK="2"), 1)
+    found = {f.rule: f for f in judge(job, *CONTRACT).findings}
+    assert found[BEYOND].message == "rank 2 (node1 pid 101) is out of range for WORLD_SIZE 2; expected 0 to 1"
+    assert found[BEYOND].fix.commands == (
+        "export RANK=1  # if WORLD_SIZE 2 is right", "export WORLD_SIZE=3  # in every process, if there are 3",
+    )  # fmt: skip
+
+
+def test_a_rank_given_as_an_option_is_corrected_as_one(job_of, change, only):
+    job = change.environment(job_of(), None, RANK=None, WORLD_SIZE=None)
+    for position in range(2):
+        job = change.environment(job, position, Placement(rank=0, world_size=2))
+    assert only(job)[0].fix.commands == ("# pass --rank 1  # node1, process 101",)
+
+
+def test_a_launchers_own_number_is_the_rank_and_its_own_count_the_world_size(job_of, change, only):
+    job = job_of(nodes=2, launcher="slurm")
+    assert only(change.environment(job, 3, RANK="4"))[0].fix.commands == ("export RANK=$SLURM_PROCID",)
+    assert only(change.environment(job, None, WORLD_SIZE="2"))[0].fix.commands == ("export WORLD_SIZE=$SLURM_NTASKS",)
+
+
+def test_two_agents_with_one_node_rank_get_the_free_one(job_of, change, only):
+    agent = Agent("torchrun", 9, ("--node-rank=0", "--nnodes=2", "train.py"), Variables({}))
+    job = change.process(job_of(nodes=2, launcher="torchrun"), None, agent=agent)
+    for position in (2, 3):
+        job = change.environment(job, position, RANK=str(position - 2), GROUP_RANK="0", ROLE_RANK=str(position - 2))
+    assert only(job)[0].fix.commands == ("torchrun --node-rank=1 --nnodes=2 train.py  # on node2",)
 
 
 def test_a_duplicate_rank_names_every_process(job_of, change, judge):
@@ -116,6 +206,72 @@ def test_a_world_larger_than_the_tasks_of_srun(job_of, change, only):
     assert (finding.rule, exit_code) == ("env-world-size-not-product", 30)
     assert "WORLD_SIZE is 16, but srun started 4 processes on 2 nodes" in finding.message
     assert finding.fix.commands == ("export WORLD_SIZE=$SLURM_NTASKS", "srun distcheck env --nproc 4")
+
+
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "variables", "words"),
+    [
+        ((2,), {"VC_TRAINER_NUM": "2"}, "VC_TRAINER_NUM counts 2 processes, and 2 came"),
+        ((1, 1), {"VC_MASTER_NUM": "1", "VC_WORKER_NUM": "1", **POD},
+         "VC_MASTER_NUM and VC_WORKER_NUM count 2 pods, and one process of each came"),
+        ((2,), {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2"},
+         "PET_NNODES x PET_NPROC_PER_NODE counts 2 processes, and 2 came"),
+        ((1, 1), {"PET_NNODES": "2", "JOB_COMPLETION_INDEX": "0", **POD},
+         "PET_NNODES counts 2 pods, and one process of each came"),
+        ((2,), {"SLURM_NTASKS": "2", "SLURM_NNODES": "1"}, "SLURM_NTASKS counts 2 processes, and 2 came"),
+        ((1, 1), {"SM_HOSTS": '["algo-1", "algo-2"]'}, "SM_HOSTS counts 2 nodes, and one process of each came"),
+        # Something counts as many as WORLD_SIZE, others than joined, or pods that may start several ranks each.
+        ((2,), {}, ""),
+        ((2,), {"VC_TRAINER_NUM": "4"}, ""),
+        ((2,), {"VC_TRAINER_NUM": "3"}, ""),
+        ((2,), {"VC_TRAINER_NUM": "x"}, ""),
+        ((2,), {"VC_TRAINER_NUM": "2", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "2"}, ""),
+        ((2,), {"VC_TRAINER_NUM": "2", **POD}, ""),
+        ((2,), {"PET_NNODES": "2"}, ""),
+        ((2,), {"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "auto"}, ""),
+        ((2,), {"SLURM_NTASKS": "2", "SLURM_NNODES": "2"}, ""),
+        ((1,), {"SLURM_NTASKS": "1", "SLURM_NNODES": "1", "NNODES": "1"}, ""),
+        ((1, 1), {"SM_HOSTS": "algo-1"}, ""),
+    ],
+)  # fmt: skip
+def test_a_world_size_beyond_what_others_count_is_the_fault(job_of, change, judge, shape, variables, words):
+    address = {"WORLD_SIZE": "4", "MASTER_ADDR": "node1"}
+    job = change.environment(job_of(per_node=shape), None, **address, **variables)
+    diagnosis = judge(job, *CONTRACT)
+    exit_code = diagnosis.verdict.exit_code
+    (finding,) = [f for f in diagnosis.findings if f.severity == "error"]
+    if words:
+        assert (finding.rule, finding.scope, exit_code) == ("env-world-size-not-product", "job", 30)
+        assert finding.message == f"WORLD_SIZE is 4, but {words}"
+        assert finding.fix.commands[0] == "export WORLD_SIZE=2"
+        assert ("torchrun --nnodes=2 --node-rank=$RANK --nproc-per-node=2 " in finding.fix.commands[-1]) is (
+            len(shape) > 1
+        )
+    else:
+        assert (finding.rule, exit_code) == ("env-rank-missing", 20)
+
+
+def test_what_counts_those_that_came_does_not_hold_where_higher_ranks_came(job_of, change, only):
+    job = change.environment(job_of(per_node=(1, 1)), None, WORLD_SIZE="4", NNODES="2")
+    finding, _ = only(change.environment(job, 1, RANK="2"))
+    assert (finding.rule, finding.ranks) == ("env-rank-missing", (1, 3))
+
+
+@pytest.mark.parametrize(("hosts", "rule"), [(2, "env-world-size-not-product"), (4, "env-rank-missing")])
+def test_the_hosts_of_a_hostfile_count_the_processes_too(job_of, change, only, hosts, rule):
+    job = change.environment(job_of(per_node=(1, 1)), None, WORLD_SIZE="4")
+    finding, exit_code = only(change.process(job, None, hosts_listed={"PBS_NODEFILE": hosts}))
+    assert (finding.rule, exit_code) == (rule, 30 if hosts == 2 else 20)
+
+
+@pytest.mark.parametrize("launcher", ["openmpi", "hydra", "horovod", "slurm"])
+def test_ranks_that_the_launcher_counts_are_missing(job_of, change, only, launcher):
+    job = change.keep(job_of(nodes=2, launcher=launcher), 0, 1)
+    finding, exit_code = only(change.environment(job, None, VC_TRAINER_NUM="2"))
+    assert (finding.rule, exit_code) == ("env-rank-missing", 20)
 
 
 @pytest.mark.parametrize("value", ["0", "-4"])

@@ -6,6 +6,7 @@ import pytest
 
 from distcheck.facts.network import Resolution
 from distcheck.facts.placement import Placement
+from distcheck.facts.storage import CommandFile, Storage
 from distcheck.selection.placement import place
 
 LAUNCHERS = ["by hand", "torchrun", "slurm", "openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod", "distcheck"]
@@ -95,8 +96,15 @@ def test_a_launchers_ranks_without_rank_are_one_warning(job_of, change, found, l
     assert findings[rule].fix.commands[0].startswith("export RANK=$")
     assert "COMMAND" not in findings[rule].message
 
-    findings, _ = found(change.asked(job, program="python3"))
-    assert "COMMAND will not get them" in findings[rule].message
+    findings, _ = found(change.asked(job, program="python3", script="train.py"))
+    assert "starts COMMAND (python3 train.py) without RANK and WORLD_SIZE" in findings[rule].message
+    assert "if the script has defaults for them, 4 jobs of one rank run" in findings[rule].message
+    assert findings[rule].fix.commands == ("# add to distcheck gate, before COMMAND: --export",)
+
+    script = CommandFile("train.py", "script", "/job/train.py", "file", mentions=("SLURM_",))
+    job = change.asked(job, program="python3", script="train.py")
+    findings, _ = found(change.node(job, None, storage=Storage(files=(script,))))
+    assert findings[rule].severity == "info"
 
 
 @pytest.mark.parametrize(("launcher", "rule"), LACKING)
@@ -172,7 +180,7 @@ def test_an_empty_variable_is_named_on_its_rank(job_of, change, judge, name):
     diagnosis = judge(change.environment(job_of(nodes=2), 3, **{name: ""}), *OURS)
     (finding,) = diagnosis.findings
     assert (finding.rule, finding.evidence["variable"]) == ("env-empty-string", name)
-    assert "node2 pid 103" in finding.message
+    assert ("process 103 on node2:" if name == "RANK" else "rank 3 (node2 pid 103):") in finding.message
     assert finding.nodes == ("node2",)
     assert diagnosis.verdict.exit_code == 30
 

@@ -127,7 +127,7 @@ FAULTS = (
     ("field.270 type 3 0 grows 500000000", "gpu-thermal-throttle", "hardware thermal slowdown for "),
     ("field.269 type 3 0 grows 900000000", "gpu-thermal-throttle", "software thermal slowdown for "),
     ("field.271 type 3 0 grows 500000000", "gpu-power-cap", "slowed by the system's power brake for"),
-    ("pcie.replays 5 grows 40", "gpu-pcie-replay", "packets were resent over PCIe in"),
+    ("pcie.replays 5 grows 40", "gpu-pcie-replay", "PCIe resent"),
     ("field.161.7 0 grows 3", "gpu-nvlink-errors", "replay errors on NVLink 7 in "),
     ("field.163.2 0 grows 400", "gpu-nvlink-errors", "crc errors on NVLink 2 in "),
     ("pcie.gen 1", "gpu-pcie-downgraded", "PCIe generation 1 under load; 5 is possible"),

@@ -11,7 +11,9 @@ from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.job import Launched, LaunchedNode
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import Installed
+from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.nvml_errors import error_code, remedy
+from distcheck.rules.job.scheduler import as_scheduled
 from distcheck.selection.visible_devices import device_of, visible
 
 LOOKS = ("environment", "meeting", "gpu")
@@ -212,9 +214,39 @@ def test_nodes_with_the_same_failure_make_one_finding(of, only, change):
     assert finding.message.startswith("node2 and node4: NVML did not answer within 10 s")
 
 
-def test_as_many_gpus_are_requested_as_the_node_has_ranks(of, only, change):
-    finding = only(change.node(of(1, 3), 0, gpus=Missing(reason="NVML error 17: The operating system has blocked it")))
-    assert finding.fix.commands[0] == "#SBATCH --gpus-per-node=3"
+@pytest.mark.parametrize(
+    ("variables", "command"),
+    [
+        ({"SLURM_JOB_ID": "7"}, "#SBATCH --gpus-per-node=3"),
+        ({"PBS_JOBID": "7.head", "PBS_NUM_NODES": "2"}, "#PBS -l select=2:ngpus=3"),
+        ({"LSB_JOBID": "7"}, '#BSUB -gpu "num=3"'),
+        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, "# in the container: resources: {limits: {nvidia.com/gpu: 3}}"),
+        ({}, "# add to docker run: --gpus all"),
+    ],
+)
+def test_as_many_gpus_as_the_node_has_ranks_are_requested_from_the_jobs_scheduler(
+    of, judge, change, variables, command
+):
+    job = change.node(of(1, 3), 0, gpus=Missing(reason="NVML error 17: The operating system has blocked it"))
+    findings = judge(change.environment(job, None, **variables), "gpu").findings
+    assert [f.fix.commands[0] for f in findings if f.rule == "gpu-nvml-init-failed"] == [command]
+
+
+@pytest.mark.parametrize(
+    ("variables", "command"),
+    [
+        ({"SLURM_JOB_ID": "7"}, "scontrol update nodename=node1 state=drain reason=gpu-lost"),
+        ({"PBS_JOBID": "7"}, "pbsnodes -o node1"),
+        ({"LSB_JOBID": "7"}, "badmin hclose node1"),
+        ({}, "nvidia-smi -L"),
+    ],
+)
+def test_a_node_is_drained_with_the_jobs_scheduler(job_of, change, variables, command):
+    fix = Fix("Drain it.", ("scontrol update nodename=node1 state=drain reason=gpu-lost", "sinfo -R", "nvidia-smi -L"))
+    job = change.environment(job_of(), None, **variables)
+    assert as_scheduled(job, fix).commands[0] == command
+    assert ("sinfo -R" in as_scheduled(job, fix).commands) == ("SLURM_JOB_ID" in variables)
+    assert as_scheduled(change.asked(job_of(), command="node"), fix) == fix, "an administrator's own shell"
 
 
 def test_a_node_that_distcheck_could_not_query_is_not_blamed(of, judge, change):

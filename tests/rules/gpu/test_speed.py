@@ -1,11 +1,15 @@
 """The rules about each device's own speed, on figures of GPUs of several models and of CPUs."""
 
+import math
+import random
+
 import msgspec
 import pytest
 
 from distcheck.expectation.devices import CARD_MATMUL_SHARE, HOST_SHARE, MATMUL_SHARE, MEMORY_SHARE, floor_of, peak_of
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
+from distcheck.facts.host import CpuQuota, Limits
 from distcheck.facts.rank import RankRun
 from distcheck.rules.gpu.own_work import SLOW_CPU
 
@@ -38,7 +42,8 @@ def of_gpu(model, *shares):
     """Return a healthy test of a model; `shares` scale products, memory, and copies from and to the host."""
     matmul, memory, host = HEALTHY[model]
     a, b, c, d = (*shares, 1.0, 1.0, 1.0, 1.0)[:4]
-    return DeviceTest("bfloat16", 8192, a * matmul, b * memory, c * host, d * host, products=60, checksum=9)
+    rounds = {"matmul_least_TFLOPS": 0.98 * a * matmul, "memory_least_GBps": 0.98 * b * memory}
+    return DeviceTest("bfloat16", 8192, a * matmul, b * memory, c * host, d * host, products=60, checksum=9, **rounds)
 
 
 @pytest.fixture
@@ -90,6 +95,60 @@ def test_a_gpu_at_a_third_of_its_speed_is_named_with_both_numbers(job, judge, mo
     assert finding.evidence["gpu"] == "GPU-2-2"
 
 
+def spread(rng, model=H100, share=1.0, sigma=0.05):
+    """Return a test of a GPU that differs from others by chance."""
+    return of_gpu(model, *(share * math.exp(rng.gauss(0, sigma)) for _ in range(2)))
+
+
+@pytest.mark.parametrize("world", [2, 4, 8, 64])
+@pytest.mark.parametrize("sigma", [0.03, 0.05])
+def test_gpus_that_differ_by_some_per_cent_are_silent(job, judge, world, sigma):
+    chance = random.Random(world)
+    for _ in range(25):
+        odd = {number: spread(chance, sigma=sigma) for number in range(world)}
+        assert not judge(job(of_gpu(H100), odd, H100, world // 2), SPEED).findings
+
+
+@pytest.mark.parametrize(
+    ("world", "share", "says"),
+    [
+        (2, 0.72, ["warning"]),
+        (4, 0.72, ["warning"]),
+        (8, 0.72, ["warning"]),
+        (64, 0.72, ["warning"]),
+        (8, 0.84, []),  # so few show too little of their spread
+        (64, 0.84, ["warning"]),
+        (8, 0.6, ["error"]),
+        (64, 0.6, ["error"]),
+    ],
+)
+def test_a_gpu_beyond_the_spread_of_the_others_is_a_warning_and_far_beyond_an_error(job, judge, world, share, says):
+    chance = random.Random(1)
+    odd = {number: spread(chance, sigma=0.02) for number in range(world)} | {1: of_gpu(H100, share)}
+    found = judge(job(of_gpu(H100), odd, H100, world // 2), SPEED).findings
+    assert [(f.rule, f.severity, f.ranks) for f in found] == [("gpu-slow-compute", each, (1,)) for each in says]
+
+
+def test_without_a_second_look_a_gpu_far_beyond_the_others_is_a_warning(job, judge):
+    once = msgspec.structs.replace(of_gpu(H100, 0.6), matmul_least_TFLOPS=None)
+    (finding,) = judge(job(of_gpu(H100), {3: once}, H100), SPEED).findings
+    assert (finding.severity, finding.confirmed, finding.ranks) == ("warning", False, (3,))
+
+
+@pytest.mark.parametrize("sigma", [0.03, 0.05])
+def test_the_few_slow_gpus_of_a_large_job_are_one_warning_with_their_ranks(job, judge, sigma):
+    chance = random.Random(7)
+    slow = sorted(chance.sample(range(1024), 3))
+    odd = {n: spread(chance, share=0.72 if n in slow else 1, sigma=0 if n in slow else sigma) for n in range(1024)}
+    for number in slow:
+        odd[number] = of_gpu(H100, 0.72)
+    (finding,) = judge(job(of_gpu(H100), odd, H100, 512), SPEED).findings
+    assert (finding.severity, finding.ranks) == ("warning", tuple(slow))
+    assert finding.message.startswith(f"3 of 1024 GPUs ({H100}) are slow: the GPU of rank {slow[0]} ")
+    assert f"rank {slow[2]}" in finding.evidence
+    assert finding.evidence[f"rank {slow[0]}"].startswith("508 to 518 TFLOPS, 7")
+
+
 def test_a_gpu_alone_is_judged_by_its_models_floor(job_of, change, judge):
     job = job_of(1, 1, looks=("collectives",), gpus=1)
     for share, named in ((1.0, False), (0.6, False), (0.33, True)):
@@ -136,6 +195,15 @@ def test_a_slow_cpu_is_a_warning_at_its_rank(job, judge):
     assert (finding.severity, said.verdict.exit_code) == ("warning", 0)
     assert "multiplies matrices at 9 GFLOPS; the 7 others like it reach 90 GFLOPS (median)" in finding.message
     assert "copies memory at 1.25 GB/s" in finding.message
+
+
+@pytest.mark.parametrize(("limit", "blamed"), [(0.5, False), (4.0, True), (None, True)])
+def test_of_ranks_that_share_a_small_cpu_limit_none_is_blamed(job, change, judge, limit, blamed):
+    slow = msgspec.structs.replace(CPU, matmul_TFLOPS=0.009, memory_GBps=1.25)
+    quota = CpuQuota(limit, 1000, 100, "/sys/fs/cgroup/job") if limit else None
+    limited = change.process(job(CPU, {1: slow}), (0, 1, 2, 3), limits=Limits(cpu=quota))
+    found = {f.rule: f.ranks for f in judge(limited, SPEED, "host_cpus").findings}
+    assert found == ({"perf-slow-rank": (1,)} if blamed else {"perf-cgroup-cpu-quota": (0, 1, 2, 3)})
 
 
 @pytest.mark.parametrize("share", [SLOW_CPU + 0.01, 0.5, 3.0])

@@ -55,6 +55,30 @@ def test_perf_cgroup_cpu_quota(on_hosts, change, judge, cpus, periods, throttled
 
 
 @pytest.mark.parametrize(
+    ("limit", "cpus", "masks", "expected"),
+    [
+        (2, 2, ("0-1",), 0),
+        (1.5, 2, ("0-1",), 2),
+        (2, 64, ("3-4",), 0),
+        (1, 64, ("3-4",), 2),
+        (4, 64, ("0", "1", "2", "3"), 0),
+        (2, 64, ("",), 4),
+        (2, None, ("",), 4),
+    ],
+)
+def test_a_quota_of_all_cpus_leaves_nothing_to_raise(on_hosts, change, judge, limit, cpus, masks, expected):
+    quota = CpuQuota(cpus=limit, periods=1000, throttled_periods=900, cgroup="/sys/fs/cgroup/job")
+    job = change.process(on_hosts(1, cpus=cpus, masks=masks), None, limits=Limits(cpu=quota))
+    found = [f for f in judge(job, FAMILY).findings if f.rule == "perf-cgroup-cpu-quota"]
+    assert [(f.severity, f"expected at least {expected}; " in f.message) for f in found] == (
+        [("warning", True)] if expected else []
+    )
+    for finding in found:  # the fix asks for no more than there is
+        most = min(16, cpus or 16, 2 if masks == ("3-4",) else 16)
+        assert finding.fix.commands[0] == f"# add to docker run: --cpus={most}"
+
+
+@pytest.mark.parametrize(
     ("value", "severity"), [("1", ""), ("16", ""), ("31", ""), ("32", "warning"), ("64,2", "warning"), (None, "")]
 )
 def test_perf_omp_oversubscribed_by_threads_of_a_node(on_hosts, change, said, value, severity):

@@ -177,5 +177,5 @@ def test_a_gpu_whose_own_work_became_slower_is_named_with_its_rank(gate, judge, 
     findings = judge(change.job(slow, history=History("/h", figures=past)), "history").findings
     assert [(f.scope, f.nodes, f.ranks) for f in findings] == [("node", ("node1",), (0, 1)), ("node", ("node2",), (2,))]
     assert findings[0].message == (
-        "matrix products of rank 0 (GPU-1-0): 480 TFLOPS on node1; in earlier runs the median was 600 TFLOPS: 20% lower"
+        "matrix speed of rank 0 (GPU-1-0): 480 TFLOPS on node1; in earlier runs the median was 600 TFLOPS: 20% lower"
     )

@@ -7,10 +7,12 @@ import pytest
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.network import Resolution
-from distcheck.facts.node import NodeState
+from distcheck.facts.node import NodeState, TorchBuild
+from distcheck.facts.pci import Pci, PciPlace
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import RankFacts
 from distcheck.facts.storage import Space
+from distcheck.rules.diagnose import diagnose
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -97,10 +99,51 @@ def test_a_driver_that_does_not_start_is_one_finding(lone, judge):
     assert [f.rule for f in diagnosis.findings] == ["gpu-nvml-init-failed"]
 
 
-def test_no_library_where_gpus_must_be_is_suspected(lone, judge):
-    answer = Missing(reason="NVML error 12: libnvidia-ml.so.1 was not found")
-    diagnosis = judge(lone(gpus=4, accelerator="none", answer=answer), "node", "gpu")
-    assert said(diagnosis) == [("gpu-fewer-than-needed", "error", False, ("node1",))]
+NO_LIBRARY = "NVML error 12: NVIDIA's driver library is not installed: libnvidia-ml.so.1 was not found"
+
+
+@pytest.mark.parametrize(
+    ("reason", "gpus", "accelerator", "code", "command"),
+    [
+        (NO_LIBRARY, 4, "none", 40, "ldconfig -p | grep libnvidia-ml; cat /proc/driver/nvidia/version"),
+        (NO_LIBRARY, 4, "nvidia", 40, "ldconfig -p | grep libnvidia-ml; cat /proc/driver/nvidia/version"),
+        (NO_LIBRARY, None, "nvidia", 20, "ldconfig -p | grep nvidia-ml"),  # a container without the driver's libraries
+        (NO_LIBRARY, None, "none", 0, ""),
+        (NO_LIBRARY, 0, "none", 0, ""),
+        ("NVML error 9: the NVIDIA kernel module is not loaded", 4, "none", 40, "sudo modprobe nvidia"),
+        ("NVML error 18: driver/library version mismatch", 4, "none", 40, "sudo reboot"),
+        ("NVML error 4: no permission", 4, "nvidia", 20, "ls -l /dev/nvidiactl /dev/nvidia0; id"),
+        ("NVML did not answer within 7.5 s: a GPU hangs", 4, "nvidia", 20, "timeout -s KILL 30 nvidia-smi"),
+    ],
+)
+def test_where_gpus_must_be_a_driver_that_does_not_load_is_confirmed_and_named(
+    lone, judge, change, reason, gpus, accelerator, code, command
+):
+    torch = TorchBuild("2.9", None if gpus else "12.8", None)  # that of distcheck says nothing of the node
+    job = change.node(lone(gpus=gpus, accelerator=accelerator, answer=Missing(reason=reason)), 0, torch=torch)
+    diagnosis = judge(job, "node", "gpu")
+    expected = [("gpu-nvml-init-failed", "error", code == 40, ("node1",))] if code else []
+    assert (said(diagnosis), diagnosis.verdict.exit_code) == (expected, code)
+    for finding in diagnosis.findings:
+        assert finding.message == f"node1: {reason}" + (f"; expected {gpus} GPUs (--gpus)" if gpus else "")
+        assert command in finding.fix.commands
+        assert finding.owner == ("user" if gpus is None else "admin")
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_the_fix_of_a_missing_gpu_goes_by_the_pci_bus(lone, judge, change, shown):
+    job = lone(gpus=5)
+    listed = {gpu.pci for gpu in job.nodes[0].gpus.devices}
+    places = dict.fromkeys([*listed, *(["0000:f1:00.0"] if shown else [])], PciPlace((), None))
+    (finding,) = judge(change.node(job, 0, pci=Pci(gpus=places, nics=())), "node", "gpu").findings
+    assert ("0000:f1:00.0" in finding.message, "sudo reboot" in finding.fix.commands) == (shown, shown)
+    assert ("sudo poweroff" in finding.fix.commands) is not shown
+
+
+def test_the_rule_alone_does_not_pass_without_a_driver(lone, judge, change):
+    job = lone(gpus=4, accelerator="none", answer=Missing(reason=NO_LIBRARY))
+    diagnosis = diagnose(job, select=["gpu-fewer-than-needed"])
+    assert (diagnosis.findings, diagnosis.verdict.exit_code) == ((), 20)
 
 
 @pytest.mark.parametrize("accelerator", ["nvidia", "none", "amd"])
@@ -180,17 +223,20 @@ def test_the_rules_are_silent_for_a_job_with_ranks(job_of, judge):
 
 
 @pytest.mark.parametrize(
-    ("shm", "severity"),
+    ("shm", "backend", "severity"),
     [
-        (space(8 * MIB, 8 * MIB), "warning"),
-        (space(GIB, 0), "error"),
-        (space(65 * MIB, 65 * MIB), ""),
-        (Missing(reason="gone"), ""),
-        (None, ""),
+        (space(8 * MIB, 8 * MIB), "nccl", "warning"),
+        (space(64 * MIB, 64 * MIB), "gloo", "info"),
+        (space(64 * MIB, 64 * MIB), "auto", "info"),
+        (space(GIB, 0), "gloo", "error"),
+        (space(65 * MIB, 65 * MIB), "nccl", ""),
+        (Missing(reason="gone"), "nccl", ""),
+        (None, "nccl", ""),
     ],
 )
-def test_the_shared_memory_of_a_node_that_measures_is_judged_too(job_of, change, judge, shm, severity):
-    job = change.node(job_of(3, 2, looks=("environment", "meeting", "collectives")), 1, shm=shm)
+def test_the_shared_memory_of_a_node_that_measures_is_judged_too(job_of, change, judge, shm, backend, severity):
+    looks = ("environment", "meeting", "collectives")
+    job = change.node(job_of(3, 2, looks=looks, backend=backend), 1, shm=shm)
     # Even where the collectives were not run for something else: the room is known all the same.
     for looked in (job, change.job(job, skipped={"collectives": "not run because of something else"})):
         found = [f for f in judge(looked).findings if f.rule == "host-shm-too-small"]

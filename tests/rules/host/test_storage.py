@@ -8,7 +8,7 @@ import pytest
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Resolution
 from distcheck.facts.node import NodeState
-from distcheck.facts.storage import CommandFile, Folder, Space, Storage
+from distcheck.facts.storage import Folder, Space, Storage
 
 MIB = 1 << 20
 ROOM = Space(total_bytes=1 << 40, free_bytes=1 << 39, free_files=None, writable=True)
@@ -23,7 +23,6 @@ def changed(folder=GOOD, /, **fields):
 
 
 ABSENT = Folder("/data", ("--path",), "absent")
-SILENT = Folder("/data", ("--path",), "silent")
 HOME = changed(path="/home/u", named_by=("HOME",), file_system="ext4")
 CACHE = changed(path="/cache", named_by=("HF_HOME",), file_system="ext4")
 
@@ -186,22 +185,6 @@ def test_a_disk_on_which_no_file_can_be_created_is_one_finding_with_the_folder_f
     assert rules(ROOM) == ["storage-full"]
 
 
-def test_a_folder_that_does_not_answer_is_the_nodes_fault_if_it_answers_elsewhere(job_with, told):
-    assert told(job_with(GOOD, GOOD, SILENT)) == [("storage-hangs", "error", "node", True, ("node3",))]
-    assert told(job_with(GOOD, SILENT)) == [("storage-hangs", "error", "node", False, ("node2",))]
-    home = Folder("/home/u", ("HOME",), "silent")
-    assert told(job_with(home, home)) == [("storage-hangs", "error", "system", False, ("node1", "node2"))]
-
-
-def test_a_file_of_command_that_does_not_answer_is_reported_beside_its_folder_only(job_with, told, change):
-    file = CommandFile("/data/train.py", "script", "/data/train.py", "silent")
-    job = job_with(SILENT)
-    assert len(told(change.node(job, 0, storage=Storage((SILENT,), (file,))))) == 1
-    assert told(change.node(job, 0, storage=Storage((), (file,)))) == [
-        ("storage-hangs", "error", "node", False, ("node1",))
-    ]
-
-
 @pytest.mark.parametrize(
     ("rates", "slow"),
     [
@@ -243,6 +226,17 @@ def test_what_the_leader_cannot_write_is_not_compared(job_with, judge):
     made = judge(job_with(closed, changed(closed, sees_sentinel=False)), "storage", "shared_folders")
     assert [f.rule for f in made.findings] == ["storage-read-only"]
     assert [(n.rule, n.nodes, n.required) for n in made.not_checked] == [("storage-not-shared", ("node2",), False)]
+
+
+@pytest.mark.parametrize(("lost", "paths", "listed"), [((), (), True), ((2,), (), False), ((2,), ("/data",), True)])
+def test_a_node_whose_looking_process_never_came_is_not_listed_again(job_of, change, judge, lost, paths, listed):
+    job = change.asked(job_of(2, 2), looks=("environment", "meeting", "storage"), paths=paths, command="gate")
+    job = change.node(job, 0, storage=Storage(folders=()))
+    kept = change.keep(job, *(n for n in range(4) if n not in lost))
+    gaps = [n for n in judge(kept).not_checked if n.rule == "storage-path-missing"]
+    assert [(n.nodes, n.reason, n.required) for n in gaps] == (
+        [(("node2",), "no process looked", bool(paths))] if listed else []
+    )
 
 
 @pytest.mark.parametrize("paths", [(), ("/data",)])

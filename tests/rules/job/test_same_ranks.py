@@ -8,6 +8,7 @@ import pytest
 
 from distcheck.cli.hosts import read_hostfile
 from distcheck.facts.job import Launched, LaunchedNode
+from distcheck.facts.placement import Placement
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.same_ranks import on_hosts, on_same_ranks
 from distcheck.selection.meshes import parse
@@ -157,6 +158,18 @@ def test_a_setup_of_several_lines_or_of_thousands_of_characters_is_left_out(comm
 @pytest.mark.parametrize("launcher", ["torchrun", "slurm", "by hand"])
 def test_under_another_launcher_the_command_takes_its_ranks(command, launcher):
     assert command("distcheck isolate", launcher=launcher) == "distcheck isolate"
+
+
+def test_a_placement_given_as_options_is_that_of_the_command(job_of, change):
+    unset = dict.fromkeys(("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"))
+    options = Placement(rank=0, world_size=2, local_rank=0, master_addr="10.0.0.1", master_port=29600)
+    job = change.environment(job_of(), None, options, **unset)
+    (said,) = on_same_ranks(job, Fix("Look.", ("distcheck net -v",))).commands
+    assert said == (
+        "distcheck net --rank 0 --world-size 2 --local-rank 0 --master-addr 10.0.0.1 --master-port 29600 -v"
+    )
+    job = change.environment(job_of(), None, Placement(master_addr="10.0.0.1"), MASTER_ADDR=None)
+    assert on_same_ranks(job, Fix("", ("distcheck net",))).commands == ("distcheck net --master-addr 10.0.0.1",)
 
 
 def test_a_default_number_of_ranks_stays_the_default(command):

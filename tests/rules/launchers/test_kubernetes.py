@@ -49,7 +49,7 @@ def test_k8s_istio_sidecar_is_an_info_where_all_connections_succeeded(pods, chan
 )
 def test_the_pods_are_excluded_from_the_mesh_in_their_template(pods, change, judge, port, line):
     found = {f.rule: f for f in judge(change.node(pods(), None, proxy_ports=(port,))).findings}["k8s-istio-sidecar"]
-    assert found.fix.commands == (f"{line}  # in the metadata of the pod template",)
+    assert found.fix.commands == (f"# in the pod template: metadata: {{{line}}}",)
 
 
 def test_k8s_istio_sidecar_where_connections_open_without_an_answer(pods, change, judge):

@@ -48,7 +48,8 @@ def test_a_product_that_is_not_the_world_is_an_error_with_the_nearest_meshes(sai
     assert finding.rule == "mesh-size-mismatch"
     assert finding.message == "the dimensions pp=2,dp=4,tp=8 make 64 ranks, but WORLD_SIZE is 16"
     assert finding.fix.commands[0] == (
-        'init_device_mesh("cpu", (2, 1, 8), mesh_dim_names=("pp", "dp", "tp"))  # --mesh pp=2,dp=1,tp=8'
+        '# in the script: init_device_mesh("cpu", (2, 1, 8), mesh_dim_names=("pp", "dp", "tp"))  '
+        "# --mesh pp=2,dp=1,tp=8"
     )
 
 

@@ -130,7 +130,7 @@ def test_ranks_dealt_to_the_nodes_in_turn_need_another_distribution(hgx, said):
     [
         ("openmpi", "# add to mpirun: --map-by slot"),
         ("hydra", "# add to mpiexec: -ppn 8"),
-        ("by hand", "export RANK=$((NODE_RANK * 8 + LOCAL_RANK))"),
+        ("by hand", "export RANK=$((${NODE_RANK:?} * 8 + ${LOCAL_RANK:?}))"),
     ],
 )
 def test_each_launcher_gives_nodes_consecutive_ranks_in_its_own_way(hgx, said, launcher, command):
@@ -181,7 +181,7 @@ def test_a_tensor_dimension_that_is_too_far_out_moves_in(hgx, said):
     assert (finding.rule, finding.severity) == ("mesh-group-crosses-nodes", "warning")
     assert finding.evidence == {"mesh": "tp=8,dp=2", "ranks_by_node": "4+4", "nodes": 2}
     assert finding.fix.commands == (
-        'init_device_mesh("cuda", (2, 8), mesh_dim_names=("dp", "tp"))  # --mesh dp=2,tp=8',
+        '# in the script: init_device_mesh("cuda", (2, 8), mesh_dim_names=("dp", "tp"))  # --mesh dp=2,tp=8',
     )
     assert said(hgx(), "dp=2,tp=8") == ()
 
@@ -221,7 +221,9 @@ def test_tensor_groups_larger_than_a_node_are_named_with_the_mesh_that_fits(job_
     assert finding.message == (
         "2 of 2 tp groups (4 ranks each) cross nodes: ranks 0-3 are on node1 and node2; a node has room for 2"
     )
-    assert finding.fix.commands == ('init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))  # --mesh dp=4,tp=2',)
+    assert finding.fix.commands == (
+        '# in the script: init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))  # --mesh dp=4,tp=2',
+    )
 
 
 def test_a_smaller_tensor_size_is_shown_whatever_is_wrong_with_the_experts(hgx, said):
@@ -317,7 +319,7 @@ def test_a_dimension_far_out_over_racks_that_it_does_not_divide_needs_both(racks
     (finding,) = said(racks(18, 14), "tp=64,dp=2")
 
     assert finding.fix.commands == (
-        'init_device_mesh("cuda", (2, 64), mesh_dim_names=("dp", "tp"))  # --mesh dp=2,tp=64',
+        '# in the script: init_device_mesh("cuda", (2, 64), mesh_dim_names=("dp", "tp"))  # --mesh dp=2,tp=64',
         "#SBATCH --segment=16",
     )
 

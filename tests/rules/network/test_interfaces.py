@@ -10,7 +10,7 @@ from distcheck.rules.network.interface_choices import meant, misspelt
 from distcheck.selection.interfaces import gloo, nccl, settings
 
 LOOKS = ("environment", "meeting", "peers")
-FAMILIES = ("interfaces", "names")
+FAMILIES = ("interfaces", "routes", "names")
 UNKNOWN = Missing(reason="[Errno -2] Name or service not known")
 
 

@@ -284,7 +284,7 @@ def test_refused_by_a_listening_rank_0_that_was_reached_elsewhere_is_a_firewall(
         "ranks 2-3 (node2) cannot reach rank 0 at MASTER_ADDR node1 (10.0.0.1:29500: rejected although rank 0 listens, "
         "[Errno 111] Connection refused)"
     )
-    assert finding.fix.commands == ("sudo firewall-cmd --add-port=29500/tcp",)
+    assert finding.fix.commands == ("sudo firewall-cmd --add-port=29500/tcp  # on node1",)
 
 
 def test_the_message_names_the_outcome_by_address(of, change, only):

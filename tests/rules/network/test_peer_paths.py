@@ -26,7 +26,7 @@ FROM_1_TO_2 = [(0, 1)]
 def link(n, name="eth0", **fields):
     return Link(
         **{"name": name, "mac": f"02:00:00:00:00:{n % 256:02x}", "kind": "physical", "running": True, "mtu_bytes": 1500}
-        | {"speed_Mbps": 100_000, "full_duplex": True}
+        | {"speed_Mbps": 100_000, "full_duplex": True, "driver": "virtio_net"}  # whose rate is no limit
         | fields
     )
 
@@ -192,7 +192,7 @@ def test_an_unknown_range_is_not_guessed(job_of, change):
 
 def test_the_fix_never_narrows_the_range(of, change, only):
     finding, _ = only(closed(change, of(4, 2), both(0, 2)))
-    assert finding.fix.commands[0] == "sudo firewall-cmd --add-port=32768-60999/tcp"
+    assert finding.fix.commands[0] == "sudo firewall-cmd --add-port=32768-60999/tcp  # on node1 and node3"
     assert not any("sysctl -w" in command for command in finding.fix.commands)
 
 
@@ -329,7 +329,7 @@ def test_untested_connections_between_peers_do_not_pass(of, change, judge):
 def test_a_path_that_works_in_one_direction_only_is_an_error(of, change, only):
     finding, exit_code = only(closed(change, of(4, 2), [(2, 1)]))
     assert (finding.rule, finding.severity, finding.scope) == ("net-asymmetric-route", "error", "link")
-    assert (finding.ranks, set(finding.nodes), exit_code) == ((2, 3, 4, 5), {"node2", "node3"}, 20)
+    assert (finding.ranks, finding.nodes, exit_code) == ((2, 3), ("node2",), 20)  # each node has one adapter
     assert finding.message == (
         "node3 cannot reach node2 on ephemeral ports, but the other direction works "
         "(timeout at 10.0.0.2:40000, no answer within 3.0 s)"
@@ -359,7 +359,7 @@ def test_a_node_that_reaches_no_other_is_named_alone(of, change, only, nodes, od
 def test_a_closed_pair_and_a_one_way_pair_are_two_findings(of, change, said):
     assert said(closed(change, of(6), [*both(0, 1), (2, 3)])) == [
         ("net-firewall-ephemeral", "error", ("node1", "node2")),
-        ("net-asymmetric-route", "error", ("node3", "node4")),
+        ("net-asymmetric-route", "error", ("node4",)),
     ]
 
 
@@ -424,7 +424,8 @@ def test_closed_ports_on_a_path_that_the_libraries_do_not_use_are_no_error(
     there = closed(change, job, pairs)
     peers = (shut if own.address.startswith("10.0.") else own for own, shut in zip(job.peers, there.peers, strict=True))
     (finding,) = judge(change.job(job, peers=tuple(peers)), "paths").findings
-    assert (finding.rule, finding.severity, finding.nodes) == (name, severity, ("node1", "node2"))
+    nodes = ("node2",) if pairs == FROM_1_TO_2 else ("node1", "node2")
+    assert (finding.rule, finding.severity, finding.nodes) == (name, severity, nodes)
     assert finding.message.endswith(f"){note}")
 
 
@@ -774,6 +775,58 @@ def test_an_unfinished_transfer_counts_by_the_data_that_arrived(of, change, only
 def test_with_two_nodes_neither_is_called_slow(of, change, said):
     assert said(change_ways(change, of(2), always, transfer=_taking(1.9))) == []
     assert said(change_ways(change, of(2), FROM_1_TO_2, transfer=_taking(1.9))) == []
+
+
+TEN_G, ONE_G, WIFI = {"speed_Mbps": 10_000, "driver": "ixgbe"}, {"speed_Mbps": 1_000}, {"wireless": True}
+
+
+@pytest.mark.parametrize(
+    ("links", "seconds", "named", "words"),
+    [
+        ((TEN_G, TEN_G), 0.18, ("node1", "node2"), "eth0 (10000 Mbit/s) carries 11.7 MB/s; expected at least 50"),
+        ((ONE_G, ONE_G), 0.18, ("node1", "node2"), "eth0 (1000 Mbit/s) carries 11.7 MB/s; expected at least 25"),
+        ((ONE_G, ONE_G), 0.06, (), ""),
+        ((TEN_G, WIFI), 0.84, ("node2",), "eth0 (wireless) carries 2.5 MB/s; expected at least 25, as of a wired"),
+        ((ONE_G, WIFI), 0.84, ("node2",), "eth0 (wireless) carries"),
+        ((WIFI, WIFI), 0.84, ("node1", "node2"), "eth0 (wireless) carries"),
+        ((WIFI, WIFI), 0.04, (), ""),
+        ((TEN_G,) * 4, 0.18, ("node1", "node2", "node3", "node4"), "eth0 (10000 Mbit/s) carries 11.7 MB/s"),
+        (({"speed_Mbps": 100_000, "driver": "mlx5_core"},) * 2, 0.038, (), ""),  # as much as a busy CPU passes on
+        (({"speed_Mbps": 10_000, "kind": "virtual"},) * 2, 1.9, (), ""),  # veth
+        (({"speed_Mbps": 10_000, "driver": "virtio_net"},) * 2, 1.9, (), ""),
+        (({"speed_Mbps": None},) * 2, 1.9, (), ""),
+        ((TEN_G, {"speed_Mbps": None}), 1.9, (), ""),
+    ],
+)
+def test_below_a_fifth_of_the_weaker_adapters_rate_its_node_is_slow(of, change, judge, links, seconds, named, words):
+    job = of(len(links))
+    for n, fields in enumerate(links):
+        job = change.node(job, n, network=network(n, link(n, **({"speed_Mbps": None, "driver": ""} | fields))))
+    for sent, sure in ((_taking(seconds), True), (change.job(_taking(seconds), repeats=False), seconds > 0.5)):
+        said = judge(change_ways(change, job, always, transfer=sent))
+        assert [(f.rule, f.severity, f.nodes) for f in said.findings] == [
+            ("net-nic-down-or-slow", "warning", named)
+        ] * (sure and bool(named))
+        assert [gap.nodes for gap in said.not_checked] == [named] * (not sure and bool(named))
+        if sure and named:
+            assert words in said.findings[-1].message
+
+
+def test_what_its_adapters_rate_does_not_explain_is_no_slow_network(of, change, said):
+    job = of(2)
+    for n in range(2):
+        job = change.node(job, n, network=network(n, link(n, **TEN_G)))
+    busy, far = change.job(_taking(0.18), waited_seconds=0.17), change.job(_taking(0.18), round_trip_seconds=0.01)
+    for sent in (busy, far):
+        assert said(change_ways(change, job, always, transfer=sent)) == []
+
+
+def test_a_node_that_is_slow_among_others_is_named_once(of, change, only):
+    job = of(4)
+    for n in range(4):
+        job = change.node(job, n, network=network(n, link(n, **TEN_G)))
+    finding, _ = only(change_ways(change, job, at(2), transfer=_taking(0.18)))
+    assert (finding.nodes, "median between the others" in finding.message) == (("node3",), True)
 
 
 def test_a_slow_pair_is_not_a_slow_node(of, change, said):

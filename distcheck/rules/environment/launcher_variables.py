@@ -1,0 +1,74 @@
+"""The finding about ranks that have only their launcher's own variables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts.storage import MAPS_LAUNCHER
+from distcheck.rules.finding import Fix
+from distcheck.rules.job.astray import astray
+from distcheck.rules.job.command_words import SETS_VARIABLES, mentioned, shown
+from distcheck.rules.job.remedies import master_commands
+from distcheck.rules.job.settings import mapping
+from distcheck.rules.wording import are, found, listed, named, starter, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
+    from distcheck.rules import Outcome
+
+
+def only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str, ...]) -> Iterator[Outcome]:
+    """Report what env:// lacks under a launcher; an error only if no master was derived.
+
+    Silent where COMMAND gets the variables from distcheck or sets them for its own ranks.
+    """
+    first = ranks[0]
+    table = table_of(first)
+    if table is None:
+        return
+    lost = astray(job)
+    met = all(r.placement.can_meet for r in ranks) and not (lost and lost.placement.master_derived)
+    if met and (job.asked.export or job.asked.program in SETS_VARIABLES):
+        return
+    masters = [name for name in names if name.startswith("MASTER_")]
+    numbers = [name for name in names if not name.startswith("MASTER_")]
+    program, where = starter(first), first.placement
+    at = f"{where.master_addr}:{where.master_port}"
+    how = f"distcheck derived {at}" if where.master_derived else f"distcheck used {program}'s own, such as {table.rank}"
+    if not met:
+        home = f", and rank 0 is on {job.node_of(lost).name}" if lost else ""
+        how = how + home if home else f"{program} does not provide the host of rank 0"
+    message = f"{listed(names)} {are(names)} not set; torch needs them for env://; {how}"
+    line = mapping(table)
+    commands = [line, f"{program} bash -c '{line} && exec python train.py'"] if numbers else []
+    commands += master_commands(job, first, *masters) if masters else ()
+    text = "export them before the script, or use distcheck gate --export -- COMMAND."
+    maps = bool(job.asked.program and mentioned(job, MAPS_LAUNCHER))
+    if job.asked.program and met:
+        message = f"{program} starts COMMAND ({shown(job)}) without {listed(names)}"
+        alone = len(numbers) > 1 and len(ranks) > 1
+        message += f"; if the script has defaults for them, {len(ranks)} jobs of one rank run" if alone else ""
+        commands = ["# add to distcheck gate, before COMMAND: --export"]
+        text = "let distcheck set them for COMMAND."
+    yield found(
+        job,
+        ranks,
+        f"{named(job, ranks)}: {message}",
+        Fix(
+            f"No action if the script sets them itself, as Lightning, Accelerate and submitit do. Otherwise {text}"
+            if met
+            else f"Set the host of rank 0 and a free port on every rank; {program} does not set them.",
+            tuple(commands),
+        ),
+        severity="error" if not met else "info" if maps else "warning",
+        evidence={
+            "unset": list(names),
+            "launcher": table.launcher,
+            table.rank: first.environment.get(table.rank, ""),
+            table.world_size: first.environment.get(table.world_size, ""),
+        }
+        | ({"distcheck met at": at} if where.master_derived and met else {}),
+    )

@@ -1,0 +1,139 @@
+"""Rules about GPUs that the scheduler did not give to the job."""
+
+from __future__ import annotations
+
+import re
+from shlex import quote
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.facts.pci import Pci
+from distcheck.facts.ranges import fold
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.gpu.nodes import VARIABLE, all_visible, without_loss
+from distcheck.rules.job.kinds import kinds
+from distcheck.rules.wording import found, listed, named
+from distcheck.selection.nodelist import first_host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from distcheck.facts.gpu import Gpu
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import RankFacts
+
+_INDEX = re.compile(r"[0-9]{1,5}")
+_SLURM, _KUBERNETES = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"), "NVIDIA_VISIBLE_DEVICES"
+
+
+class _Given(NamedTuple):
+    """What the scheduler gave to the job on a node."""
+
+    source: str
+    """What says so."""
+    gpus: tuple[str, ...]
+    """Their numbers or UUIDs."""
+    certain: bool
+    """Whether only the scheduler can have said it."""
+
+
+@rule("gpu", scope="rank")
+def gpu_outside_allocation(job: Job) -> Iterator[Outcome]:
+    """A rank uses a GPU that the scheduler did not give to the job.
+
+    Where the scheduler does not hide the other GPUs of a node, CUDA_VISIBLE_DEVICES alone keeps the jobs apart. A
+    script that sets or unsets it takes GPUs of another job: both get ``CUDA out of memory``, or run at half of the
+    speed.
+
+    Found by the GPU of each rank and Slurm's SLURM_STEP_GPUS and SLURM_JOB_GPUS, Kubernetes' NVIDIA_VISIBLE_DEVICES, or
+    the CUDA_VISIBLE_DEVICES with which the job's first process began under PBS and LSF; that may have come from the
+    shell that submitted the job, so it is a warning. Only where NVML shows all GPUs of the node, and more than were
+    given: with device cgroups and in containers the numbers are others. Silent if a GPU is in MIG mode.
+
+    Fix: do not set CUDA_VISIBLE_DEVICES, or set it to what was given: ``export CUDA_VISIBLE_DEVICES=$SLURM_STEP_GPUS``.
+    See: https://slurm.schedmd.com/gres.html#GPU_Management
+    """
+    outside: dict[tuple[_Given, int, tuple[str, ...]], list[RankFacts]] = {}
+    for node, devices in without_loss(job) if _is_told(job) else ():
+        given, shown = _given(job, node), all_visible(job, node).uuids
+        numbers = given is not None and given.gpus[0].isdecimal()
+        if given is None or len(shown) <= len(given.gpus) or not _is_whole(job, node, devices):
+            continue
+        if any(gpu.mig is not False for gpu in devices):
+            continue
+        ours = ((rank, _number(rank, shown) if numbers else rank.gpu) for rank in job.ranks_on(node))
+        others = [(rank, gpu) for rank, gpu in ours if gpu is not None and gpu not in given.gpus]
+        if others:
+            taken = tuple(sorted({gpu for _, gpu in others}))
+            outside.setdefault((given, len(shown), taken), []).extend(rank for rank, _ in others)
+    for (given, number, taken), ranks in outside.items():
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)} {'uses' if len(ranks) == 1 else 'use'} {_gpus(taken)}, which may belong to another "
+            f"job; {given.source} gives this one {_gpus(given.gpus)} of {number}",
+            Fix(
+                "Use the GPUs that the scheduler gave, and start no more ranks than it gave; or request more GPUs.",
+                (f"export {VARIABLE}={quote(','.join(given.gpus))}",),
+            ),
+            severity="error" if given.certain else "warning",
+            evidence={VARIABLE: ranks[0].environment.get(VARIABLE, "not set"), "given": ",".join(given.gpus)},
+        )
+
+
+def _is_told(job: Job) -> bool:
+    """Whether the variables of any rank, or of a process before it, may tell what the scheduler gave."""
+    told = any(name in kind.first.environment for kind in kinds(job) for name in (*_SLURM, _KUBERNETES))
+    return told or any(process.given_devices for process in job.processes)
+
+
+def _given(job: Job, node: NodeFacts) -> _Given | None:
+    """Return what the scheduler gave to the job's ranks on a node together, None if that is not known."""
+    ranks = job.ranks_on(node)
+    first = ranks[0].environment if ranks else {}
+    # The batch script's own list is inherited by the steps on all nodes, and holds for its node only.
+    here = {node.name, node.hostname, first.get("SLURMD_NODENAME", "")}
+    slurm = _SLURM if first_host(first.get("SLURM_JOB_NODELIST", "")) in here else _SLURM[:1]
+    for names in (slurm, (_KUBERNETES,) if "KUBERNETES_SERVICE_HOST" in first else ()):
+        values = [(name, value) for name in names for rank in ranks if (value := rank.environment.get(name))]
+        gpus = _listed([value for _, value in values])
+        # An image may set numbers; what the device plugin gave has UUIDs.
+        if gpus and not (names == (_KUBERNETES,) and gpus[0].isdecimal()):
+            return _Given(values[0][0], gpus, certain=True)
+    gpus = _listed([p.given_devices for p in job.processes if p.node == node.key and p.given_devices])
+    return _Given(f"the {VARIABLE} with which it began", gpus, certain=False) if gpus else None
+
+
+def _listed(values: Sequence[str]) -> tuple[str, ...]:
+    """Return the GPUs of lists, sorted; empty if one is no list of numbers, or of UUIDs."""
+    names = {name.strip() for value in values for name in value.split(",")}
+    if all(map(_INDEX.fullmatch, names)):
+        return tuple(map(str, sorted(map(int, names))))
+    return tuple(sorted(names)) if all(name.startswith(("GPU-", "MIG-")) for name in names) else ()
+
+
+def _is_whole(job: Job, node: NodeFacts, devices: Sequence[Gpu]) -> bool:
+    """Whether every process sees all GPUs on the node's bus, so that their numbers are those of the scheduler."""
+    part = any(process.gpus is not None for process in job.processes if process.node == node.key)
+    return not part and isinstance(node.pci, Pci) and node.pci.gpus.keys() <= {gpu.pci for gpu in devices}
+
+
+def _number(rank: RankFacts, shown: Sequence[str]) -> str | None:
+    """Return the number of a rank's GPU as CUDA_VISIBLE_DEVICES would have it, None if unknown."""
+    if rank.gpu is None or not isinstance(rank.visible_gpus, tuple) or rank.gpu not in rank.visible_gpus:
+        return None
+    place, value = rank.visible_gpus.index(rank.gpu), rank.environment.get(VARIABLE)
+    if value is None:
+        return str(place)
+    items = [item.strip() for item in value.split(",")]
+    if all(map(_INDEX.fullmatch, items)):
+        return str(int(items[place])) if place < len(items) else None
+    return str(shown.index(rank.gpu)) if rank.gpu in shown else None
+
+
+def _gpus(names: Sequence[str]) -> str:
+    """Return GPUs by number or UUID: GPU 2, GPUs 0-3, GPU-1-2."""
+    if names[0].isdecimal():
+        return f"{'GPU' if len(names) == 1 else 'GPUs'} {fold(map(int, names))}"
+    return listed(names)
