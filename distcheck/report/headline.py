@@ -98,13 +98,13 @@ def _place(job: Job, text: str, findings: Iterable[Finding]) -> str:
     nodes = {node for f in findings for node in f.nodes}
     named = re.search(r"\branks? \d", text) is not None
     if len(ranks) > 1 and len(ranks) == job.world_size:
-        return "" if named else f", all {len(ranks)} ranks"
-    parts = [numbered(ranks, 4)] if ranks and not named else []
-    parts += [fold_nodes(nodes)] if nodes and not any(node in text for node in nodes) else []
-    where = " on ".join(parts)
-    if len(where) > _PLACE:
-        where = " on ".join(count(len(those), noun) for those, noun in ((ranks, "rank"), (nodes, "node")) if those)
-    return f", {where}" if where else ""
+        return "" if named else ", both ranks" if len(ranks) == 2 else f", all {len(ranks)} ranks"
+    which = f", {numbered(ranks, 4)}" if ranks and not named else ""
+    where = f" on {fold_nodes(nodes)}" if nodes and not any(node in text for node in nodes) else ""
+    if len(which + where) > _PLACE:
+        which = which and f", {count(len(ranks), 'rank')}"
+        where = f" on {count(len(nodes), 'node')}"
+    return which + where
 
 
 def _next_step(job: Job, diagnosis: Diagnosis, owner: str) -> str:

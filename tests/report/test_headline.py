@@ -45,7 +45,7 @@ RETRY = "exit code 20: retry, preferably on other nodes"
         ((LATE, *GAPS), f"UNKNOWN: ranks 4-5 (node3) did not come. [late] {RETRY}"),
         ((SLOW, *GAPS), f"UNKNOWN: torch is not there. [coll-hang, +1 more] {RETRY}"),
         ((OWN,), "UNKNOWN: rule x crashed. [probe-rule-crashed] exit code 70: distcheck itself failed; report it"),
-        ((SLOW,), "WARN: rank 3 is slow, node1. [slow] exit code 0"),
+        ((SLOW,), "WARN: rank 3 is slow on node1. [slow] exit code 0"),
         ((bad("rank 1 (node2 pid 123): RANK is x", ranks=(1,), nodes=("node2",)),),
          f"FAIL: RANK is x, rank 1 on node2. [r] {STOP}"),
         ((bad("MTU differs", ranks=tuple(range(16)), nodes=("node1", "node2")),),
