@@ -17,7 +17,6 @@ from distcheck.facts.network import Attempt, Bind, PortConnection, PortOwner, Re
 from distcheck.probe import ports
 from distcheck.probe.process import command_or_name, container_of, parent_of, slurm_job_of
 from distcheck.probe.waiting import waited_for_cpu
-from distcheck.selection.near_names import near_names
 
 _MOST_LINES = 10_000
 """Most lines of /etc/hosts to read."""
@@ -52,6 +51,8 @@ def names_like(name: str, hosts: Path = Path("/etc/hosts")) -> tuple[str, ...]:
         lines = hosts.read_text("utf-8", "replace").splitlines()[:_MOST_LINES]
     except OSError:
         return ()
+    from distcheck.selection.near_names import near_names  # only needed for a name that does not resolve
+
     return near_names(name, (own for line in lines for own in line.partition("#")[0].split()[1:]))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.expectation.devices import SLOW
 from distcheck.facts.device import DeviceTest
 from distcheck.report.schema.document import Document
 from distcheck.report.schema.figures import DeviceBurn, DeviceRow
@@ -74,6 +73,8 @@ def _figures(device: str, dtype: str, rows: list[DeviceRow]) -> Iterator[Figures
         ("to host, GB/s", [row.d2h_GBps for row in rows]),
         ("at the end of the burn, TFLOPS", ends),
     )
+    from distcheck.expectation.devices import SLOW  # only needed for measurements
+
     for name, column in columns:
         known = [number for number in column if number is not None]
         if known:

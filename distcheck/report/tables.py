@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from distcheck.collectives.plan import label
-from distcheck.expectation.devices import SLOW
 from distcheck.facts.quantities import count, size
 from distcheck.facts.ranges import fold
 from distcheck.report.devices import figures
@@ -229,6 +228,8 @@ def _some(size_bytes: int | None) -> str | None:
 
 def devices(report: Document) -> Grid:
     """Return the table of what the devices reached by themselves, over the ranks; no rows without device tests."""
+    from distcheck.expectation.devices import SLOW  # only needed for measurements
+
     rows = figures(report)
     columns = (
         Column("device", lambda row: row.device),

@@ -48,6 +48,8 @@ _IN_FRONT = frozenset({"env", "nohup", "nice", "ionice", "numactl", "taskset", "
 """Programs that start another one in the same folder, unless told to change it."""
 ON_NODES = frozenset({"srun", "mpirun", "mpiexec"})
 """Those that start it on the nodes of the job, likewise."""
+_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "fish"})
+"""What they set before the program that follows is in their script."""
 _CHANGE_FOLDER = ("-C", "--chdir", "-D", "--wdir", "-wd", "--container", "--multi-prog")
 _NO_FILES = ("/dev/", "/proc/")
 """Descriptors of this process, such as bash's <(...), are no files to others."""
@@ -133,7 +135,8 @@ def runs(command: Sequence[str]) -> Runs:
     program = _name(words[0]) if words else ""
     if program in _IN_FRONT | ON_NODES:
         at = next((n for n, word in enumerate(words) if _starts_python(_name(word))), len(words))
-        inner = Runs() if any(word.startswith(_CHANGE_FOLDER) for word in words[:at]) else runs(words[at:])
+        unknown = any(word.startswith(_CHANGE_FOLDER) or _name(word) in _SHELLS for word in words[:at])
+        inner = Runs() if unknown else runs(words[at:])
         if program in ON_NODES:  # an option's value may look like Python: --job-name python
             launcher = inner.launcher or program
             return inner._replace(launcher=launcher) if inner.name.endswith(".py") else Runs(launcher=launcher)

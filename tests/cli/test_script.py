@@ -29,6 +29,7 @@ from distcheck.cli.script import module_of, paths_in, processes_of, rendezvous_b
         ("srun --container-image=image python train.py", ""),
         ("srun -J python -n 4 python -u train.py", ""),
         ("srun -n 4 python -u train.py", "train.py"),
+        ("srun bash -c RANK=$SLURM_PROCID;exec_$@ bash python train.py", ""),
         ("mpirun -np 4 --hostfile hosts python train.py", "train.py"),
         ("mpirun -wdir /job python train.py", ""),
         ("nohup", ""),

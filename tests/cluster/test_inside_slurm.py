@@ -223,7 +223,7 @@ def test_another_job_on_the_port_is_named_and_not_to_be_killed(cluster):
     assert (ended.code, findings(report)) == (30, ["net-port-in-use"])
     found = finding(report, "net-port-in-use")
     assert (found["ranks"], found["nodes"]) == ([0], ["node1"])
-    assert f"in Slurm job {jobs[0]} (" in found["message"]
+    assert f"in Slurm job {jobs[0]};" in f"{found['message']};"
     assert found["fix"]["text"].startswith(f"Slurm job {jobs[0]} holds node1:29500")
     port, shown = found["fix"]["commands"]
     assert (port, shown) == ("export MASTER_PORT=29501", f"scontrol show job {jobs[0]}")

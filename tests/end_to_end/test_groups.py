@@ -51,7 +51,7 @@ def test_groups_have_several_bursts_also_with_a_number_of_calls(distcheck, tmp_p
     ended, findings = run(distcheck, "--save", str(saved), "--iters", "2")
     assert (ended.code, findings) == (0, []), ended
     figures = json.loads(saved.read_text())["collectives"]["groups"]
-    assert {figure["bursts"] for figure in figures if not figure.get("lacks")} == {6}
+    assert min(figure["bursts"] for figure in figures if not figure.get("lacks")) >= 6
 
 
 def test_a_wrong_sum_in_one_group_names_its_ranks(distcheck, tmp_path):

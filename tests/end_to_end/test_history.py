@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_used_costs_one_warning_and_one_line(on_node, tm
         done = on_node("node", "--history", name)
         assert time.monotonic() - began < 10
         assert done.returncode == 0
-        assert re.search(rf"not checked\n  --history: {name}:? {why}", done.stdout)
+        assert re.search(rf"not checked: --history: {name}:? {why}", done.stdout)
         (line,) = done.stderr.splitlines()
         assert line.startswith("distcheck: warning: --history: this run is not recorded for every node: ")
         assert why in line
@@ -171,6 +171,6 @@ def test_a_folder_that_does_not_answer_costs_its_time_and_not_the_run(distcheck,
     done = distcheck(*command, "--timeout", "10", "--history", ".", env={"PYTHONPATH": str(tmp_path)})
     assert done.code == 0
     assert done.seconds < 10 + STARTING_SECONDS
-    assert re.search(r"not checked\n  --history: the history \. did not answer within 3 s", done.out)
+    assert re.search(r"not checked: --history: the history \. did not answer within 3 s", done.out)
     (warning,) = done.err.splitlines()
     assert warning.startswith("distcheck: warning: --history: this run is not recorded")

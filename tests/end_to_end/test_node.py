@@ -64,7 +64,8 @@ def test_a_node_that_is_to_have_gpus_and_has_no_driver_is_confirmed(node, tmp_pa
     done = node("--gpus", "8", "--reason-file", "reason", env={"LD_LIBRARY_PATH": str(tmp_path)})
     assert done.returncode == 40
     reason = (tmp_path / "reason").read_text()
-    assert reason.startswith("distcheck: gpu-nvml-init-failed: ")
+    assert reason.startswith("distcheck: FAIL: ")
+    assert "[gpu-nvml-init-failed] exit code 40" in reason
     assert "NVIDIAs driver library cannot be loaded" in reason
     assert "poweroff" not in done.stdout
 

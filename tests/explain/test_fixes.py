@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from misread import misleading, misread
 
-from distcheck.cli.joblog.fixes import FIXES, FIXES_BY_LINE
+from distcheck.explain.fixes import FIXES, FIXES_BY_LINE
 
 
 def test_every_fix_reads_well_and_every_command_is_one_of_a_shell():

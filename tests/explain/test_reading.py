@@ -20,7 +20,7 @@ NO_GPU = b"RuntimeError: No CUDA GPUs are available\n"
 @pytest.fixture
 def pipe(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "_WRITER_SECONDS", 0.1)
-    monkeypatch.setattr(files, "_PIPE_SECONDS", 0.1)
+    monkeypatch.setattr(files, "PIPE_SECONDS", 0.1)
     os.mkfifo(tmp_path / "trace_rank_0")
     return tmp_path / "trace_rank_0"
 

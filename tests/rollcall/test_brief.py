@@ -40,7 +40,7 @@ def seeing(report: Report, *places: int) -> Report:
 
 def leader_of(own: Report) -> Record:
     asked = Asked(command="gpu", looks=("environment", "meeting", "gpu"))
-    record = Record(SimpleNamespace(asked=asked, start=0.0))
+    record = Record(SimpleNamespace(asked=asked, start=0.0, placements=()))
     record.uid, record.node, record.process, record.ranks = own.process.uid, own.node, own.process, own.ranks
     return record
 

@@ -39,7 +39,9 @@ def test_a_late_process_that_is_alone_on_its_node_is_asked_for_it_once(answers):
         Report(next(n for n in job.nodes if n.key == process.node), process, (rank,))
         for process, rank in ((job.processes[n], job.ranks[n]) for n in (0, 3))
     )
-    record = Record(SimpleNamespace(asked=Asked(command="env", looks=("environment", "meeting")), start=0.0))
+    record = Record(
+        SimpleNamespace(asked=Asked(command="env", looks=("environment", "meeting")), start=0.0, placements=())
+    )
     record.uid, record.node, record.process, record.ranks = own.process.uid, own.node, own.process, own.ranks
     server = Server(brief(late), NodeReport(late.node) if answers else None)
     run = SimpleNamespace(record=record, remaining=lambda _reserve: 5.0)

@@ -19,7 +19,7 @@ from distcheck.run.outside import _Start
 from distcheck.run.request import Request
 
 
-@pytest.mark.parametrize(("engine", "hosts", "seconds"), [("ssh", 64, 20), ("ssh", 1024, 37.5), ("slurm", 1024, 20)])
+@pytest.mark.parametrize(("engine", "hosts", "seconds"), [("ssh", 64, 20), ("ssh", 1024, 27.5), ("slurm", 1024, 20)])
 def test_probes_wait_longer_for_each_other_if_their_logins_begin_in_turn(engine, hosts, seconds):
     asked = Asked("env", ("launch", "environment", "meeting"), timeout_seconds=60, join_timeout_seconds=20)
     request = SimpleNamespace(

@@ -26,7 +26,7 @@ def began(record, uid):
 def test_stages_of_a_follower_are_counted_from_the_leaders_start(clock):
     job = reported.build(2, 1)
     leader, follower = (msgspec.structs.replace(p, began_seconds={}) for p in job.processes)
-    record = Record(SimpleNamespace(asked=Asked("gate", ()), start=1000.0))
+    record = Record(SimpleNamespace(asked=Asked("gate", ()), start=1000.0, placements=()))
     record.uid, record.node, record.process = leader.uid, job.nodes[0], leader
     clock.seconds = 1000.5
     record.note(stage="meeting")

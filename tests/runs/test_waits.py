@@ -15,7 +15,7 @@ from distcheck.run.record import Record
 @pytest.fixture
 def record(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: 20.0)
-    return Record(SimpleNamespace(asked=Asked("gate", ()), start=0.0))
+    return Record(SimpleNamespace(asked=Asked("gate", ()), start=0.0, placements=()))
 
 
 def test_the_last_process_and_how_far_it_was_behind(record):

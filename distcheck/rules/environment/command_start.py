@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
+from distcheck.facts.quantities import count
 from distcheck.facts.storage import MAPS_LAUNCHER, READS_RANK, STARTS_OTHERS
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
@@ -45,7 +46,7 @@ def command_processes_differ(job: Job) -> Iterator[Outcome]:
         text = "Start COMMAND with a launcher that starts every rank. No action if it starts the other ranks itself."
         command = f"distcheck gate -- torchrun --standalone --nproc-per-node {tested} {for_torchrun(job)}"
     elif not job.launched:
-        what, words = f"starts {each * starts} processes", words_of(job)
+        what, words = f"starts {count(each * starts, 'process')}", words_of(job)
         text = "Test as many ranks as COMMAND starts."
         command = f"distcheck gate --nproc {each} -- {shlex.join(words)}" if words else ""
     else:

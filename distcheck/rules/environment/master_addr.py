@@ -28,7 +28,6 @@ from distcheck.rules.job.numbering import assigned
 from distcheck.rules.job.remedies import export, master_commands
 from distcheck.rules.job.settings import chosen_by_agent
 from distcheck.rules.wording import brief, found, grouped, is_what, listed, named, odd_ones, spread
-from distcheck.selection.near_names import near_names
 from distcheck.selection.nodelist import expand
 
 if TYPE_CHECKING:
@@ -116,6 +115,8 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
 def _meant(job: Job, ranks: list[RankFacts]) -> str:
     """Return the name that a misspelt MASTER_ADDR most likely means: one that resolves, or a node of the job."""
     address = ranks[0].placement.master_addr or ""
+    from distcheck.selection.near_names import near_names  # only needed for a finding
+
     here = [name for r in ranks for name in job.process_of(r).near_names]
     nodes = [name for node in job.nodes for name in (node.name, node.hostname)]
     nodes += expand(ranks[0].environment.get("SLURM_JOB_NODELIST", ""))

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
-from distcheck.rules.environment.launcher_variables import only_launcher_variables
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_by, ranks_with
 from distcheck.rules.job.remedies import export, export_missing, meant
@@ -70,6 +69,8 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         if launcher in MPI_LAUNCHERS:
             continue
         if launcher == "slurm":
+            from distcheck.rules.environment.launcher_variables import only_launcher_variables  # not in a bare shell
+
             yield from only_launcher_variables(job, ranks, names)
             continue
         commands: tuple[str, ...] = (
@@ -115,6 +116,8 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
     """
     for (launcher, names), ranks in _unset_everywhere(job).items():
         if launcher in MPI_LAUNCHERS:
+            from distcheck.rules.environment.launcher_variables import only_launcher_variables  # not in a bare shell
+
             yield from only_launcher_variables(job, ranks, names)
 
 
@@ -161,8 +164,7 @@ def _is_empty(job: Job, name: str, rank: RankFacts) -> bool:
 def env_not_integer(job: Job) -> Iterator[Outcome]:
     """A variable that must be an integer is not an integer, or too large.
 
-    torch and scripts pass it to Python's ``int()``, whose error does not name the variable: ``ValueError: invalid
-    literal for int() with base 10``.
+    torch and scripts pass it to Python's ``int()``, whose ``ValueError`` names the value and not the variable.
 
     Typical causes are a variable in single quotes, which the shell does not expand, a float from a calculation, and
     Slurm's ``4(x2)``, which means four tasks on each of two nodes. Blanks around a number are harmless. Found by

@@ -64,11 +64,11 @@ def test_a_script_that_may_map_its_launchers_variables_or_reads_none_is_silent(f
     assert told(from_outside('"RANK"', program="./launch.sh", processes="")) == []
 
 
-@pytest.mark.parametrize("processes", ["1", "8"])
-def test_torchrun_with_another_number_of_processes_leaves_some_untested(started, judge, processes):
+@pytest.mark.parametrize(("processes", "shown"), [("1", "1 process"), ("8", "8 processes")])
+def test_torchrun_with_another_number_of_processes_leaves_some_untested(started, judge, processes, shown):
     words = ("torchrun", "--standalone", "--nproc-per-node", processes, "train.py")
     (found,) = judge(started(text=None, words=words, program="torchrun", processes=processes), "command_start").findings
-    assert found.message == f"COMMAND (torchrun train.py) starts {processes} processes; distcheck tested 2 ranks"
+    assert found.message == f"COMMAND (torchrun train.py) starts {shown}; distcheck tested 2 ranks"
     assert found.fix.commands == (f"distcheck gate --nproc {processes} -- {' '.join(words)}",)
 
 
