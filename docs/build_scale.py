@@ -17,7 +17,6 @@ import measured
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, COSTS = "docs/scale.md", "tests/benchmarks/costs.json"
 COMMAND = "python docs/build_scale.py"
-COVERS = ("docs/build_scale.py",)
 
 GPUS = (1_000, 10_000, 100_000)
 NODE = 8
@@ -227,7 +226,7 @@ def keep(benchmark: str, command: str, costs: Mapping[str, float], root: Path = 
 
 def write(root: Path = ROOT) -> None:
     """Write the page from the unit costs that are kept."""
-    measured.put(PAGE, "scale", page(_kept(root)), covers=COVERS, command=COMMAND, root=root)
+    measured.put(PAGE, "scale", page(_kept(root)), command=COMMAND, root=root)
 
 
 def stale(root: Path = ROOT) -> bool:

@@ -52,8 +52,6 @@ class Example(NamedTuple):
     command: str
     """As shown on the page; of several nodes one line for each, which ends in "# on NODE"."""
     run: Run
-    covers: tuple[str, ...]
-    """Patterns of the files that measured its figures."""
     format: str = "text"
 
 
@@ -135,52 +133,44 @@ def _on_cluster(cluster: Any, command: str, saved: Path) -> None:
 
 
 _AGENT = "torchrun --nnodes 2 --node-rank {} --master-addr node1 --nproc-per-node 4 --no-python distcheck gpu"
-_MAPPED = ("distcheck/selection/placement.py", "distcheck/selection/visible_devices.py")
 
 EXAMPLES: dict[str, Example] = {
-    "gate": Example("README.md", "distcheck gate --nproc 4", here, ("distcheck/collectives/*.py",)),
+    "gate": Example("README.md", "distcheck gate --nproc 4", here),
     "taken-port": Example(
         "README.md",
         "distcheck gate --nproc 4 --master-port 29633",
         beside_a_web_server,
-        ("distcheck/probe/ports.py",),
     ),
     "node-down": Example(
         "docs/reachability.md",
         "distcheck env --hosts 'node[1-4]' --nproc 2",
         without_node4,
-        ("distcheck/launch/remote/ssh.py",),
     ),
     "firewall": Example(
         "docs/reachability.md",
         "distcheck net --hosts 'node[1-4]' --nproc 2",
         node2_behind_firewall,
-        ("distcheck/run/peer_round.py",),
     ),
     "json": Example(
         "docs/json.md",
         "distcheck bandwidth --nproc 2 --format json",
         here,
-        ("distcheck/collectives/*.py",),
         "json",
     ),
     "one-node": Example(
         "docs/concepts.md",
         "torchrun --standalone --nproc-per-node 4 --no-python distcheck gpu",
         with_simulated_gpus,
-        _MAPPED,
     ),
     "two-nodes": Example(
         "docs/concepts.md",
         "\n".join(f"{_AGENT.format(number)}  # on node{number + 1}" for number in range(2)),
         with_simulated_gpus,
-        _MAPPED,
     ),
     "visible-devices": Example(
         "docs/concepts.md",
         "CUDA_VISIBLE_DEVICES=2,3 distcheck gpu --nproc 2",
         with_simulated_gpus,
-        _MAPPED,
     ),
 }
 
@@ -234,7 +224,7 @@ def record(name: str) -> None:
         example.run(example.command, saved)
         (RECORDED / f"{name}.json").write_bytes(saved.read_bytes())
     command = f"python docs/examples.py --run {name}"
-    measured.put(example.page, _block(name), shown(name), covers=example.covers, command=command)
+    measured.put(example.page, _block(name), shown(name), command=command)
 
 
 def _block(name: str) -> str:

@@ -64,7 +64,7 @@ def test_what_was_not_measured_is_named_and_has_no_figure():
 
 
 def test_a_benchmark_that_ran_again_replaces_its_own_costs_and_the_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(measured, "_commit", lambda _covers, _root: "c0ffee")
+    monkeypatch.setattr(measured, "_commit", lambda _root: "c0ffee")
     for name in ("docs", "tests/benchmarks"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / build_scale.COSTS).write_text("{}\n")

@@ -1,7 +1,7 @@
 """The benchmarks: what is measured, against what, with which goal.
 
-A benchmark returns the rows of one table. To add one, write a function here and add it to `BENCHMARKS`, say in `COVERS`
-which code can change its figures, and add a heading with an empty block to docs/benchmarks.md.
+A benchmark returns the rows of one table. To add one, write a function here and add it to `BENCHMARKS`, and add a
+heading with an empty block to docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -292,88 +292,3 @@ TOO_LONG_FOR_A_WHOLE_RUN = frozenset(
     }
 )
 """Measured with --only: rows that seconds cannot decide, and a job of which every run takes a minute."""
-_START = (
-    "distcheck/__main__.py",
-    "distcheck/cli/main.py",
-    "distcheck/cli/command.py",
-    "distcheck/cli/options.py",
-    "distcheck/cli/request.py",
-    "distcheck/run/entry.py",
-    "distcheck/rules/diagnose.py",
-    "distcheck/probe/host.py",
-    "distcheck/probe/process.py",
-    "distcheck/rules/__init__.py",
-    "distcheck/report/text.py",
-)
-"""What every start runs and what chooses the rest; one more field or rule changes a start by less than a hundredth."""
-
-_FIGURES = (
-    *(f"distcheck/collectives/timing.py::{name}" for name in ("seconds_per_call", "iterations_for")),
-    "distcheck/collectives/spread.py",
-)
-"""What times a call, and when a figure is known."""
-
-_FIRST = ("distcheck/collectives/*.py", "distcheck/launch/local/*.py")
-
-_JUDGING = (
-    "distcheck/rules/diagnose.py",
-    "distcheck/rules/**/*.py",
-    "distcheck/report/*.py",
-    "tests/real_job.py",
-    "tests/real_node.py",
-    "tests/benchmarks/judge_and_render.py",
-    "tests/benchmarks/pace.py",
-)
-
-_LARGEST = (
-    "distcheck/rules/*.py",
-    "distcheck/report/*.py",
-    "tests/real_job.py",
-    "tests/real_node.py",
-    "tests/benchmarks/judge_and_render.py",
-    "tests/benchmarks/pace.py",
-)
-"""What only the largest job can show: how the engine and the report grow. `_JUDGING` shows how a single rule grows."""
-
-COVERS: dict[str, tuple[str, ...]] = {
-    "start_of_env_against_typer": (*_START, "tests/benchmarks/empty_app.py"),
-    "start_of_env_against_collect_env": _START,
-    "start_of_node_against_typer": (*_START, "tests/benchmarks/empty_app.py"),
-    "first_figure_against_an_import": _FIRST,
-    "first_figure_against_torchrun": _FIRST,
-    "gate_before_a_command": (*_FIRST, "distcheck/run/context.py", "tests/benchmarks/import_and_fork.py"),
-    "gate_on_four_nodes": (
-        "distcheck/collectives/*.py",
-        "distcheck/rollcall/*.py",
-        "tests/benchmarks/four_nodes.py",
-        "tests/benchmarks/bare_all_reduce.py",
-    ),
-    "net_on_four_nodes": ("distcheck/run/peer_round.py", "distcheck/rollcall/*.py"),
-    "a_master_whose_packets_are_dropped": ("distcheck/rollcall/*.py",),
-    "figures_against_a_bare_loop": _FIGURES,
-    "figures_of_a_group_against_a_bare_loop": _FIGURES,
-    "figures_against_nccl_tests": (*_FIGURES, "tests/benchmarks/nccl_tests.py"),
-    "judging_and_rendering": (*_JUDGING, "tests/benchmarks/judging_memory.py"),
-    "judging_half_a_million_ranks": _LARGEST,
-    "roll_call_against_a_tcp_store": ("distcheck/rollcall/*.py", "tests/benchmarks/roll_call.py"),
-    "roll_call_of_many_nodes": (
-        "distcheck/rollcall/*.py",
-        "distcheck/run/record.py",
-        "tests/real_job.py",
-        "tests/real_node.py",
-        "tests/benchmarks/many_nodes.py",
-        "tests/benchmarks/pace.py",
-    ),
-    "starting_by_ssh": ("distcheck/launch/remote/*.py", "distcheck/run/outside.py", "tests/benchmarks/outside.py"),
-    "peer_round": (
-        *(f"distcheck/rollcall/{name}.py" for name in ("peers", "doors", "path")),
-        "tests/benchmarks/peer_round.py",
-    ),
-    "isolation_against_everybody_twice": (
-        "distcheck/isolation/*.py",
-        "tests/isolation/simulator.py",
-        "tests/benchmarks/isolation_accuracy.py",
-    ),
-    "unit_costs": (*_START, "distcheck/rollcall/*.py", "tests/benchmarks/roll_call.py"),
-}
-"""By benchmark, the code whose change can change its figures."""

@@ -33,7 +33,7 @@ import measured
 from benchmarks import nccl_tests, patience
 from benchmarks.programs import install
 from benchmarks.ratio import Estimate, Interval, Row, at_most, counted
-from benchmarks.rows import BENCHMARKS, COVERS, TOO_LONG_FOR_A_WHOLE_RUN
+from benchmarks.rows import BENCHMARKS, TOO_LONG_FOR_A_WHOLE_RUN
 
 PAGE = "docs/benchmarks.md"
 WHOLE_RUN, WHOLE_RUN_SECONDS = "whole_run", 600.0
@@ -75,7 +75,7 @@ def write(name: str, rows: Sequence[Row]) -> None:
         print(f"{name} is not written: {'; '.join(errors)}", file=sys.stderr)
         return
     command = f"python tests/benchmarks/run.py --only {name} --write"
-    measured.put(PAGE, name, as_text(rows, "github").splitlines(), covers=COVERS[name], command=command)
+    measured.put(PAGE, name, as_text(rows, "github").splitlines(), command=command)
     if costs := {cost: value for row in rows for cost, value in row.costs.items()}:
         build_scale.keep(name, command, costs)
 
@@ -170,8 +170,8 @@ def main() -> int:
         whole = counted("all benchmarks / 10 minutes", seconds, WHOLE_RUN_SECONDS, share, at_most(1.0), "s")
         found[WHOLE_RUN] = Measured([whole], seconds)
         if asked.write:
-            covers, command = ["tests/benchmarks/ratio.py"], "python tests/benchmarks/run.py --write"
-            measured.put(PAGE, WHOLE_RUN, of_benchmarks(found), covers=covers, command=command)
+            command = "python tests/benchmarks/run.py --write"
+            measured.put(PAGE, WHOLE_RUN, of_benchmarks(found), command=command)
     rows = [row for of_one in found.values() for row in of_one.rows]
     listed = [as_json(name, row) for name, of_one in found.items() for row in of_one.rows]
     print(json.dumps(listed, indent=1) if asked.json else as_text(rows))

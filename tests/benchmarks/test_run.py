@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from benchmarks import patience, run
 from benchmarks.ratio import Estimate, Row, alone, at_least, at_most, counted
-from benchmarks.rows import BENCHMARKS, COVERS
+from benchmarks.rows import BENCHMARKS
 from benchmarks.run import WHOLE_RUN, Measured, as_json, as_text, chosen, exit_code, measure, of_benchmarks
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,6 @@ def test_every_benchmark_has_its_code_and_its_place_in_the_page():
 
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     assert {table.name for table in measured.tables(page)} == {WHOLE_RUN, *BENCHMARKS}
-    assert set(BENCHMARKS) == set(COVERS)
 
 
 def test_the_table_of_all_benchmarks_has_their_seconds_and_how_many_rows_are_met():
