@@ -38,7 +38,8 @@ def judge(job: Job, rules: Iterable[Rule] | None = None) -> Diagnosis:
 
 def ended_by(job: Job) -> str:
     """Return what interrupted the run: SIGTERM, the end of its torchrun agent."""
-    told = (reason for reason in job.skipped.values() if reason.startswith(_ENDED_BY))
+    own = job.skipped.values() if job.launched is None else ()  # probes that were started end by another signal
+    told = (reason for reason in own if reason.startswith(_ENDED_BY))
     return next(told, signal_name(job.interrupted)).removeprefix(_ENDED_BY)
 
 

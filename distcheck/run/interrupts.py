@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 INTERRUPT_SECONDS = 5.0
 """Time to end after a signal before the watchdog ends the process."""
@@ -16,9 +20,28 @@ class InterruptedRunError(Exception):
     """A signal, the only argument, ended the run."""
 
 
-def give_up(signum: signal.Signals) -> None:
-    """End what runs now, wherever it is: the handler of a run without anybody to take leave of."""
-    raise InterruptedRunError(signum)
+async def until_interrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`, which a signal cancels.
+
+    A handler that raises an error would not do: one that is raised in a hook of fork() or in a destructor is lost.
+
+    Raises:
+        InterruptedRunError: a signal came.
+    """
+    task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+    came: list[signal.Signals] = []
+
+    def end(signum: signal.Signals) -> None:
+        came.append(signum)
+        loop.call_soon_threadsafe(task.cancel)
+
+    with caught(end):
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not came:
+                raise
+            raise InterruptedRunError(came[0]) from None
 
 
 @contextlib.contextmanager

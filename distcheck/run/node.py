@@ -41,7 +41,7 @@ from distcheck.report.headline import LONGEST, headline
 from distcheck.rules import rules_for
 from distcheck.rules.diagnose import Diagnosis, judge
 from distcheck.run import storage
-from distcheck.run.interrupts import InterruptedRunError, caught, give_up
+from distcheck.run.interrupts import InterruptedRunError, until_interrupted
 from distcheck.run.record import Record
 from distcheck.run.request import Publish, Request, RunResult
 from distcheck.run.watchdog import armed
@@ -68,8 +68,9 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = 
         record = Record(request)
         seconds = max(0.1, asked.timeout_seconds - _RESERVE_SECONDS)
         try:
-            with forking(), caught(give_up):  # the watchdog is the only thread
-                seen, record.history = asyncio.run(_look_and_read(asked, environ, seconds, past, record))
+            with forking():  # the watchdog is the only thread
+                looking = _look_and_read(asked, environ, seconds, past, record)
+                seen, record.history = asyncio.run(until_interrupted(looking))
         except InterruptedRunError as stop:
             job = msgspec.structs.replace(record.job(), interrupted=stop.args[0])
             diagnosis = judge(job)
