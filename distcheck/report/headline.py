@@ -23,6 +23,8 @@ _SUBJECT = re.compile(r"^(?:ranks? [\d,-]+ \([^()]*\)|process(?:es)? [^:]*? pid 
 """Where a message begins with the place, which the line has at its end."""
 _QUESTION = re.compile(r"; did you mean .*\?$")
 _ASIDE = re.compile(r" \([^()]*\)")
+_SELECTED = "the selected rules found nothing"
+"""With --select, nothing is known of what the other rules judge."""
 _STAGES: dict[str, str] = {
     "launch": "the start of the probes",
     "started": "the start",
@@ -158,6 +160,8 @@ def seen(job: Job) -> str:
         parts.append(job.isolation.sentence)
     elif figures := _figures(job):
         parts.append(figures)
+    elif job.asked.select:
+        parts.append(_SELECTED)
     elif "collectives" not in looks:
         parts.append(
             "names, ports and paths between nodes work"
@@ -170,11 +174,12 @@ def seen(job: Job) -> str:
 
 
 def _nodes(job: Job) -> str:
+    state = _SELECTED if job.asked.select else "healthy"
     if len(job.nodes) != 1:
-        return f"{count(len(job.nodes), 'node')}: healthy"
+        return f"{count(len(job.nodes), 'node')}: {state}"
     node = job.nodes[0]
     gpus = len(node.gpus.devices) if isinstance(node.gpus, Gpus) else 0
-    return f"node {node.name}: healthy" + (f", {count(gpus, 'GPU')}" if gpus else "")
+    return f"node {node.name}: {state}" + (f", {count(gpus, 'GPU')}" if gpus else "")
 
 
 def _figures(job: Job) -> str:

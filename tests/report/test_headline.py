@@ -131,6 +131,15 @@ def test_a_pass_says_what_was_seen_in_the_words_of_the_command(job_of, command, 
     assert line(job) == f"PASS: {expected}. exit code 0"
 
 
+@pytest.mark.parametrize(("command", "looks"), [("env", ("environment",)), ("node", ("node", "gpu"))])
+def test_a_pass_of_selected_rules_promises_nothing_of_the_others(job_of, command, looks):
+    asked = Asked(command, looks, select=("env-rank-unset",))
+    job = msgspec.structs.replace(job_of(1, 2, measure=False), asked=asked)
+    assert "the selected rules found nothing" in line(job)
+    assert "agree" not in line(job)
+    assert "healthy" not in line(job)
+
+
 def test_a_pass_has_the_bandwidth_at_the_largest_size():
     case = reported.healthy()
     assert headline(*case) == (
