@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from math import log2
 
 MIB = 1 << 20
-PLATEAU_BYTES = 8 << 30
-"""From this size on a sweep on NVLink is on its plateau."""
 
 _SIZES_MIB = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192)
 
