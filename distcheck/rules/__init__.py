@@ -8,14 +8,15 @@ function to a family module, and its test; nothing else needs to be registered.
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from distcheck.facts.asked import Look
+from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
-from distcheck.rules.finding import Finding, NotChecked, Scope, Severity
+from distcheck.rules.docstring import docstring, without_values
+from distcheck.rules.finding import Fault, NotChecked, Owner, Scope, Severity
 
 
 class Family(NamedTuple):
@@ -145,8 +146,11 @@ FAMILIES: dict[str, Family] = {
 
 FIRST_VERSION = "0.1.0"
 """The version of every rule that does not name a later one."""
-Outcome = Finding | NotChecked
-Judge = Callable[[Job], Iterator[Outcome]]
+Outcome = Fault | NotChecked
+Answer = Fault | Missing | str | None
+"""What a rule says of one subject: what is wrong, None or '' if nothing, Missing if that is unknown."""
+Subject = Callable[[Job, Callable[[Any], Fault | Missing | None]], Iterator[Outcome]]
+"""What rules can be about: asks a rule about each subject, and yields equal faults once, with their ranks and nodes."""
 
 
 class Rule(NamedTuple):
@@ -156,7 +160,8 @@ class Rule(NamedTuple):
     family: str
     look: Look
     aliases: tuple[str, ...]
-    judge: Judge
+    judge: Callable[..., Any]
+    """Yields what is wrong with a job; of a rule about one subject, returns what is wrong with that."""
     also: tuple[Look, ...] = ()
     """Further looks, each sufficient to judge the rule: it needs only facts known before they begin."""
     always: bool = False
@@ -171,6 +176,10 @@ class Rule(NamedTuple):
     """The version of distcheck in which it first exists."""
     unless: tuple[str, ...] = ()
     """Rules that explain its findings: where one of them reports the same ranks or nodes, this one is silent."""
+    owner: Owner = "user"
+    """Who can change what it finds, unless a finding says otherwise."""
+    of: Subject | None = None
+    """What it is about, as `each_rank`; None: the job as a whole."""
 
     def applies(self, job: Job) -> bool:
         """Whether the job asked for a look that this rule judges."""
@@ -189,7 +198,7 @@ class Rule(NamedTuple):
     @property
     def doc(self) -> str:
         """The whole docstring, without indentation."""
-        return inspect.getdoc(self.judge) or ""
+        return without_values(docstring(self.judge))
 
     @property
     def summary(self) -> str:
@@ -203,6 +212,7 @@ class Rule(NamedTuple):
 
 
 _registered: dict[str, Rule] = {}
+Judge = TypeVar("Judge", bound=Callable[..., Any])
 
 
 def rule(
@@ -215,14 +225,18 @@ def rule(
     also: tuple[Look, ...] = (),
     always: bool = False,
     consequence: bool = False,
+    owner: Owner = "user",
+    of: Subject | None = None,
 ) -> Callable[[Judge], Judge]:
     """Register a function as a rule.
 
     Args:
         look: the rule is judged if the job asked for this look or one of `also`.
         aliases: other names of the problem in the field's catalogues.
-        severity: the highest severity of its findings.
-        scope: the scope or scopes of its findings.
+        severity: the highest severity of its findings; that of a fault without one.
+        scope: the scope or scopes of its findings; the first is that of a fault without one.
+        owner: who can change what it finds.
+        of: what it is about. The function then gets the job and one subject, and returns what is wrong with it.
         since: the version of distcheck in which the rule first exists.
         unless: names of rules that explain its findings: where one of them reports the same ranks or nodes, or more,
             this one is silent.
@@ -237,8 +251,9 @@ def rule(
             raise ValueError(f"two rules are named {name}")
         family = _family_of(judge.__module__)
         scopes = (scope,) if isinstance(scope, str) else scope
-        record = Rule(name, family, look, aliases, judge, also, always, consequence, severity, scopes, since, unless)
-        _registered[name] = record
+        _registered[name] = Rule(
+            name, family, look, aliases, judge, also, always, consequence, severity, scopes, since, unless, owner, of
+        )
         return judge
 
     return register

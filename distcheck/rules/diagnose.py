@@ -12,6 +12,7 @@ from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.quantities import signal_name
 from distcheck.rules import Rule, find_rule, rules_for
+from distcheck.rules.completion import outcomes
 from distcheck.rules.finding import BY_SIGNAL, SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
 from distcheck.rules.wording import grouped
 
@@ -158,22 +159,11 @@ def _judge(rule: Rule, job: Job) -> tuple[list[Finding], list[NotChecked]]:
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
     try:
-        for outcome in rule.judge(job):
+        for outcome in outcomes(rule, job):
             if isinstance(outcome, Finding):
-                from distcheck.rules.job.same_ranks import on_same_ranks  # only needed for findings
-                from distcheck.rules.job.scheduler import as_scheduled
-
-                findings.append(
-                    msgspec.structs.replace(
-                        outcome,
-                        rule=outcome.rule or rule.name,
-                        aliases=outcome.aliases or rule.aliases,
-                        docs=outcome.docs or rule.page,
-                        fix=on_same_ranks(job, as_scheduled(job, outcome.fix)),
-                    )
-                )
+                findings.append(outcome)
             else:
-                not_checked.append(msgspec.structs.replace(outcome, rule=rule.name))
+                not_checked.append(outcome)
     except Exception as error:  # noqa: BLE001 a rule that crashes must not stop the others
         findings.append(_crashed(rule, error))
     return findings, not_checked

@@ -20,14 +20,38 @@ BY_SIGNAL = 128
 
 
 class Fix(msgspec.Struct, frozen=True):
-    """How to fix a finding: a text, and commands that can be pasted."""
+    """How to fix a finding: a text, and commands that can be pasted.
+
+    Write commands of a scheduler for Slurm, and commands of distcheck without nodes and ranks: `rules.completion` puts
+    in those of the job.
+    """
 
     text: str
     commands: tuple[str, ...] = ()
 
 
+class Fault(msgspec.Struct, frozen=True):
+    """One problem as a rule returns it; the rule's record and docstring say what is left out."""
+
+    message: str
+    """What is observed, and what was expected; of a rule about one subject (`of=`) without the subject's name."""
+    fix: Fix | None = None
+    """None: the one of the rule's docstring."""
+    evidence: dict[str, Any] = {}
+    severity: Severity | None = None
+    scope: Scope | None = None
+    owner: Owner | None = None
+    """Who can change it. None of the three: as the rule's record has it."""
+    confirmed: bool = True
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    values: dict[str, tuple[str, ...]] = {}
+    """What {name} in a command of the docstring's fix stands for; a command with several values is given for each."""
+    excludes: bool = False
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One problem; `diagnose` fills in `rule`, `aliases` and `docs`."""
+    """One problem, complete: what reports show and the verdict depends on."""
 
     rule: str = ""
     aliases: tuple[str, ...] = ()

@@ -7,9 +7,12 @@ from collections.abc import Hashable, Sized
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
+from distcheck.facts.base import Missing
 from distcheck.facts.quantities import size
 from distcheck.facts.ranges import numbered
-from distcheck.rules.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
+from distcheck.rules.finding import Fault, Fix, NotChecked, Owner, Scope, Severity
 from distcheck.selection.placement import Table, find_table
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from distcheck.facts.placement import Launcher
     from distcheck.facts.rank import RankFacts
     from distcheck.facts.storage import Space
+    from distcheck.rules import Outcome
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -140,26 +144,42 @@ def found(
     job: Job,
     ranks: Sequence[RankFacts],
     message: str,
-    fix: Fix,
+    fix: Fix | None = None,
     *,
-    severity: Severity = "error",
-    scope: Scope = "rank",
-    owner: Owner = "user",
+    severity: Severity | None = None,
+    scope: Scope | None = None,
+    owner: Owner | None = None,
     confirmed: bool = True,
     evidence: Mapping[str, Any] | None = None,
-) -> Finding:
-    """Return a finding about these ranks and their nodes."""
-    return Finding(
-        severity=severity,
-        scope=scope,
-        owner=owner,
-        confirmed=confirmed,
+) -> Fault:
+    """Return a fault of these ranks and their nodes."""
+    return Fault(
+        message,
+        fix,
+        dict(evidence or {}),
+        severity,
+        scope,
+        owner,
+        confirmed,
         ranks=numbers_of(ranks),
         nodes=nodes_of(job, ranks),
-        message=message,
-        evidence=dict(evidence or {}),
-        fix=fix,
     )
+
+
+def same(fault: Fault | Missing | None) -> bytes | None:
+    """Return what is equal for faults that one finding reports: all but the fix, which is the first one's."""
+    if isinstance(fault, Fault):
+        return msgspec.msgpack.encode((fault.message, fault.evidence, fault.severity, fault.scope, fault.owner))
+    return None if fault is None else fault.reason.encode()
+
+
+def about(job: Job, ranks: Sequence[RankFacts], said: Fault | Missing) -> Iterator[Outcome]:
+    """Yield what a rule says of these ranks, whose names begin the message."""
+    if isinstance(said, Missing):
+        yield from unread(job, ((rank, said.reason) for rank in ranks))
+        return
+    message = f"{named(job, ranks)}: {said.message}"
+    yield msgspec.structs.replace(said, message=message, ranks=numbers_of(ranks), nodes=nodes_of(job, ranks))
 
 
 def unread(job: Job, unseen: Iterable[tuple[RankFacts, str]]) -> Iterator[NotChecked]:

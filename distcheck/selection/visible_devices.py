@@ -27,7 +27,7 @@ _BLANKS = " \t\n\v\f\r"  # C's isspace(); str.strip() alone removes more
 _UUID = ("GPU-", "MIG-")
 
 
-class Fault(NamedTuple):
+class BadItem(NamedTuple):
     """The first item that is probably a mistake."""
 
     kind: Literal["empty", "minus-one", "duplicate", "bad-item", "mixed", "stale"]
@@ -56,7 +56,7 @@ class _Reading(NamedTuple):
 
     positions: tuple[int, ...]
     stop: str = ""
-    fault: Fault | None = None
+    fault: BadItem | None = None
     unknown: str = ""
 
 
@@ -75,7 +75,7 @@ def visible(value: str | None, gpus: tuple[Gpu, ...]) -> Visible:
     return _whole_or_mig(chosen, picked.stop)._replace(unknown=picked.unknown)
 
 
-def fault_in(value: str | None, gpus: tuple[Gpu, ...]) -> Fault | None:
+def fault_in(value: str | None, gpus: tuple[Gpu, ...]) -> BadItem | None:
     """Return the first faulty item, None if the value is fine.
 
     A node without a usable GPU, or an index that would be right if no GPU were lost, is not the value's fault.
@@ -100,7 +100,7 @@ def _read(value: str | None, gpus: tuple[Gpu, ...]) -> _Reading:
     if value is None:
         return _Reading(tuple(range(len(usable))))
     if not value.strip(_BLANKS + ","):
-        return _Reading((), "it names no GPU", Fault("empty", 0, value, "it is set but names no GPU"))
+        return _Reading((), "it names no GPU", BadItem("empty", 0, value, "it is set but names no GPU"))
     if value.startswith("MIG-"):
         return _by_uuid(value, "MIG-", _mig_devices(value, gpus), gpus)
     if value.startswith("GPU-"):
@@ -124,12 +124,12 @@ def _by_index(value: str, count: int, gpus: tuple[Gpu, ...]) -> _Reading:
                 stop, fault = str(found), fault or found
             break
         if match.end() < len(text) and fault is None:
-            fault = Fault("bad-item", number, item, f"CUDA reads {index} and ignores {text[match.end() :]!r}")
+            fault = BadItem("bad-item", number, item, f"CUDA reads {index} and ignores {text[match.end() :]!r}")
         indices.append(index)
     for position, index in enumerate(indices):
         if index >= count:
             why = f"GPU {index} does not exist, only {_range(count)}; it ends the list"
-            found = Fault("bad-item", position + 1, items[position], why)
+            found = BadItem("bad-item", position + 1, items[position], why)
             # With one of 8 GPUs lost CUDA counts 7: the index is right, and the GPU is at fault.
             known = index < len(gpus) and any(gpu.lost for gpu in gpus)
             earlier = fault if fault and fault.item <= found.item else None
@@ -202,22 +202,22 @@ def _whole_or_mig(chosen: tuple[Gpu, ...], stop: str) -> Visible:
 
 
 def _emptied(number: int, item: str) -> _Reading:
-    fault = Fault("duplicate", number, item, "it repeats a GPU, so CUDA shows no GPU at all")
+    fault = BadItem("duplicate", number, item, "it repeats a GPU, so CUDA shows no GPU at all")
     return _Reading((), str(fault), fault)
 
 
-def _unreadable(number: int, item: str, first: str) -> Fault:
+def _unreadable(number: int, item: str, first: str) -> BadItem:
     """Return the fault of an item that is not of the list's kind, whose prefix is `first`."""
     text = item.strip(_BLANKS)
     if _NUMBER.match(text):
         if text.startswith("-"):
-            return Fault("minus-one", number, item, "a negative number ends the list")
-        return Fault("mixed", number, item, "an index in a list of UUIDs ends the list")
+            return BadItem("minus-one", number, item, "a negative number ends the list")
+        return BadItem("mixed", number, item, "an index in a list of UUIDs ends the list")
     if text.startswith(_UUID) and (text != item if number == 1 else first and text.startswith(first)):
-        return Fault("bad-item", number, item, "the blank before the UUID ends the list")
+        return BadItem("bad-item", number, item, "the blank before the UUID ends the list")
     if text.startswith(_UUID):
         other = f"{first.rstrip('-')} UUIDs" if first else "indices"
-        return Fault("mixed", number, item, f"a {text[:3]} UUID in a list of {other} ends the list")
+        return BadItem("mixed", number, item, f"a {text[:3]} UUID in a list of {other} ends the list")
     why = "it is neither an index nor a UUID and ends the list"
     if not text:
         why = "an empty item ends the list"
@@ -227,16 +227,16 @@ def _unreadable(number: int, item: str, first: str) -> Fault:
         why = "a bracket or quote ends the list"
     elif text.upper().startswith(_UUID):
         why = "UUIDs begin with GPU- or MIG- in capitals; this item ends the list"
-    return Fault("bad-item", number, item, why)
+    return BadItem("bad-item", number, item, why)
 
 
-def _unknown(number: int, item: str, fits: list[str]) -> Fault:
+def _unknown(number: int, item: str, fits: list[str]) -> BadItem:
     if fits:
         why = f"it matches {' and '.join(fits)}, so CUDA takes none of them; it ends the list"
-        return Fault("bad-item", number, item, why)
+        return BadItem("bad-item", number, item, why)
     if item != item.strip(_BLANKS):
-        return Fault("bad-item", number, item, "the blank after the UUID ends the list")
-    return Fault("stale", number, item, "no GPU of this node has this UUID; it ends the list")
+        return BadItem("bad-item", number, item, "the blank after the UUID ends the list")
+    return BadItem("stale", number, item, "no GPU of this node has this UUID; it ends the list")
 
 
 def _may_be(gpu: Gpu, prefix: str) -> bool:
@@ -244,7 +244,7 @@ def _may_be(gpu: Gpu, prefix: str) -> bool:
     return gpu.uuid.startswith(prefix) if isinstance(gpu.uuid, str) else True
 
 
-def _unnamed(item: Fault, gpus: tuple[Gpu, ...]) -> str:
+def _unnamed(item: BadItem, gpus: tuple[Gpu, ...]) -> str:
     """Return which GPUs an item may name because NVML does not report their UUIDs; '' if none."""
     names = [str(gpu.index) for gpu in gpus if not gpu.lost and isinstance(gpu.uuid, Missing)]
     which = f"GPU {names[0]}" if len(names) == 1 else f"GPUs {', '.join(names)}"

@@ -25,6 +25,7 @@ import msgspec
 
 from distcheck import report
 from distcheck.rules import rules_for
+from distcheck.rules.completion import outcomes
 from distcheck.rules.diagnose import diagnose
 from distcheck.run.garbage import THRESHOLDS
 
@@ -134,7 +135,7 @@ class Sides:
 
 def _judge(rule: Rule, job: Job, _diagnosis: Diagnosis) -> None:
     if rule.applies(job) and not rule.unlooked(job):
-        list(rule.judge(job))
+        list(outcomes(rule, job))
 
 
 def peak() -> float:

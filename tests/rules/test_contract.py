@@ -31,6 +31,7 @@ from distcheck.facts.rank import Agent, Installed, RankRun
 from distcheck.facts.storage import CommandFile, Storage
 from distcheck.report.sections import why
 from distcheck.rules import FAMILIES, all_rules, find_rule
+from distcheck.rules.completion import outcomes
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import SEVERITIES, Finding, NotChecked
 
@@ -251,7 +252,7 @@ def test_a_rule_is_silent_where_a_rule_of_its_record_explains_it(
     for rule in all_rules():
         for cause in rule.unless:
             job = EXPLAINED[rule.name][cause](job_of, change)
-            assert any(isinstance(outcome, Finding) for outcome in rule.judge(job)), "it would report this job"
+            assert any(isinstance(outcome, Finding) for outcome in outcomes(rule, job)), "it would report this job"
             assert [f.rule for f in judge(job).findings if f.rule in {rule.name, cause}] == [cause]
 
 
@@ -272,7 +273,7 @@ def test_no_rule_has_anything_to_say_of_an_empty_job_but_findings_and_gaps() -> 
     looks = ("environment", "meeting", "peers", "gpu", "collectives")
     job = Job(distcheck="0.1.0", run="r", asked=Asked("gate", looks), met=True)
     for rule in all_rules():
-        assert all(isinstance(outcome, Finding | NotChecked) for outcome in rule.judge(job)), rule.name
+        assert all(isinstance(outcome, Finding | NotChecked) for outcome in outcomes(rule, job)), rule.name
 
 
 def words_of(path: Path) -> list[str]:

@@ -13,7 +13,7 @@ from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.quantities import size
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.figures import busbw
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.wording import brief, grouped, listed, once
 
 if TYPE_CHECKING:
@@ -65,8 +65,7 @@ def perf_threshold_impossible(job: Job) -> Iterator[Outcome]:
             continue
         usual = "" if expected.value_GBps is None else f", usually {expected.value_GBps:.4g} GB/s"
         possible = f"{0.9 * expected.value_GBps:.0f}" if expected.value_GBps else f"{0.5 * expected.high_GBps:.3g}"
-        yield Finding(
-            scope="job",
+        yield Fault(
             message=brief(
                 f"--min-busbw requires {least:g} GB/s for {op}; between {expected.ranks} ranks this hardware reaches "
                 f"at most {expected.high_GBps:.4g} GB/s{usual} ({expected.source})",
@@ -86,7 +85,7 @@ def perf_threshold_impossible(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("collectives", scope="link")
+@rule("collectives", scope="link", owner="unknown")
 def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
     """The bus bandwidth is below --min-busbw.
 
@@ -113,9 +112,7 @@ def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
         if each.expected.rung == "given" and (reached is None or not isfinite(reached)):
             yield NotChecked(reason=f"{op} of {size(each.row.bytes)}: no bus bandwidth to compare with --min-busbw")
         elif each.expected.rung == "given" and reached is not None and reached < least:
-            yield Finding(
-                scope="link",
-                owner="unknown",
+            yield Fault(
                 confirmed=False,
                 message=f"{op} of {size(each.row.bytes)} reaches {reached:.3g} GB/s bus bandwidth "
                 f"between {each.expected.ranks} ranks; --min-busbw requires {least:g} GB/s",
@@ -130,7 +127,7 @@ def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("collectives", scope="link")
+@rule("collectives", scope="link", owner="unknown")
 def perf_below_expectation(job: Job) -> Iterator[Outcome]:
     """The bus bandwidth is well below what is usual on this hardware.
 
@@ -173,7 +170,7 @@ def perf_below_expectation(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("collectives", severity="info", scope="link")
+@rule("collectives", severity="info", scope="link", owner="unknown")
 def perf_above_expectation(job: Job) -> Iterator[Outcome]:
     """The bus bandwidth is well above what distcheck expects of this hardware.
 
@@ -242,13 +239,11 @@ def _used(job: Job, row: Measurement) -> dict[str, str]:
     return {"NCCL used": used} if used else {}
 
 
-def _finding(job: Job, each: Judged, compared: str, fix: Fix, **fields: Any) -> Finding:
+def _finding(job: Job, each: Judged, compared: str, fix: Fix, **fields: Any) -> Fault:
     expected = each.expected
     plateau = f"; {each.share:.2g} of that at this size" if each.share not in {None, 1.0} else ""
     name = label(expected.op, each.row.dtype)
-    return Finding(
-        scope="link",
-        owner="unknown",
+    return Fault(
         confirmed=False,
         message=brief(
             f"{name} of {size(each.row.bytes)} reaches {each.figure:.3g} GB/s bus bandwidth between "

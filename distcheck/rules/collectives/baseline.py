@@ -11,7 +11,7 @@ from distcheck.facts.asked import Baseline
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.quantities import size
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.wording import grouped, listed
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WARNING, _ERROR = 0.9, 0.8
 
 
-@rule("collectives", scope="link")
+@rule("collectives", scope="link", owner="unknown")
 def perf_below_baseline(job: Job) -> Iterator[Outcome]:
     """An operation is slower than it was in the run that ``--baseline`` names.
 
@@ -66,15 +66,13 @@ def perf_below_baseline(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _finding(before: Baseline, name: str, fallen: list[Change], ran: Collectives) -> Finding:
+def _finding(before: Baseline, name: str, fallen: list[Change], ran: Collectives) -> Fault:
     """Return the finding about one operation, judged at the size with the largest drop."""
     worst = min(fallen, key=lambda change: change.share)
     versions = {"torch": (before.torch, ran.torch), "NCCL": (before.nccl, ran.nccl)}
     changed = {name: f"{then}, now {now}" for name, (then, now) in versions.items() if then != now}
-    return Finding(
+    return Fault(
         severity="error" if worst.share < _ERROR else "warning",
-        scope="link",
-        owner="unknown",
         confirmed=False,
         message=f"{name} of {size(worst.row.bytes)} takes {worst.seconds * 1e3:.3g} ms; in {before.file} "
         f"it took {worst.row.seconds * 1e3:.3g} ms: bandwidth is {1 - worst.share:.0%} lower",

@@ -14,7 +14,7 @@ from distcheck.facts.quantities import size
 from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.endings import endings, evidence_of, who, why_ended
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.wording import found, grouped, listed
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class _Slow(NamedTuple):
         return f"the {self.figure.dimension} group of {numbered(self.ranks)} ({nodes})"
 
 
-@rule("collectives", scope="node")
+@rule("collectives", scope="node", owner="unknown")
 def collective_group_incomplete(job: Job) -> Iterator[Outcome]:
     """Some ranks did not come to form their group of the mesh.
 
@@ -74,14 +74,12 @@ def collective_group_incomplete(job: Job) -> Iterator[Outcome]:
             f"{who(job, ranks)} did not come to form {'its' if len(ranks) == 1 else 'their'} "
             f"{listed([dimension for dimension in steps if dimension])} group; the other ranks waited",
             Fix("Check these processes and their nodes first.", ("distcheck isolate", "dmesg -T | tail -n 50")),
-            scope="node",
-            owner="unknown",
             confirmed=False,
             evidence=evidence_of(ranks),
         )
 
 
-@rule("collectives", scope="link")
+@rule("collectives", scope="link", owner="unknown")
 def perf_group_slow(job: Job) -> Iterator[Outcome]:
     """Some groups of the mesh are far slower than others of the same shape.
 
@@ -110,10 +108,8 @@ def perf_group_slow(job: Job) -> Iterator[Outcome]:
             [f"{len({g.ranks for g in its})} of {len(its[0].figure.seconds)} {name} groups" for name, its in of.items()]
         )
         shared = f"; each of them has ranks on {listed(where)}" if common and len(slow) > 1 else ""
-        yield Finding(
+        yield Fault(
             severity="error" if ran.backend == "nccl" and worst.share < _HALF else "warning",
-            scope="link",
-            owner="unknown",
             confirmed=False,
             ranks=tuple(sorted({rank for each in slow for rank, node in each.places.items() if node in where})),
             nodes=tuple(where),

@@ -14,7 +14,7 @@ from distcheck.facts.pci import Pci
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.endings import short_of_time
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.job.same_ranks import on_hosts
 from distcheck.rules.wording import brief, listed, numbers_of
 from distcheck.selection.adapters import served
@@ -86,14 +86,13 @@ def _one_rail(job: Job, culprit: CulpritFacts) -> dict[str, Any]:
     return {"adapters": f"without one of its {rails} it would reach {left:.0%}: check each of them"} if near else {}
 
 
-def _found(job: Job, culprit: CulpritFacts, fix: Fix, **evidence: Any) -> Finding:
+def _found(job: Job, culprit: CulpritFacts, fix: Fix, **evidence: Any) -> Fault:
     ranks = _on(job, culprit.nodes, culprit.local_ranks)
     link = culprit.part == "link"
     # A scheduler cannot exclude the right one of two nodes with the same name.
     nameless = not {node.name for node in job.nodes}.issuperset(culprit.nodes)
-    return Finding(
+    return Fault(
         scope="link" if link else "gpu" if culprit.part == "rail" else "node",
-        owner="admin",
         confirmed=culprit.certain and not link and not nameless,
         ranks=numbers_of(ranks),
         nodes=culprit.nodes,
@@ -103,7 +102,7 @@ def _found(job: Job, culprit: CulpritFacts, fix: Fix, **evidence: Any) -> Findin
     )
 
 
-@rule("isolation", scope=("node", "gpu"), unless=("sw-torch-missing",))
+@rule("isolation", scope=("node", "gpu"), unless=("sw-torch-missing",), owner="admin")
 def isolation_bad_node(job: Job) -> Iterator[Outcome]:
     """A node fails by itself or with several nodes that work with others.
 
@@ -129,7 +128,7 @@ def isolation_bad_node(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("isolation", scope="node")
+@rule("isolation", scope="node", owner="admin")
 def isolation_slow_node(job: Job) -> Iterator[Outcome]:
     """A node, or a rank on it, is far slower than the others.
 
@@ -158,7 +157,7 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("isolation", "perf-slow-pair", scope="link")
+@rule("isolation", "perf-slow-pair", scope="link", owner="admin")
 def isolation_bad_link(job: Job) -> Iterator[Outcome]:
     """Two nodes do not work with each other, although each of them works with others.
 
@@ -187,7 +186,7 @@ def isolation_bad_link(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("isolation", scope="link")
+@rule("isolation", scope="link", owner="admin")
 def isolation_boundary(job: Job) -> Iterator[Outcome]:
     """Two groups of nodes each work alone but not together.
 
@@ -207,9 +206,7 @@ def isolation_boundary(job: Job) -> Iterator[Outcome]:
             "flaky": "together they failed once and passed once",
         }.get(found.cause, "isolation ended before it found the cause")
         sides = f"one side ({listed(one)}) and the other ({listed(other)})"
-        yield Finding(
-            scope="link",
-            owner="admin",
+        yield Fault(
             confirmed=False,
             message=brief(f"{sides} each work alone but not together: {detail}", 300),
             evidence={"one side": listed(one, most=len(one)), "the other": listed(other, most=len(other))},
@@ -220,7 +217,7 @@ def isolation_boundary(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("isolation", scope=("link", "system"))
+@rule("isolation", scope=("link", "system"), owner="unknown")
 def isolation_undecided(job: Job) -> Iterator[Outcome]:
     """Collectives failed, and isolation could not decide which of a few nodes is at fault.
 
@@ -239,9 +236,7 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
         return
     for suspects in searched.undecided:
         ranks = _on(job, suspects.nodes)
-        yield Finding(
-            scope="link",
-            owner="unknown",
+        yield Fault(
             confirmed=False,
             ranks=numbers_of(ranks),
             nodes=suspects.nodes,
@@ -253,9 +248,8 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
             ),
         )
     if searched.kind == "shared":
-        yield Finding(
+        yield Fault(
             scope="system",
-            owner="unknown",
             confirmed=False,
             message=brief(searched.sentence, 300),
             evidence=_evidence([test for culprit in searched.culprits for test in culprit.evidence]),

@@ -54,8 +54,6 @@ def nccl_diagnostics_report(job: Job) -> Iterator[Outcome]:
                     "Check the GPU pairs that NCCL names.",
                     ("nvidia-smi topo -p2p n", "nvidia-smi topo -m"),
                 ),
-                scope="job",
-                severity="warning",
                 confirmed=False,
                 evidence=shown,
             )
@@ -65,7 +63,6 @@ def nccl_diagnostics_report(job: Job) -> Iterator[Outcome]:
                 [],
                 f"NCCL's diagnostics report on rank {t.rank.placement.rank}: {brief(others[0], 160)}",
                 Fix("Read what NCCL reports; no action if it is intended."),
-                scope="job",
                 severity="info",
                 confirmed=False,
                 evidence=shown,

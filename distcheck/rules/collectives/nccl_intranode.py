@@ -70,7 +70,6 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
                 removals(job, ranks, *off)
                 or ("nvidia-smi topo -p2p r", "# add to docker run: --gpus all --ipc=host", "df /dev/shm"),
             ),
-            severity="warning",
             scope="job" if off else "node",
             owner=owner(job, ranks, *off) if off else "unknown",
             evidence={f"rank {t.rank.placement.rank}": listed(list(t.log.transports)) for t in group[:8]} | off,
@@ -98,7 +97,7 @@ def _index(node: NodeFacts, rank: RankFacts) -> int | None:
     return next((gpu.index for gpu in devices if gpu.uuid == rank.gpu and gpu.mig is not True), None)
 
 
-@rule("collectives", severity="warning", scope="node")
+@rule("collectives", severity="warning", scope="node", owner="admin")
 def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
     """NCCL does not reduce in the NVSwitches although they support it.
 
@@ -144,9 +143,6 @@ def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
                 "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NVLS,TUNING NCCL_NVLS_ENABLE=1",
             ),
         ),
-        severity="warning",
-        scope="node",
-        owner="admin",
         evidence={
             "NCCL": log.version,
             "algorithm": used,
@@ -225,7 +221,6 @@ def nccl_hostid_split(job: Job) -> Iterator[Outcome]:
             f"{who(job, merged)}: NCCL counts {count(merged[0].log.nodes or 0, 'node')}; expected "
             f"{count(machines, 'machine')}",
             Fix("Give every machine its own NCCL_HOSTID, or none.", removals(job, ranks, "NCCL_HOSTID")),
-            scope="job",
             owner=owner(job, ranks, "NCCL_HOSTID"),
             evidence=settings_shown(merged, "NCCL_HOSTID"),
         )

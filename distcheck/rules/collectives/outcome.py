@@ -30,7 +30,7 @@ from distcheck.rules.collectives.endings import (
 )
 from distcheck.rules.collectives.figures import unmeasured
 from distcheck.rules.collectives.ras import ras_evidence, ras_named, ras_ranks
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.wording import brief, found, grouped, listed, numbers_of
 
 if TYPE_CHECKING:
@@ -64,12 +64,11 @@ def torch_backend_missing(job: Job) -> Iterator[Outcome]:
                     "distcheck bandwidth --backend gloo",
                 ),
             ),
-            scope="job",
             evidence={"backend": backend_of(job), "error": error},
         )
 
 
-@rule("collectives", scope="node")
+@rule("collectives", scope="node", owner="unknown")
 def collective_rank_stopped(job: Job) -> Iterator[Outcome]:
     """A signal stopped a rank's process during a collective.
 
@@ -95,8 +94,6 @@ def collective_rank_stopped(job: Job) -> Iterator[Outcome]:
                 "Find what stops processes there: a scheduler suspend, a frozen cgroup, a debugger.",
                 (f"ps -o pid,stat,wchan,cmd -p {pids.replace(' ', ',')}", f"kill -CONT {pids}"),
             ),
-            scope="node",
-            owner="unknown",
             confirmed=False,
             evidence=evidence_of(ranks),
         )
@@ -165,7 +162,6 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{who(job, ranks)} could not start{f': {brief(detail, 120)}' if detail else ''}",
             fix_for_start(detail),
-            scope="node",
             confirmed=False,
             evidence={"error": detail},
         )
@@ -185,7 +181,7 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
     yield from unmeasured(job)
 
 
-@rule("collectives", scope=("node", "link"))
+@rule("collectives", scope=("node", "link"), owner="unknown")
 def collective_stalled(job: Job) -> Iterator[Outcome]:
     """Ranks did not finish a collective in time, and no rank shows why.
 
@@ -219,16 +215,13 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
             few,
             f"{who(job, few)} {sign}{steps}; the other {len(job.ranks) - len(few)} {others}{ras_named(job)}",
             Fix("Check this node first.", ("distcheck isolate", "dmesg -T | tail -n 50")),
-            scope="node",
-            owner="unknown",
             confirmed=False,
             evidence={**evidence_of(few), **ras_evidence(job)},
         )
         return
     late = late_import(job, waiting)
-    yield Finding(
+    yield Fault(
         scope="link",
-        owner="unknown",
         confirmed=False,
         message=f"{len(waiting)} of {len(job.ranks)} ranks were still in {steps_of(waiting)} "
         f"when the run was ended{late or f'{why_ended(job)}; no rank shows a cause{ras_named(job)}'}",
@@ -252,7 +245,7 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("collectives", scope=("node", "link"))
+@rule("collectives", scope=("node", "link"), owner="admin")
 def collective_wrong_result(job: Job) -> Iterator[Outcome]:
     """A collective returned wrong numbers.
 
@@ -290,7 +283,6 @@ def collective_wrong_result(job: Job) -> Iterator[Outcome]:
             else ("distcheck isolate",),
         ),
         scope="node" if few else "link",
-        owner="admin",
         confirmed=False,
         evidence={
             op: f"wrong elements of {of[op]}: "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.facts.job import Job
 from distcheck.facts.repeated import Repeat
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.wording import brief, listed, numbers_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _AVOIDED = {
 }
 
 
-@rule("collectives", severity="warning", scope="job")
+@rule("collectives", severity="warning", scope="job", owner="admin")
 def collective_transport_fails(job: Job) -> Iterator[Outcome]:
     """A collective that fails or is slow works without one transport or on another interface.
 
@@ -73,10 +73,7 @@ def collective_transport_fails(job: Job) -> Iterator[Outcome]:
         over, chosen = ("over", first.value) if first.variable == "GLOO_SOCKET_IFNAME" else ("with", _setting(first))
         message = f"{what} {_ended(case.repeats[0])} {over} {cause}, and {_ended(first)} {over} {chosen}"
         nodes = [node for node in job.nodes if job.node_names[node.key] in case.nodes]
-        yield Finding(
-            severity="warning",
-            scope="job",
-            owner="admin",
+        yield Fault(
             ranks=numbers_of(job.ranks_on(*nodes)),
             nodes=case.nodes,
             message=brief(message, 300),

@@ -18,7 +18,7 @@ from distcheck.rules.collectives.trained import (
     trained,
     untrained,
 )
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.wording import grouped, listed
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _SAMPLER = Fix(
 )
 
 
-@rule("training", scope="node")
+@rule("training", scope="node", owner="admin")
 def step_model_differs(job: Job) -> Iterator[Outcome]:
     """Ranks that build the same model have different parameters.
 
@@ -68,7 +68,7 @@ def step_model_differs(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("training", scope="node")
+@rule("training", scope="node", owner="admin")
 def step_seed_differs(job: Job) -> Iterator[Outcome]:
     """Ranks that set the same seed have different random numbers.
 
@@ -149,18 +149,19 @@ def step_sampler_overlaps(job: Job) -> Iterator[Outcome]:
             whole = next((shard.whole for _, shard in shards if shard.whole), "")
             total = sum(int(shard.mark, 16) for _, shard in shards) % _MARKS
             if whole and len(shards) == job.world_size and samples_alike(ranks) and total != int(whole, 16):
-                yield Finding(
+                yield Fault(
                     owner="unknown",
                     confirmed=False,
                     message=f"the shards of all {len(shards)} ranks for {way} in epoch {epoch} do not add up to the "
                     "data set, though each rank drew the indices that it expects",
                     evidence={"sum of the shards": f"{total:x}", "the data set": whole},
                     fix=_SAMPLER,
+                    scope="job",
                 )
                 break
 
 
-@rule("training", scope="node")
+@rule("training", scope="node", owner="admin")
 def step_epoch_order_differs(job: Job) -> Iterator[Outcome]:
     """``set_epoch`` does not change the order of the data set, or not alike on all ranks.
 
@@ -204,7 +205,7 @@ def step_epoch_order_differs(job: Job) -> Iterator[Outcome]:
                 break
 
 
-@rule("training", scope="node")
+@rule("training", scope="node", owner="admin")
 def step_skipped(job: Job) -> Iterator[Outcome]:
     """A rank has no batch for a training step that the others take.
 

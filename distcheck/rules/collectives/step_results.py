@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@rule("training", scope=("node", "link"))
+@rule("training", scope=("node", "link"), owner="admin")
 def step_gradient_wrong(job: Job) -> Iterator[Outcome]:
     """After a training step, a gradient is not the average of the ranks' gradients.
 
@@ -85,7 +85,6 @@ def step_gradient_wrong(job: Job) -> Iterator[Outcome]:
                 f"gradients are right: {first_wrong(average[0].training.wrong_average)}",
                 fix,
                 scope="node" if few else "link",
-                owner="admin",
                 confirmed=False,
                 evidence=wrongs(average, lambda t: t.wrong_average),
             )
@@ -122,12 +121,11 @@ def step_average_scaled(job: Job) -> Iterator[Outcome]:
                 ("python -m pip install --upgrade torch",) if gloo else ("NCCL_NET_PLUGIN=none distcheck gate --step",),
             ),
             severity="warning" if gloo else "error",
-            scope="job",
             evidence=wrongs(ranks, lambda t: t.wrong_average),
         )
 
 
-@rule("training", scope=("node", "link"))
+@rule("training", scope=("node", "link"), owner="admin")
 def step_output_wrong(job: Job) -> Iterator[Outcome]:
     """Tensor parallel layers do not return what the whole layer returns.
 
@@ -161,13 +159,12 @@ def step_output_wrong(job: Job) -> Iterator[Outcome]:
                     ),
                 ),
                 scope="node" if few else "link",
-                owner="admin",
                 confirmed=False,
                 evidence=wrongs(odd, lambda t: t.wrong_output),
             )
 
 
-@rule("training", scope="node")
+@rule("training", scope="node", owner="admin")
 def step_parameters_differ(job: Job) -> Iterator[Outcome]:
     """The parameters of a model are not the same on all ranks, before or after a training step.
 
@@ -247,6 +244,5 @@ def step_group_left_behind(job: Job) -> Iterator[Outcome]:
                 "Find what keeps the group there: a plugin, a sitecustomize module, a reference.",
                 ("python -c 'import sitecustomize; print(sitecustomize.__file__)'",),
             ),
-            severity="warning",
             confirmed=False,
         )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
     from distcheck.facts.training import Shard, WrongTensor
-    from distcheck.rules.finding import Finding, Fix
+    from distcheck.rules.finding import Fault, Fix
 
 K = TypeVar("K")
 _MOST = 8
@@ -92,7 +92,7 @@ def split(groups: Mapping[K, list[Stepped]]) -> Split[K]:
     return Split(usual, next(iter(rest)), [one for members in rest.values() for one in members], groups[usual])
 
 
-def differing(job: Job, apart: Split[Any], message: str, fix: Fix, evidence: Mapping[str, Any]) -> Finding:
+def differing(job: Job, apart: Split[Any], message: str, fix: Fix, evidence: Mapping[str, Any]) -> Fault:
     """Return a finding about ranks that differ from the others.
 
     They are at fault if more than half of the ranks, and at least two, agree. Otherwise any of them may be.
@@ -100,14 +100,14 @@ def differing(job: Job, apart: Split[Any], message: str, fix: Fix, evidence: Map
     sure = len(apart.rest) > max(1, len(apart.odd))
     ranks = [one.rank for one in (apart.odd if sure else [*apart.rest, *apart.odd])]
     few = dict(list(evidence.items())[:_MOST])
-    return found(job, ranks, message, fix, scope="node", owner="admin", confirmed=sure, evidence=few)
+    return found(job, ranks, message, fix, confirmed=sure, evidence=few)
 
 
 def at_fault(
     job: Job, ranks: Sequence[Stepped], message: str, fix: Fix, evidence: Mapping[str, Any] | None = None
-) -> Finding:
+) -> Fault:
     """Return a finding about ranks that are at fault by what they show themselves."""
-    return found(job, [one.rank for one in ranks], message, fix, scope="node", owner="admin", evidence=evidence)
+    return found(job, [one.rank for one in ranks], message, fix, owner="admin", evidence=evidence)
 
 
 def named(job: Job, ranks: Sequence[Stepped]) -> str:

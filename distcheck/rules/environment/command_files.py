@@ -129,7 +129,6 @@ def command_file_differs(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: the content of COMMAND's {role} {brief(word, 100)} differs {rest}",
             Fix("Copy the file to all nodes again.", (f"sha256sum {quote(path)}",)),
-            severity="warning",
             evidence={
                 f"{digest[:12]}, {size} B" if size is not None else digest[:12]: named(
                     job, [rank for s in group for rank in s.ranks]
@@ -176,7 +175,6 @@ def sw_packages_differ(job: Job) -> Iterator[Outcome]:
                 "Install the same versions on all nodes, or use one shared environment or image.",
                 ("python3 -m pip list --format=freeze",),
             ),
-            severity="warning",
             evidence={"differences": listed(differences, most=_MOST_SHOWN), "number": len(differences)},
         )
 

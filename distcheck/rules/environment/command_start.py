@@ -56,8 +56,6 @@ def command_processes_differ(job: Job) -> Iterator[Outcome]:
         job.ranks,
         f"COMMAND ({shown(job)}) {what}; distcheck tested {tested} ranks",
         Fix(text, (command,) if command and len(job.processes) == 1 else ()),
-        severity="warning",
-        scope="job",
         evidence={"COMMAND": shown(job)},
     )
 
@@ -88,6 +86,4 @@ def command_without_ranks(job: Job) -> Iterator[Outcome]:
                 "Let distcheck set them in each task. No action if a module that the script imports does.",
                 (f"# put {asked.program} and its options in front of distcheck, and --export before COMMAND",),
             ),
-            severity="warning",
-            scope="job",
         )

@@ -53,7 +53,6 @@ def net_file_rendezvous_nfs(job: Job) -> Iterator[Outcome]:
                     else (f"# on a shared file system: --init-method file:///shared/{own_id(job, job.ranks[0])}",),
                 ),
                 severity="error" if severe else "warning",
-                scope="job",
                 evidence={n.name: f"{f.file_system}, {_content(f)}" for n, f in files},
             )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.kinds import ranks_with
 from distcheck.rules.wording import brief, found, grouped, listed, majority, named, numbers_of
 
@@ -54,7 +54,6 @@ def sw_import_slow(job: Job) -> Iterator[Outcome]:
                 "Put the Python environment on a local disk or into the container image.",
                 ("df -T $(python3 -c 'import torch; print(torch.__path__[0])')", "time python3 -c 'import torch'"),
             ),
-            severity="info",
             evidence={job.node_of(rank).name: f"{took[job.node_of(rank).key]:.1f} s" for rank in ranks[:16]},
         )
 
@@ -90,7 +89,7 @@ def sw_etcd_missing(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("peers", severity="warning", scope=("job", "node"))
+@rule("peers", severity="warning", scope=("job", "node"), owner="admin")
 def sw_ofed_kernel(job: Job) -> Iterator[Outcome]:
     """Nodes use different releases of a network driver: MLNX_OFED or DOCA, the kernel's own, or EFA's.
 
@@ -119,10 +118,8 @@ def sw_ofed_kernel(job: Job) -> Iterator[Outcome]:
             if version != usual
         ]
         rest = f"; most nodes have {usual or 'that of the kernel'}" if usual is not None else ""
-        yield Finding(
-            severity="warning",
+        yield Fault(
             scope="job" if usual is None else "node",
-            owner="admin",
             confirmed=usual is not None,
             ranks=numbers_of(ranks),
             nodes=tuple(names[key] for key in names if key in odd),

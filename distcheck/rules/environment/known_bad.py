@@ -18,7 +18,7 @@ from distcheck.rules.wording import found, named
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from distcheck.rules.finding import Finding, Severity
+    from distcheck.rules.finding import Fault, Severity
 
 Version = tuple[int, ...]
 Concerned = list[RankFacts]
@@ -158,7 +158,7 @@ def sw_torch_known_bad(job: Job) -> Iterator[Outcome]:
             yield from _known(job, "torch", (known,), torch_of)
 
 
-def _known(job: Job, what: str, table: tuple[Known, ...], of: Callable[[Job, RankFacts], str]) -> Iterator[Finding]:
+def _known(job: Job, what: str, table: tuple[Known, ...], of: Callable[[Job, RankFacts], str]) -> Iterator[Fault]:
     for text, ranks in ranks_by(job, partial(of, job)).items():
         version = version_of(text)
         for known in table:
@@ -166,7 +166,7 @@ def _known(job: Job, what: str, table: tuple[Known, ...], of: Callable[[Job, Ran
                 yield _finding(job, concerned, f"{what} {text}", what, known)
 
 
-def _finding(job: Job, ranks: Concerned, release: str, what: str, known: Known) -> Finding:
+def _finding(job: Job, ranks: Concerned, release: str, what: str, known: Known) -> Fault:
     fixed = ".".join(map(str, known.fixed))
     package = f"pip install 'torch>={fixed}'" if what == "torch" else "pip install --upgrade torch"
     return found(

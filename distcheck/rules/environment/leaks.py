@@ -101,7 +101,6 @@ def env_pet_leak(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: {listed(names)} {are(names)} set; "
             "torchrun uses them for options that its command line does not set",
             Fix("No action if intended; otherwise unset them before torchrun starts.", ("unset ${!PET_@}",)),
-            severity="warning",
             evidence={name: ranks[0].environment[name] for name in names},
         )
 
@@ -144,6 +143,5 @@ def env_proxy_vars(job: Job) -> Iterator[Outcome]:
                 "Add the nodes to no_proxy.",
                 ("export no_proxy=$MASTER_ADDR,localhost,127.0.0.1 NO_PROXY=$no_proxy",),
             ),
-            severity="info",
             evidence={"set": list(proxies), "no_proxy": ranks[0].environment.get("no_proxy", "")},
         )

@@ -176,7 +176,6 @@ def env_local_world_size_inconsistent(job: Job) -> Iterator[Outcome]:
                 "Set LOCAL_WORLD_SIZE to the number of processes on the node.",
                 (f"export LOCAL_WORLD_SIZE={len(ranks)}",),
             ),
-            severity="warning",
             evidence={"LOCAL_WORLD_SIZE": sizes, "ranks_on_node": len(ranks)},
         )
 
@@ -213,7 +212,5 @@ def env_rank_order_not_node_major(job: Job) -> Iterator[Outcome]:
         job.ranks,
         f"consecutive ranks are on different nodes ({listed(names)}); expected a block of ranks on each node",
         Fix("Place consecutive ranks on the same node.", (command,)),
-        severity="warning",
-        scope="job",
         evidence=layout,
     )

@@ -147,7 +147,6 @@ def env_master_addr_localhost_multinode(job: Job) -> Iterator[Outcome]:
                 "Set MASTER_ADDR to the host of rank 0 on every node.",
                 master_commands(job, ranks[0], "MASTER_ADDR"),
             ),
-            scope="job",
             evidence={"variable": "MASTER_ADDR", "value": address, "nodes": len(job.nodes)},
         )
 

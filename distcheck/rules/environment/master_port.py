@@ -142,7 +142,6 @@ def env_master_port_ephemeral(job: Job) -> Iterator[Outcome]:
             f"Set a port below {ephemeral[0]}{f', or reserve {port} on {node.name}' if reserve else ''}.",
             (*other_port(job, zero), *((reserve,) if reserve else ())),
         ),
-        severity="info",
         evidence={"port": port, "ip_local_port_range": list(ephemeral)},
     )
 
@@ -206,6 +205,5 @@ def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: {who} answers on {where} ({answer[:60]!r}), not rank 0; "
             f"torch would report Got: {got}",
             Fix("Set another port; if a proxy answers, bypass it.", other_port(job, ranks[0])),
-            scope="job",
             evidence={"address": where, "first_words": answer, "torch_reads": got},
         )

@@ -20,7 +20,7 @@ from distcheck.rules.wording import brief, found, listed, named, once, unread
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.rules.finding import Finding, Severity
+    from distcheck.rules.finding import Fault, Severity
 
 
 class Loaded(msgspec.Struct, frozen=True, gc=False):
@@ -102,7 +102,7 @@ def _overwritten(known: Libraries) -> str:
     return versions[newest] if len(known.wheels) > 1 and beside and version_of(known.version) < newest else ""
 
 
-def _shadow(job: Job, ranks: list[RankFacts], known: Libraries, what: str, severity: Severity) -> Finding:
+def _shadow(job: Job, ranks: list[RankFacts], known: Libraries, what: str, severity: Severity) -> Fault:
     if len(known.wheels) > 1 and known.found_by == "torch":
         newest = max(known.wheels, key=lambda wheel: version_of(wheel.rpartition(" ")[2]))
         others = [wheel.split()[0] for wheel in known.wheels if wheel != newest]
@@ -163,6 +163,5 @@ def sw_nccl_env_version_misleading(job: Job) -> Iterator[Outcome]:
                 "No action: NCCL does not read the variable. Quote the version that torch loads.",
                 ("python3 -c 'import torch; print(torch.cuda.nccl.version())'",),
             ),
-            severity="info",
             evidence={"NCCL_VERSION": value, "loaded": version},
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.quantities import count
 from distcheck.facts.ranges import fold, numbered, span
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.job.claims import claims, explanation, told_apart
 from distcheck.rules.job.numbering import assigned, by_formula, numbering, rank_commands
 from distcheck.rules.job.remedies import export
@@ -83,7 +83,7 @@ def env_rank_out_of_range(job: Job) -> Iterator[Outcome]:
     )
 
 
-def _world_too_small(job: Job) -> Finding:
+def _world_too_small(job: Job) -> Fault:
     """Return that more ranks came than WORLD_SIZE says."""
     first, numbers = job.ranks[0], numbers_of(job.ranks)
     size = numbers[-1] + 1
@@ -159,7 +159,7 @@ def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("meeting", consequence=True, scope="node")
+@rule("meeting", consequence=True, scope="node", owner="unknown")
 def env_rank_missing(job: Job) -> Iterator[Outcome]:
     """Some ranks of the world did not join the roll call.
 
@@ -191,9 +191,7 @@ def env_rank_missing(job: Job) -> Iterator[Outcome]:
     message = f"{located(job, missing)} of {world} did not join the roll call"
     if lost:
         message += f"; {lost} of them may be the processes with an invalid rank"
-    yield Finding(
-        scope="node",
-        owner="unknown",
+    yield Fault(
         confirmed=False,
         ranks=missing,
         nodes=tuple(by_node),
@@ -284,7 +282,6 @@ def env_world_size_not_product(job: Job) -> Iterator[Outcome]:
             + (" torchrun starts several on each." if counted.of == "nodes" else ""),
             tuple(commands),
         ),
-        scope="job",
         evidence={"WORLD_SIZE": world, counted.names: number, "nodes": len(job.nodes)},
     )
 
@@ -338,6 +335,5 @@ def env_world_size_1_everywhere(job: Job) -> Iterator[Outcome]:
             "Unset the exported values and map the launcher's, or start the script with torchrun.",
             ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)) if table else (export(job, first, "WORLD_SIZE"),),
         ),
-        scope="job",
         evidence={"WORLD_SIZE": 1, table.world_size if table else "processes": tasks or len(alone)},
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
-    from distcheck.rules.finding import Finding, Severity
+    from distcheck.rules.finding import Fault, Severity
 
 _LOOK = "python3 -c 'import sys, torch; print(sys.prefix, torch.__version__, torch.version.cuda)'"
 
@@ -41,7 +41,7 @@ def _differs(
     groups: Mapping[str, list[RankFacts]],
     severity: Severity,
     fix: Fix,
-) -> Finding:
+) -> Fault:
     usual = majority(groups)
     odd = [r for version, ranks in groups.items() if version != usual for r in ranks]
     few = [version for version in groups if version != usual][:3]

@@ -236,7 +236,6 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
             "Unset the exported values before the launcher starts, and map the launcher's own in each process.",
             ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)),
         ),
-        severity="warning",
         evidence=by_name(
             (f"RANK={r.environment['RANK']}", f"{t.rank}={n} on {process_name(job, r)}") for r, t, n in pairs
         ),

@@ -65,7 +65,6 @@ def ib_no_device_in_container(job: Job) -> Iterator[Outcome]:
                 if library
                 else ("# add to docker run: --device=/dev/infiniband --cap-add=IPC_LOCK", "ls -l /dev/infiniband"),
             ),
-            scope="rank",
             evidence={"adapters": names},
         )
 
@@ -77,7 +76,7 @@ def _without_provider(view: View, hcas: Sequence[Hca]) -> bool:
     return asked and not any(hca.name in (offered or ()) for hca in hcas)
 
 
-@rule("peers", scope="node")
+@rule("peers", scope="node", owner="admin")
 def ib_device_not_openable(job: Job) -> Iterator[Outcome]:
     """The device files of some InfiniBand adapters cannot be opened here.
 
@@ -116,8 +115,6 @@ def ib_device_not_openable(job: Job) -> Iterator[Outcome]:
                 ("ls -l /dev/infiniband", "# add to docker run: --device=/dev/infiniband"),
             ),
             severity=severity,
-            scope="node",
-            owner="admin",
             evidence={
                 view.node.name: [f"{hca.name} {hca.file_name}: {hca.device_file}" for hca in view.active]
                 for view, _ in group[:16]
@@ -125,7 +122,7 @@ def ib_device_not_openable(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("peers", "host-memlock", scope="rank")
+@rule("peers", "host-memlock", scope="rank", owner="admin")
 def ib_fork_or_memlock(job: Job) -> Iterator[Outcome]:
     """The ranks may lock too little memory for InfiniBand or RoCE.
 
@@ -171,8 +168,6 @@ def ib_fork_or_memlock(job: Job) -> Iterator[Outcome]:
                 ),
             ),
             severity="error" if limit < _TOO_LITTLE_BYTES else "warning",
-            scope="rank",
-            owner="admin",
             evidence={"RLIMIT_MEMLOCK": limit},
         )
 
@@ -206,7 +201,6 @@ def nccl_efa_plugin_missing(job: Job) -> Iterator[Outcome]:
                     "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:$LD_LIBRARY_PATH",
                 ),
             ),
-            severity="warning",
             evidence={"adapters": names},
         )
 
@@ -250,7 +244,6 @@ def nccl_efa_provider_missing(job: Job) -> Iterator[Outcome]:
                 else ("# add to docker run: --device=/dev/infiniband", "ls -l /dev/infiniband", "fi_info -p efa"),
             ),
             severity="warning" if everywhere else "error",
-            owner="user",
             evidence={hca.name: f"{hca.file_name or 'no device file'}: {hca.device_file}" for hca in hcas[:16]},
         )
 

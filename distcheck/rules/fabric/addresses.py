@@ -21,7 +21,7 @@ from distcheck.rules.fabric.gid_choices import (
     with_infiniband,
 )
 from distcheck.rules.fabric.lines import PKEY, FabricPort, alone, not_read, ranks_of, setting, views, where
-from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.finding import Fault, Fix, Severity
 from distcheck.rules.job.nccl_remedies import removal
 from distcheck.rules.wording import found, grouped, listed, named
 from distcheck.selection.gids import INDEX, V2, number, usable
@@ -56,7 +56,7 @@ def roce_gid_index_wrong(job: Job) -> Iterator[Outcome]:
         yield _index(job, [misfit.choice for misfit in group], what, severity)
 
 
-def _index(job: Job, choices: list[GidChoice], what: str, severity: Severity) -> Finding:
+def _index(job: Job, choices: list[GidChoice], what: str, severity: Severity) -> Fault:
     ranks = list({id(rank): rank for c in choices for rank in c.ranks}.values())
     values = sorted({setting(job, rank, INDEX) for rank in ranks})
     return found(
@@ -109,8 +109,6 @@ def roce_port_in_other_namespace(job: Job) -> Iterator[Outcome]:
                 ),
             ),
             severity="warning" if works else "error",
-            scope="node",
-            owner="user",
             evidence=tables(group),
         )
 
@@ -148,7 +146,6 @@ def roce_no_ipv4_gid(job: Job) -> Iterator[Outcome]:
                 (f"ip address show dev {quote(interface)}" if interface else "rdma link show", *_SHOW),
             ),
             severity="warning" if works else "error",
-            scope="node",
             owner="admin",
             evidence=tables(group),
         )
@@ -198,13 +195,11 @@ def roce_gid_subnet(job: Job) -> Iterator[Outcome]:
             ranks_of(job, lines),
             f"NCCL takes the address in {net} on {where(lines)}; on the other nodes it takes one in {usual}",
             Fix("Name the subnet of the RoCE network.", (f"export NCCL_IB_ADDR_RANGE={usual}", *_SHOW)),
-            severity="warning",
-            scope="job",
             evidence=tables(lines),
         )
 
 
-@rule("peers", severity="warning")
+@rule("peers", severity="warning", owner="admin")
 def ib_subnet_differs(job: Job) -> Iterator[Outcome]:
     """InfiniBand ports of the nodes are in different subnets.
 
@@ -241,14 +236,11 @@ def ib_subnet_differs(job: Job) -> Iterator[Outcome]:
             "Use nodes of one fabric, or configure one subnet prefix in all subnet managers.",
             ("grep . /sys/class/infiniband/*/ports/*/gids/0",),
         ),
-        severity="warning",
-        scope="job",
-        owner="admin",
         evidence={view.node.name: sorted(prefixes.get(view.node.key, ())) for view in views(job)[:16]},
     )
 
 
-@rule("peers")
+@rule("peers", owner="admin")
 def ib_pkey(job: Job) -> Iterator[Outcome]:
     """The nodes' InfiniBand ports share no partition at the index that NCCL uses.
 
@@ -284,7 +276,7 @@ def ib_pkey(job: Job) -> Iterator[Outcome]:
         yield _keys(job, [p for pairs in keys.values() for p in pairs], "{} are all limited members of their partition")
 
 
-def _keys(job: Job, pairs: list[tuple[Sequence[RankFacts], FabricPort]], what: str) -> Finding:
+def _keys(job: Job, pairs: list[tuple[Sequence[RankFacts], FabricPort]], what: str) -> Fault:
     ranks = list({id(rank): rank for ranks, _ in pairs for rank in ranks}.values())
     lines = list({(line.node.key, line.name): line for _, line in pairs}.values())
     return found(
@@ -295,8 +287,6 @@ def _keys(job: Job, pairs: list[tuple[Sequence[RankFacts], FabricPort]], what: s
             f"Set {PKEY} to the index of the job's partition; have the administrator add the nodes to it.",
             ("grep -v 0x0000 /sys/class/infiniband/*/ports/*/pkeys/*",),
         ),
-        owner="admin",
-        scope="job",
         evidence={
             f"{line.node.name} {line.name}": [f"{n}: {key:#06x}" for n, key in line.port.partition_keys.items()][:8]
             for line in lines[:16]

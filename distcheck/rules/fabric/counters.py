@@ -34,7 +34,7 @@ _TRANSPORT = {
 routing and congestion control, so they are only shown as evidence."""
 
 
-@rule("collectives", severity="warning", scope="link")
+@rule("collectives", severity="warning", scope="link", owner="admin")
 def ib_hw_counters_growing(job: Job) -> Iterator[Outcome]:
     """Error counters of an InfiniBand or RoCE port's link grew while the collectives ran.
 
@@ -57,7 +57,7 @@ def ib_hw_counters_growing(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("collectives", severity="warning", scope="link")
+@rule("collectives", severity="warning", scope="link", owner="admin")
 def roce_pfc_ecn(job: Job) -> Iterator[Outcome]:
     """An RDMA port had to repeat packets while the collectives ran: the network dropped some.
 
@@ -93,9 +93,6 @@ def _grown(job: Job, limits: dict[str, int], what: str, fix: Fix) -> Iterator[Ou
             ranks_of(job, lines),
             f"{where(lines)}: {growth} during the run; {what}",
             fix,
-            severity="warning",
-            scope="link",
-            owner="admin",
             evidence={
                 f"{line.node.name} {line.name}": [f"{name} +{n}" for name, n in line.port.growth.items()]
                 for line in lines[:16]

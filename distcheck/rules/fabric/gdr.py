@@ -63,7 +63,7 @@ def _logged(job: Job) -> bool:
     return any(rank.run and isinstance(rank.run.nccl, NcclLog) and rank.run.nccl.gdr is not None for rank in job.ranks)
 
 
-@rule("peers", severity="warning", scope="node", also=("node",))
+@rule("peers", severity="warning", scope="node", also=("node",), owner="admin")
 def gdr_module_missing(job: Job) -> Iterator[Outcome]:
     """GPUDirect RDMA is not available: nvidia-peermem is not loaded, and DMA-BUF is not supported.
 
@@ -91,9 +91,6 @@ def gdr_module_missing(job: Job) -> Iterator[Outcome]:
             f"{listed(nodes_of(job, ranks))}: no GPUDirect RDMA: nvidia_peermem is not loaded, and the driver or "
             "kernel has no DMA-BUF",
             Fix("Load nvidia-peermem at every boot, or install the open kernel modules.", _LOAD),
-            severity="warning",
-            scope="node",
-            owner="admin",
             evidence={
                 view.node.name: f"kernel {view.node.kernel}, open driver: {_said(view)}" for view in without[:16]
             },
@@ -104,7 +101,7 @@ def _said(view: View) -> str:
     return {True: "yes", False: "no", None: "unknown"}[view.adapters.open_driver]
 
 
-@rule("peers", severity="warning", scope="node")
+@rule("peers", severity="warning", scope="node", owner="admin")
 def gdr_on_some_nodes(job: Job) -> Iterator[Outcome]:
     """GPUDirect RDMA is available on some nodes only.
 
@@ -127,9 +124,6 @@ def gdr_on_some_nodes(job: Job) -> Iterator[Outcome]:
             f"{listed(nodes_of(job, ranks))}: no GPUDirect RDMA (nvidia_peermem is not loaded); "
             f"{listed([view.node.name for view in having])} can use it",
             Fix("Load nvidia-peermem at every boot of these nodes.", _LOAD),
-            severity="warning",
-            scope="node",
-            owner="admin",
             evidence=_nodes_by(
                 [
                     (view, ", ".join(view.adapters.peer_memory) or f"open driver: {_said(view)}")
@@ -148,7 +142,7 @@ def _nodes_by(states: list[tuple[View, str]]) -> dict[str, str]:
     }
 
 
-@rule("peers", severity="info", scope="node")
+@rule("peers", severity="info", scope="node", owner="admin")
 def gdr_acs_slow(job: Job) -> Iterator[Outcome]:
     """PCIe access control (ACS) may send GPUDirect RDMA through the CPU instead of the switch.
 
@@ -188,9 +182,6 @@ def gdr_acs_slow(job: Job) -> Iterator[Outcome]:
                 "Have root look at the switches' ACS bits, and turn them off on bare metal.",
                 ("sudo lspci -vvv | grep ACSCtl", "readlink /sys/bus/pci/devices/*/iommu_group"),
             ),
-            severity="info",
-            scope="node",
-            owner="admin",
             evidence={view.node.name: pairs[:8] for view, pairs in faults[:16]},
         )
 
@@ -216,6 +207,5 @@ def ib_relaxed_ordering_vm(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: {_ORDERING}={value} in a virtual machine; the default is 2 (where available)",
             Fix("Remove the setting, unless data was corrupted with it.", removals(job, ranks, _ORDERING)),
-            severity="info",
             owner=owner(job, ranks, _ORDERING),
         )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.rank import RankFacts
-    from distcheck.rules.finding import Finding
+    from distcheck.rules.finding import Fault
 
 
 @rule("peers", scope="rank")
@@ -137,7 +137,6 @@ def ib_hca_prefix_trap(job: Job) -> Iterator[Outcome]:
                     "Require whole names with a leading =.",
                     (f"export {HCA}={shlex.quote(f'{sign}={value.removeprefix(sign)}')}",),
                 ),
-                severity="warning",
                 evidence={HCA: value, **surplus},
             )
 
@@ -189,12 +188,11 @@ def ib_mixed_link_layer(job: Job) -> Iterator[Outcome]:
             ),
         ),
         severity=severity,
-        scope="job",
         evidence={layer: where(group, 16) for layer, group in kinds.items()},
     )
 
 
-@rule("peers", "nccl-mixed-nic-count", scope="node")
+@rule("peers", "nccl-mixed-nic-count", scope="node", owner="admin")
 def ib_hcas_differ(job: Job) -> Iterator[Outcome]:
     """A node has fewer RDMA adapters for NCCL than the other nodes, or none.
 
@@ -246,7 +244,7 @@ def _allowed(view: View) -> tuple[str, ...]:
     return max((tuple(i.name for i in own if allows(v, i.hca.name, i.port.number)) for v in view.lists), key=len)
 
 
-def _fewer(job: Job, group: list[View], count: int, most: int) -> Finding:
+def _fewer(job: Job, group: list[View], count: int, most: int) -> Fault:
     strict = any(
         ranks.value("NCCL_IGNORE_NET_MISMATCH") and not ranks.number("NCCL_IGNORE_NET_MISMATCH") for ranks in alike(job)
     )
@@ -262,8 +260,6 @@ def _fewer(job: Job, group: list[View], count: int, most: int) -> Finding:
             ("ls /sys/class/infiniband", "lspci | grep -i -e mellanox -e infiniband", "rdma system show"),
         ),
         severity="warning" if count and not strict else "error",
-        scope="node",
-        owner="admin",
         evidence={
             listed([view.node.name for view in alike_nodes]): list(ports[:16])
             for ports, alike_nodes in list(grouped(views(job), _allowed).items())[:16]

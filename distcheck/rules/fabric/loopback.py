@@ -22,7 +22,7 @@ _SHARE = 0.5
 _MOST = 16
 
 
-@rule("gpu", scope=("node", "job"))
+@rule("gpu", scope=("node", "job"), owner="admin")
 def ib_loopback_slow(job: Job) -> Iterator[Outcome]:
     """An RDMA port writes to itself far more slowly than its rate.
 
@@ -58,7 +58,6 @@ def ib_loopback_slow(job: Job) -> Iterator[Outcome]:
                 ),
                 severity="warning" if shared else "error",
                 scope="job" if shared else "node",
-                owner="admin",
                 confirmed=not shared and len(alike) > 2,
                 evidence={
                     f"{line.node.name} {line.name}": f"{_reached(line):.0f} of {rate:g} Gb/s" for line in lines[:_MOST]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.fabric.lines import FabricPort, alone, by_name, not_read, ranks_of, shown, views, where
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.wording import are, found, grouped
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _VENDOR = "mlx"
 """What NVIDIA's drivers begin with: mlx4_core, mlx5_core."""
 
 
-@rule("peers", scope="node", also=("node",))
+@rule("peers", scope="node", also=("node",), owner="admin")
 def ib_port_down(job: Job) -> Iterator[Outcome]:
     """A port of an InfiniBand or RoCE adapter is down that is up on the other nodes.
 
@@ -72,7 +72,7 @@ def _compared(job: Job) -> list[list[FabricPort]]:
     return [group for group in groups if sum(line.active for line in group) >= _SIBLINGS]
 
 
-def _by_node(job: Job, lines: Sequence[FabricPort], state: str, others: str, fix: object) -> Iterator[Finding]:
+def _by_node(job: Job, lines: Sequence[FabricPort], state: str, others: str, fix: object) -> Iterator[Fault]:
     """Yield one finding for the nodes without an active port left, and one for the others."""
     left = {view.node.key for view in views(job) if view.taken}
     for works, group in grouped(lines, lambda line: line.node.key in left).items():
@@ -83,8 +83,6 @@ def _by_node(job: Job, lines: Sequence[FabricPort], state: str, others: str, fix
             f"{'' if works else '; the node has no active port left'}",
             fix(group[0]),  # type: ignore[operator]  # a function of a line
             severity="warning" if works else "error",
-            scope="node",
-            owner="admin",
             evidence=shown(group),
         )
 
@@ -95,7 +93,7 @@ def _uninitialised(line: FabricPort) -> bool:
     return link and line.port.state in {"INIT", "ARMED"}
 
 
-@rule("peers", scope="node", also=("node",))
+@rule("peers", scope="node", also=("node",), owner="admin")
 def ib_no_subnet_manager(job: Job) -> Iterator[Outcome]:
     """An InfiniBand port has a link, but no subnet manager has activated it.
 
@@ -120,7 +118,7 @@ def ib_no_subnet_manager(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("peers", severity="warning", scope="node", also=("node",))
+@rule("peers", severity="warning", scope="node", also=("node",), owner="admin")
 def ib_rate_degraded(job: Job) -> Iterator[Outcome]:
     """An active InfiniBand or RoCE port is slower than its peers.
 
@@ -167,9 +165,6 @@ def ib_rate_degraded(job: Job) -> Iterator[Outcome]:
                 "Reseat or replace the cable; check that cable, switch port and adapter support the expected speed.",
                 (f"sudo mlxlink -d {quote(first.hca.name)} -m -e -c", f"ibstat {quote(first.hca.name)}"),
             ),
-            severity="warning",
-            scope="node",
-            owner="admin",
             evidence=shown(group),
         )
 
@@ -196,7 +191,7 @@ def _without_guid(line: FabricPort) -> bool:
     return zero and line.port.link_layer == "InfiniBand" and line.hca.driver.startswith(_VENDOR)
 
 
-@rule("peers", severity="warning", scope="node", also=("node",))
+@rule("peers", severity="warning", scope="node", also=("node",), owner="admin")
 def ib_sriov_vf_guid(job: Job) -> Iterator[Outcome]:
     """An InfiniBand virtual function has no GUID, so the subnet manager cannot configure it.
 
@@ -219,8 +214,5 @@ def ib_sriov_vf_guid(job: Job) -> Iterator[Outcome]:
                 "On the hypervisor assign node and port GUIDs to the virtual function and bind it again.",
                 (f"cat /sys/class/infiniband/{quote(lines[0].hca.name)}/node_guid", "ip link show"),
             ),
-            severity="warning",
-            scope="node",
-            owner="admin",
             evidence=shown(lines),
         )

@@ -14,7 +14,7 @@ from distcheck.facts.quantities import count
 from distcheck.facts.ranges import unfold
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.gpu.assigned import WORDS, Routes, Take, by_picture, reach, takes, takes_by_node, ways
 from distcheck.rules.gpu.nodes import card, not_seen
 from distcheck.rules.job.nccl_remedies import removal
@@ -259,7 +259,7 @@ def _rails(node: NodeFacts) -> bool | None:
     return True if sum(nic.active and nic.usable for nic in fabric_nics(node.pci)) > 1 else None
 
 
-def _out_of_line(nodes: list[list[Take]], usual: dict[int, int], total: int, severity: Severity) -> Finding:
+def _out_of_line(nodes: list[list[Take]], usual: dict[int, int], total: int, severity: Severity) -> Fault:
     """Return the finding about nodes that take their GPUs in the same unusual order."""
     ranks: list[RankFacts] = []
     evidence: dict[str, str] = {}
@@ -277,9 +277,8 @@ def _out_of_line(nodes: list[list[Take]], usual: dict[int, int], total: int, sev
     value = ranks[0].environment.get("CUDA_VISIBLE_DEVICES")
     variable = f" (CUDA_VISIBLE_DEVICES={brief(value, 40)})" if value is not None else ""
     names = [here[0].node.name for here in nodes]
-    return Finding(
+    return Fault(
         severity=severity,
-        scope="node",
         ranks=numbers_of(ranks),
         nodes=tuple(names),
         message=f"{listed(names, most=3)} of {total} nodes: LOCAL_RANK {number} {words}{variable}{more}",
@@ -295,7 +294,7 @@ def _out_of_line(nodes: list[list[Take]], usual: dict[int, int], total: int, sev
     )
 
 
-def _finding(job: Job, faults: list[tuple[Take, str]], fix: Fix, *, scope: Scope, owner: Owner) -> Finding:
+def _finding(job: Job, faults: list[tuple[Take, str]], fix: Fix, *, scope: Scope, owner: Owner) -> Fault:
     """Return one finding about ranks with the same problem on each of their nodes."""
     ranks = [take.rank for take, _ in faults]
     rest = f"; same for {named(job, ranks[1:])}" if len(ranks) > 1 else ""
@@ -303,8 +302,7 @@ def _finding(job: Job, faults: list[tuple[Take, str]], fix: Fix, *, scope: Scope
     for take, words in faults[:_MOST] if len(faults) > 1 else ():
         number = take.rank.placement.rank
         evidence[process_name(job, take.rank) if number is None else f"rank {number}"] = words
-    return Finding(
-        severity="warning",
+    return Fault(
         scope=scope,
         owner=owner,
         ranks=numbers_of(ranks),

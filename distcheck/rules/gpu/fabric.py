@@ -10,7 +10,7 @@ from distcheck.facts.gpu import Fabric, Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.finding import Fault, Fix, Severity
 from distcheck.rules.gpu.cuda_view import FABRIC_NOT_READY, error_of, not_started
 from distcheck.rules.gpu.nodes import seen
 from distcheck.rules.gpu.readings import (
@@ -105,7 +105,7 @@ def gpu_fabric_manager_down(job: Job) -> Iterator[Outcome]:
     yield from findings(judged(job, unknown, fix, among=odd, severity="info"))
 
 
-def _not_started(job: Job, ranks: list[RankFacts], *, sure: bool) -> Finding:
+def _not_started(job: Job, ranks: list[RankFacts], *, sure: bool) -> Fault:
     """Return the finding about nodes on which CUDA reports that the system is not ready."""
     nodes = {job.node_of(rank).key for rank in ranks}
     states = ((r.node.name, gpu_names([r.gpu]), not_ready(r)) for r in readings(job) if r.node.key in nodes)
@@ -123,7 +123,6 @@ def _not_started(job: Job, ranks: list[RankFacts], *, sure: bool) -> Finding:
         ranks,
         f"{named(job, ranks)}: CUDA does not start: error {FABRIC_NOT_READY} (system not yet initialized)",
         fix,
-        scope="node",
         owner="admin",
         confirmed=sure,
         evidence={"cuda": f"error {FABRIC_NOT_READY}"}
@@ -225,7 +224,7 @@ def gpu_mnnvl_imex(job: Job) -> Iterator[Outcome]:
     yield from findings(judged(job, partial(say, shared=False), fix, among=joined, severity=by_itself, scope="node"))
 
 
-@rule("gpu", severity="info", scope="node")
+@rule("gpu", severity="info", scope="node", owner="admin")
 def gpu_confidential_compute(job: Job) -> Iterator[Outcome]:
     """The GPUs of a node run in confidential computing mode, which costs bandwidth.
 
@@ -238,10 +237,7 @@ def gpu_confidential_compute(job: Job) -> Iterator[Outcome]:
     yield from not_read(job)
     on = [node for node, _ in seen(job) if isinstance(node.gpus, Gpus) and node.gpus.confidential_compute is True]
     if on:
-        yield Finding(
-            severity="info",
-            scope="node",
-            owner="admin",
+        yield Fault(
             ranks=numbers_of(job.ranks_on(*on)),
             nodes=tuple(node.name for node in on),
             message=f"{listed([node.name for node in on])}: GPUs in confidential computing mode; P2P may be off",

@@ -9,7 +9,7 @@ from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
 from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.nodes import not_seen, nvidia_nodes
 from distcheck.rules.gpu.readings import Presence, gpu_names, present
 from distcheck.rules.gpu.shortfall import Shortfall, shortfalls
@@ -51,10 +51,9 @@ def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
     parts = [f"{_where(alike)}: {kind}" for kind, alike in kinds.items() if kind != usual]
     rest = f"; most of the job's GPUs are {usual}" if usual is not None else ""
     more = f"; and {count(len(parts) - 3, 'more model')}" if len(parts) > 3 else ""
-    yield Finding(
+    yield Fault(
         severity="info" if "node" in job.asked.looks else "warning",  # which of them a job will use is not known yet
         scope="job" if usual is None else "node",
-        owner="user",
         confirmed=usual is not None,
         ranks=numbers_of(rank for p in odd for rank in p.ranks),
         nodes=tuple(dict.fromkeys(p.node.name for p in odd)),
@@ -114,7 +113,7 @@ def gpu_fewer_on_one_node(job: Job) -> Iterator[Outcome]:
         yield _fewer(job, short)
 
 
-def _fewer(job: Job, short: Shortfall) -> Finding:
+def _fewer(job: Job, short: Shortfall) -> Fault:
     node, without, hidden, here = short.node, short.without, short.undriven, len(job.ranks_on(short.node))
     parts = [f"{node.name} has {short.gpus} {'GPU' if short.gpus == 1 else 'GPUs'}"]
     if short.most:
@@ -125,7 +124,7 @@ def _fewer(job: Job, short: Shortfall) -> Finding:
     if hidden:
         parts.append(f"{listed(hidden)} {are(hidden)} on its PCI bus but not in NVML's list")
     both = short.most and not short.blamed and not without
-    return Finding(
+    return Fault(
         severity="error" if without else "warning" if short.most else "info",
         scope="node" if short.blamed else "job",
         owner="admin" if short.blamed else "unknown",
@@ -146,7 +145,7 @@ def _fewer(job: Job, short: Shortfall) -> Finding:
     )
 
 
-@rule("gpu", severity="warning", scope=("job", "node"), unless=("sw-driver-too-old",))
+@rule("gpu", severity="warning", scope=("job", "node"), unless=("sw-driver-too-old",), owner="admin")
 def sw_driver_differs_nodes(job: Job) -> Iterator[Outcome]:
     """Nodes of the job differ in NVIDIA's driver or in the CUDA version that it supports.
 
@@ -174,10 +173,8 @@ def sw_driver_differs_nodes(job: Job) -> Iterator[Outcome]:
     ]
     rest = f"; most nodes have {usual}" if usual is not None else ""
     more = f"; and {count(len(parts) - 3, 'more version')}" if len(parts) > 3 else ""
-    yield Finding(
-        severity="warning",
+    yield Fault(
         scope="job" if usual is None else "node",
-        owner="admin",
         confirmed=usual is not None,
         ranks=numbers_of(job.ranks_on(*(node for node in job.nodes if node.key in odd))),
         nodes=tuple(node.name for node in job.nodes if node.key in odd),

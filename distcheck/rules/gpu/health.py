@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
-from distcheck.rules.gpu.readings import Reading, findings, judged, memory_failed, number, readings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from distcheck.facts.quantities import count
+from distcheck.rules import Answer, rule
+from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.gpu.readings import Reading, each_gpu, memory_failed, number
 
 _ACTIONS = {
     1: "reset this GPU",
@@ -28,10 +24,13 @@ _RESET = Fix(
     "Drain the node, reset the GPU or reboot, and run NVIDIA's diagnostics; replace the GPU if it recurs.",
     ("sudo nvidia-smi --gpu-reset -i {gpu}", "sudo reboot", "dcgmi diag -r 3"),
 )
+_REPLACE = Fix(
+    "Drain the node and have the GPU replaced; it can no longer repair its memory.", ("nvidia-smi -q -d ROW_REMAPPER",)
+)
 
 
-@rule("gpu", scope="gpu")
-def gpu_ecc_uncorrected(job: Job) -> Iterator[Outcome]:
+@rule("gpu", scope="gpu", owner="admin", of=each_gpu)
+def gpu_ecc_uncorrected(_: Job, reading: Reading) -> Answer:
     """A GPU's memory has had errors that ECC could not correct since its last reset.
 
     Data was lost. You would see ``CUDA error: uncorrectable ECC error encountered``, Xid 48, 94 or 95 in the
@@ -40,30 +39,25 @@ def gpu_ecc_uncorrected(job: Job) -> Iterator[Outcome]:
     Found by NVML's volatile count of uncorrected errors, before and after the collectives. Errors before the last reset
     (the aggregate count) and corrected errors do not count. The node goes on the exclude list.
 
-    Fix: drain the node, reset the GPU (``nvidia-smi --gpu-reset``) or reboot; have the GPU replaced if it recurs.
+    Fix: Drain the node, reset the GPU or reboot, and run NVIDIA's diagnostics; replace the GPU if it recurs.
+
+        sudo nvidia-smi --gpu-reset -i {gpu}
+        sudo reboot
+        dcgmi diag -r 3
 
     See: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
     """
-
-    def say(reading: Reading) -> str | Missing:
-        before = reading.health.ecc.uncorrected_volatile
-        if isinstance(before, Missing):
-            return before
-        new = int(number(reading.gpu.load.uncorrected_ecc)) if reading.gpu.load is not None else 0
-        count, of_these = before + new, f", {new} of them while the collectives ran" if new else ""
-        errors = "error" if count == 1 else "errors"
-        return f"{count} uncorrected ECC {errors} since its last reset{of_these}; 0 expected" if count else ""
-
-    counted = [
-        r
-        for r in readings(job)
-        if r.health.ecc.uncorrected_volatile or (r.gpu.load is not None and r.gpu.load.uncorrected_ecc)
-    ]
-    yield from judged(job, say, _RESET, among=counted, severity="error", confirmed=True)
+    before, load = reading.health.ecc.uncorrected_volatile, reading.gpu.load
+    if isinstance(before, Missing):
+        return before
+    new = int(number(load.uncorrected_ecc)) if load is not None else 0
+    of_these = f", {new} of them while the collectives ran" if new else ""
+    errors = count(before + new, "uncorrected ECC error")
+    return f"{errors} since its last reset{of_these}; 0 expected" if before + new else None
 
 
-@rule("gpu", scope="gpu")
-def gpu_row_remap_pending(job: Job) -> Iterator[Outcome]:
+@rule("gpu", scope="gpu", owner="admin", of=each_gpu)
+def gpu_row_remap_pending(_: Job, reading: Reading) -> Answer:
     """Bad rows of a GPU's memory wait to be remapped, or no spare row is left.
 
     Pending rows are remapped when the GPU is reset; until then the job works around them. When no spare row is left the
@@ -76,40 +70,19 @@ def gpu_row_remap_pending(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
     """
-
-    def failed(reading: Reading) -> str | Missing:
-        rows = reading.health.remapped_rows
-        if isinstance(rows, Missing):
-            return rows
+    rows = reading.health.remapped_rows
+    if isinstance(rows, Missing):
+        return rows
+    if rows.failure:
         remapped = f"{rows.uncorrected + rows.corrected} rows are remapped"
-        return f"a bad row of memory could not be remapped: no spare row is left; {remapped}" if rows.failure else ""
-
-    def pending(reading: Reading) -> str:
-        rows = reading.health.remapped_rows
-        reported = memory_failed(reading) or number(reading.health.recovery_action) > 0
-        if isinstance(rows, Missing) or not rows.pending or reported:
-            return ""
-        return "bad rows of memory wait for a reset to be remapped"
-
-    odd = [
-        r for r in readings(job) if isinstance(rows := r.health.remapped_rows, Missing) or rows.failure or rows.pending
-    ]
-    yield from judged(
-        job,
-        failed,
-        Fix(
-            "Drain the node and have the GPU replaced; it can no longer repair its memory.",
-            ("nvidia-smi -q -d ROW_REMAPPER",),
-        ),
-        among=odd,
-        severity="error",
-        confirmed=True,
-    )
-    yield from findings(judged(job, pending, _RESET, among=odd))
+        return Fault(f"a bad row of memory could not be remapped: no spare row is left; {remapped}", _REPLACE)
+    if not rows.pending or memory_failed(reading) or number(reading.health.recovery_action) > 0:
+        return None
+    return Fault("bad rows of memory wait for a reset to be remapped", _RESET, severity="warning")
 
 
-@rule("gpu", severity="warning", scope="gpu")
-def gpu_retired_pages(job: Job) -> Iterator[Outcome]:
+@rule("gpu", severity="warning", scope="gpu", owner="admin", of=each_gpu)
+def gpu_retired_pages(_: Job, reading: Reading) -> Answer:
     """Bad pages of a GPU's memory wait for a reboot to be retired.
 
     GPUs before Ampere retire pages where later ones remap rows. Until the reboot the bad page may be used, and you
@@ -117,27 +90,21 @@ def gpu_retired_pages(job: Job) -> Iterator[Outcome]:
 
     Found by nvmlDeviceGetRetiredPagesPendingStatus; later GPUs do not answer it.
 
-    Fix: drain the node and reboot it; have the GPU replaced when it has retired dozens of pages.
+    Fix: Drain the node and reboot it; have the GPU replaced when it has retired dozens of pages.
+
+        nvidia-smi -q -d PAGE_RETIREMENT
+        sudo reboot
 
     See: https://docs.nvidia.com/deploy/dynamic-page-retirement/
     """
-
-    def say(reading: Reading) -> str | Missing:
-        pending = reading.health.retired_pages_pending
-        if isinstance(pending, Missing):
-            return pending
-        return "bad pages of memory wait for a reboot to be retired" if pending else ""
-
-    yield from judged(
-        job,
-        say,
-        Fix("Drain the node and reboot it.", ("nvidia-smi -q -d PAGE_RETIREMENT", "sudo reboot")),
-        among=[r for r in readings(job) if r.health.retired_pages_pending],
-    )
+    pending = reading.health.retired_pages_pending
+    if isinstance(pending, Missing):
+        return pending
+    return "bad pages of memory wait for a reboot to be retired" if pending else None
 
 
-@rule("gpu", scope="gpu")
-def gpu_needs_reset(job: Job) -> Iterator[Outcome]:
+@rule("gpu", scope="gpu", owner="admin", of=each_gpu)
+def gpu_needs_reset(_: Job, reading: Reading) -> Answer:
     """The driver requests a reset of a GPU, or a reboot of its node, before further use.
 
     After many Xids the GPU still answers NVML, but work on it fails: ``CUDA error: unspecified launch failure``, ``an
@@ -147,29 +114,20 @@ def gpu_needs_reset(job: Job) -> Iterator[Outcome]:
     except the recovery of an IMEX domain, which concerns several nodes, and actions that this version of distcheck does
     not know. A change of the ECC mode that waits for a reset is an info finding.
 
-    Fix: do what the driver requests: ``sudo nvidia-smi --gpu-reset -i 3``, or drain the node and ``sudo reboot``.
+    Fix: Drain the node, then do what the driver requests: reset the GPU, or reboot; replace the GPU if it recurs.
+
+        sudo nvidia-smi --gpu-reset -i {gpu}
+        sudo reboot
+        dcgmi diag -r 3
 
     See: https://docs.nvidia.com/deploy/xid-errors/
     """
-
-    def requested(reading: Reading, *, confirmed: bool) -> str | Missing:
-        action = reading.health.recovery_action
-        if isinstance(action, Missing):
-            return action
-        known = action in _ACTIONS and action != _RECOVER_IMEX
-        if not action or known is not confirmed or memory_failed(reading):
-            return ""
-        step = _ACTIONS.get(action)
-        return f"the driver requests: {step}" if step else f"the driver requests recovery action {action}"
-
-    def ecc(reading: Reading) -> str:
-        now, then = reading.health.ecc.enabled, reading.health.ecc.enabled_after_reset
-        if isinstance(now, Missing) or isinstance(then, Missing) or now is then:
-            return ""
-        return f"ECC is {'on' if now else 'off'} and will be {'on' if then else 'off'} after a reset"
-
-    due = [r for r in readings(job) if r.health.recovery_action]
-    yield from judged(job, lambda r: requested(r, confirmed=True), _RESET, among=due, severity="error", confirmed=True)
-    yield from findings(judged(job, lambda r: requested(r, confirmed=False), _RESET, among=due, severity="error"))
-    changed = [r for r in readings(job) if r.health.ecc.enabled is not r.health.ecc.enabled_after_reset]
-    yield from findings(judged(job, ecc, _RESET, among=changed, severity="info"))
+    action, ecc = reading.health.recovery_action, reading.health.ecc
+    if not isinstance(action, Missing) and action and not memory_failed(reading):
+        step = f": {_ACTIONS[action]}" if action in _ACTIONS else f" recovery action {action}"
+        return Fault(f"the driver requests{step}", confirmed=action in _ACTIONS and action != _RECOVER_IMEX)
+    now, then = ecc.enabled, ecc.enabled_after_reset
+    if isinstance(now, Missing) or isinstance(then, Missing) or now is then:
+        return action if isinstance(action, Missing) else None
+    words = f"ECC is {'on' if now else 'off'} and will be {'on' if then else 'off'} after a reset"
+    return Fault(words, severity="info")

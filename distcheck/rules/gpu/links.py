@@ -10,7 +10,7 @@ from distcheck.facts.gpu import Gpus, NvLinks
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.finding import Fault, Fix, Severity
 from distcheck.rules.gpu.loads import failing_link, replayed, trained_low
 from distcheck.rules.gpu.readings import (
     Reading,
@@ -144,7 +144,7 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
         yield from _without_access(group[0].node, group)
 
 
-def _without_access(node: NodeFacts, here: list[Reading]) -> Iterator[Finding]:
+def _without_access(node: NodeFacts, here: list[Reading]) -> Iterator[Fault]:
     """Yield GPUs that NVLink connects and P2P does not; `here` are the node's GPUs."""
     gpus = node.gpus
     if not isinstance(gpus, Gpus) or gpus.confidential_compute is True:
@@ -164,9 +164,8 @@ def _without_access(node: NodeFacts, here: list[Reading]) -> Iterator[Finding]:
         return
     touched = sorted({index for pair, _ in cut for index in pair})
     reasons = listed(list(grouped(cut, lambda item: item[1])), most=2)
-    yield Finding(
+    yield Fault(
         severity="warning",
-        scope="node",
         owner="admin",
         ranks=numbers_of(rank for index in touched for rank in known[index].ranks),
         nodes=(node.name,),

@@ -13,7 +13,7 @@ from distcheck.facts.node import NodeFacts
 from distcheck.facts.quantities import count
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.gpu.mig_use import undivided
 from distcheck.rules.gpu.nodes import (
     VARIABLE,
@@ -62,7 +62,7 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
     yield from not_seen(job, but=failed)
     for (reason, stub), nodes in grouped(failed, lambda n: (_refusal(n), _has_stub(job, n))).items():
         advice = STUB if stub else remedy(reason, max(len(job.ranks_on(node)) for node in nodes), job.asked.gpus)
-        yield Finding(
+        yield Fault(
             scope="rank" if stub else "node",
             owner=advice.owner,
             confirmed=advice.confirmed,
@@ -80,7 +80,7 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
             unseen = f"GPUs not watched while the collectives ran: {reason}"
             yield NotChecked(reason=unseen, nodes=(node.name,), ranks=numbers_of(job.ranks_on(node)), required=False)
         elif reason:
-            yield Finding(
+            yield Fault(
                 severity="warning",
                 scope="node",
                 owner="admin",
@@ -106,7 +106,7 @@ def _refusal(node: NodeFacts) -> str:
     return node.gpus.unread if node.gpus is not None else ""
 
 
-@rule("gpu", scope="gpu")
+@rule("gpu", scope="gpu", owner="admin")
 def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
     """A GPU of the node is lost: NVML counts it and cannot reach it.
 
@@ -127,9 +127,7 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
         alike = grouped(lost, lambda gpu: gpu.lost)
         parts = [f"{listed([f'GPU {g.index}{at(g)}' for g in gpus])}: {brief(why)}" for why, gpus in alike.items()]
         if lost:
-            yield Finding(
-                scope="gpu",
-                owner="admin",
+            yield Fault(
                 confirmed=any(error_code(gpu.lost) in LOST for gpu in lost),
                 ranks=numbers_of(rank for rank in job.ranks_on(node) if rank.gpu is None),
                 nodes=(node.name,),

@@ -11,7 +11,7 @@ from distcheck.facts.quantities import count
 from distcheck.facts.ranges import numbered
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.finding import Fault, Fix, Severity
 from distcheck.rules.gpu.mig_use import Taken, mixture, taken, undivided
 from distcheck.rules.gpu.nodes import VARIABLE, at, not_seen, seen, values
 from distcheck.rules.gpu.sharing import SHARING_SINCE, sharing_allowed
@@ -25,7 +25,7 @@ _WHOLE = ("sudo nvidia-smi -mig 0",)
 _MOST = 16
 
 
-@rule("gpu", scope="gpu")
+@rule("gpu", scope="gpu", owner="admin")
 def gpu_mig_without_device(job: Job) -> Iterator[Outcome]:
     """A GPU is in MIG mode but has no MIG device, so CUDA hides it and a rank gets no GPU.
 
@@ -47,9 +47,7 @@ def gpu_mig_without_device(job: Job) -> Iterator[Outcome]:
         which = ",".join(str(gpu.index) for gpu in gpus)
         several = len(gpus) > 1
         who = f"; {named(job, without)} {'gets' if len(without) == 1 else 'get'} no GPU" if without else ""
-        yield Finding(
-            scope="gpu",
-            owner="admin",
+        yield Fault(
             confirmed=all(isinstance(rank.cuda, CudaView) and not rank.cuda.error for rank in without),
             ranks=numbers_of(without),
             nodes=(node.name,),
@@ -105,7 +103,6 @@ def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
                 "Give each process one MIG device by its UUID, and take it as cuda:0.",
                 (f"export {VARIABLE}={quote(str(ranks[0].gpu))}  # another one for each rank", "nvidia-smi -L"),
             ),
-            severity="warning",
             evidence={VARIABLE: value, "visible": ranks[0].gpu, "named": number},
         )
 
@@ -184,7 +181,7 @@ def gpu_mig_partial(job: Job) -> Iterator[Outcome]:
     else:
         message = "; ".join(f"{_places(side)} take {others[sliced]}" for sliced, side in sides.items())
     ranks = [t.rank for t in odd]
-    yield Finding(
+    yield Fault(
         scope="node" if blamed else "job",
         owner="admin" if blamed else "unknown",
         confirmed=blamed,

@@ -13,7 +13,7 @@ from distcheck.rules.finding import NotChecked
 from distcheck.rules.gpu.nvml_errors import NO_DRIVER, error_code
 from distcheck.rules.job.kinds import kinds
 from distcheck.rules.wording import grouped, numbers_of, once
-from distcheck.selection.visible_devices import Fault, Visible, fault_in, visible
+from distcheck.selection.visible_devices import BadItem, Visible, fault_in, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ class Value(NamedTuple):
     ranks: Sequence[RankFacts]
     value: str | None
     """None: unset."""
-    fault: Fault | None
+    fault: BadItem | None
     """What is wrong with it."""
     own: tuple[Gpu, ...]
     """Those of the node's GPUs that the processes of these ranks may open."""

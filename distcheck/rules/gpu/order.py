@@ -212,7 +212,6 @@ def gpu_barrier_guess(job: Job) -> Iterator[Outcome]:
                     '# in the script: init_process_group("nccl", device_id=torch.device("cuda", local_rank))',
                 ),
             ),
-            severity="info",
             evidence=by_name((rank_name(job, r), f"guess cuda:{g}, takes cuda:{t}") for r, g, t in wrong[:_MOST]),
         )
 
@@ -258,7 +257,6 @@ def gpu_other_than_expected(job: Job) -> Iterator[Outcome]:
                 "Set the variables in the shell that starts the job, and have CUDA number the GPUs by PCI bus.",
                 (f"export {ORDER}=PCI_BUS_ID", f"echo ${VARIABLE}; nvidia-smi -L"),
             ),
-            severity="warning",
             evidence=by_name(lines),
         )
 

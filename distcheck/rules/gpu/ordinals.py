@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.quantities import count
 from distcheck.facts.ranges import fold
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import undivided
 from distcheck.rules.gpu.nodes import VARIABLE, ranks_without_fault, without_loss
@@ -64,7 +64,7 @@ def _own_lists(job: Job, node: NodeFacts) -> bool:
     return len(ranks) > 1 and max(users.values(), default=0) == 1
 
 
-def without_gpu(job: Job, ranks: list[RankFacts]) -> Finding:
+def without_gpu(job: Job, ranks: list[RankFacts]) -> Fault:
     """Return the finding about ranks that see the same number of GPUs, too few for LOCAL_RANK."""
     first = ranks[0]
     node = job.node_of(first)

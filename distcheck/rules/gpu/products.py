@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.rank import RankFacts
-    from distcheck.rules.finding import Finding, Scope
+    from distcheck.rules.finding import Fault, Scope
 
 _FALLEN = 0.8
 """Below this share of its first rate a GPU has slowed down; at its power limit it loses a few per cent."""
 _MOST = 8
 
 
-@rule("collectives", "gpu-silent-data-corruption", scope=("gpu", "node"))
+@rule("collectives", "gpu-silent-data-corruption", scope=("gpu", "node"), owner="admin")
 def gpu_wrong_product(job: Job) -> Iterator[Outcome]:
     """A GPU or CPU returns different results for the same matrix product.
 
@@ -83,7 +83,7 @@ def _whose(job: Job, rank: RankFacts) -> str:
     return f"{rank_name(job, rank)} ({listed(nodes_of(job, [rank]))}, {device})"
 
 
-def _wrong(job: Job, ranks: list[RankFacts], message: str, *, confirmed: bool = True) -> Finding:
+def _wrong(job: Job, ranks: list[RankFacts], message: str, *, confirmed: bool = True) -> Fault:
     on_gpu = any(rank.run and rank.run.device != "cpu" for rank in ranks)
     scope: Scope = "gpu" if on_gpu else "node"
     fix = Fix(
@@ -97,13 +97,12 @@ def _wrong(job: Job, ranks: list[RankFacts], message: str, *, confirmed: bool = 
         message,
         fix,
         scope=scope,
-        owner="admin",
         confirmed=confirmed,
         evidence={f"checksum of rank {number}": getattr(test, "checksum", None) for number, test in tests},
     )
 
 
-@rule("collectives", severity="warning", scope="gpu")
+@rule("collectives", severity="warning", scope="gpu", owner="admin")
 def gpu_burn_slows(job: Job) -> Iterator[Outcome]:
     """A GPU slows down while it repeats matrix products.
 
@@ -130,8 +129,5 @@ def gpu_burn_slows(job: Job) -> Iterator[Outcome]:
                         "Check temperature, fans and power limit.",
                         ("nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE",),
                     ),
-                    severity="warning",
-                    scope="gpu",
-                    owner="admin",
                     confirmed=False,
                 )

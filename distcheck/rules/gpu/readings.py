@@ -15,7 +15,7 @@ from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.ranges import fold
 from distcheck.facts.rank import RankFacts
-from distcheck.rules.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
+from distcheck.rules.finding import Fault, Fix, NotChecked, Owner, Scope, Severity
 from distcheck.rules.gpu.nodes import at, card, not_seen, seen
 from distcheck.rules.gpu.nvml_errors import error_code
 from distcheck.rules.wording import brief, grouped, listed, numbers_of, once
@@ -187,6 +187,27 @@ def not_ready(reading: Reading) -> str:
     return ""
 
 
+def each_gpu(job: Job, judge: Callable[[Reading], Fault | Missing | None]) -> Iterator[Outcome]:
+    """Yield what a rule says of GPUs (``of=each_gpu``), one fault for all nodes with the same ones.
+
+    A fault of a GPU that no rank uses is an info. In the commands of its fix, {gpu} stands for the argument of
+    nvidia-smi's ``-i``; a command with {pci} is given once for each GPU, with its PCI address.
+    """
+    yield from not_read(job)
+    said = [(reading, fault) for reading in readings(job) if (fault := judge(reading)) is not None]
+    yield from _unknown((reading, fault) for reading, fault in said if isinstance(fault, Missing))
+    faults = [
+        (reading, fault if reading.used else msgspec.structs.replace(fault, severity="info"))
+        for reading, fault in sorted(said, key=lambda each: not each[0].used)
+        if isinstance(fault, Fault)
+    ]
+    kinds = grouped(faults, lambda each: (each[0].used, each[1].severity, each[1].scope, each[1].owner, each[1].fix))
+    for several in kinds.values():
+        nodes = grouped(several, lambda each: each[0].node.key).values()
+        for alike in grouped(nodes, lambda node: tuple((r.gpu.index, r.gpu.pci, f.message) for r, f in node)).values():
+            yield _of_nodes(alike)
+
+
 def judged(
     job: Job,
     say: Callable[[Reading], str | Missing],
@@ -198,23 +219,16 @@ def judged(
     owner: Owner = "admin",
     confirmed: bool = False,
 ) -> Iterator[Outcome]:
-    """Yield what is wrong with GPUs, one finding for all nodes with the same faults.
+    """Yield what is wrong with GPUs, as `each_gpu` does; `say` is called for the GPUs of `among`."""
+    asked = None if among is None else {id(reading) for reading in among}
 
-    `say` returns what is wrong with a GPU, '' if nothing is, `Missing` if unknown. It is called for the GPUs of
-    `among`, in the order of `readings`; for all of them if a cheaper test has not left out sound ones. A fault of a GPU
-    that no rank uses is an info finding. In the commands of `fix`, {gpu} stands for the argument of nvidia-smi's
-    ``-i``; a command with {pci} is given once for each GPU, with its PCI address.
-    """
-    yield from not_read(job)
-    asked = readings(job) if among is None else among
-    answers = [(reading, words) for reading in asked if (words := say(reading))]
-    yield from _unknown((reading, words) for reading, words in answers if isinstance(words, Missing))
-    faults = [(reading, words) for reading, words in answers if isinstance(words, str)]
-    for used in (True, False):
-        by_node = grouped((fault for fault in faults if fault[0].used is used), lambda fault: fault[0].node.key)
-        alike = grouped(by_node.values(), lambda node: tuple((r.gpu.index, r.gpu.pci, words) for r, words in node))
-        for nodes in alike.values():
-            yield _finding(nodes, fix, severity=severity if used else "info", scope=scope, owner=owner, sure=confirmed)
+    def judge(reading: Reading) -> Fault | Missing | None:
+        words = say(reading) if asked is None or id(reading) in asked else ""
+        if isinstance(words, Missing):
+            return words
+        return Fault(words, fix, {}, severity, scope, owner, confirmed) if words else None
+
+    yield from each_gpu(job, judge)
 
 
 def _unknown(unread: Iterable[tuple[Reading, Missing]]) -> Iterator[NotChecked]:
@@ -227,36 +241,25 @@ def _unknown(unread: Iterable[tuple[Reading, Missing]]) -> Iterator[NotChecked]:
         yield NotChecked(reason=f"{gpu_names(gpus)}: {why}", nodes=(node,), ranks=ranks, required=False)
 
 
-def _finding(
-    nodes: list[list[tuple[Reading, str]]], fix: Fix, *, severity: Severity, scope: Scope, owner: Owner, sure: bool
-) -> Finding:
+def _of_nodes(nodes: list[list[tuple[Reading, Fault]]]) -> Fault:
     first, names = nodes[0], [node[0][0].node.name for node in nodes]
-    by_words = grouped(first, lambda fault: fault[1])
-    parts = [f"{gpu_names([r.gpu for r, _ in faults])}: {brief(words, 120)}" for words, faults in by_words.items()]
+    by_words = grouped(first, lambda each: each[1].message)
+    parts = [f"{gpu_names([r.gpu for r, _ in several])}: {brief(words, 120)}" for words, several in by_words.items()]
     more = f"; and {len(parts) - 2} more of this kind" if len(parts) > 2 else ""
     evidence = {}
-    for reading, words in [fault for node in nodes for fault in node][:_MOST]:
+    for reading, fault in [each for node in nodes for each in node][:_MOST]:
         key = f"GPU {reading.gpu.index}" if len(nodes) == 1 else f"{reading.node.name} GPU {reading.gpu.index}"
-        evidence[key] = ", ".join((*card(reading.gpu).values(), words))
-    return Finding(
-        severity=severity,
-        scope=scope,
-        owner=owner,
-        confirmed=sure or severity != "error",  # only an error may be unconfirmed
+        evidence[key] = ", ".join((*card(reading.gpu).values(), fault.message))
+    gpus, one = [reading.gpu for reading, _ in first], first[0][1]
+    return msgspec.structs.replace(
+        one,
+        confirmed=one.confirmed or one.severity != "error",  # only an error may be unconfirmed
         ranks=numbers_of(rank for node in nodes for reading, _ in node for rank in reading.ranks),
         nodes=tuple(names),
         message=brief(f"{listed(names, most=3)}: {'; '.join(parts[:2])}{more}", 300),
         evidence=evidence,
-        fix=Fix(fix.text, tuple(_commands(fix, [reading.gpu for reading, _ in first]))),
+        values={"gpu": (_option(gpus),), "pci": tuple(gpu.pci for gpu in gpus if isinstance(gpu.pci, str))},
     )
-
-
-def _commands(fix: Fix, gpus: list[Gpu]) -> Iterator[str]:
-    for command in fix.commands:
-        if "{pci}" in command:
-            yield from (command.replace("{pci}", gpu.pci) for gpu in gpus if isinstance(gpu.pci, str))
-        else:
-            yield command.replace("{gpu}", _option(gpus))
 
 
 def _option(gpus: list[Gpu]) -> str:
@@ -266,9 +269,9 @@ def _option(gpus: list[Gpu]) -> str:
     return ",".join(str(gpu.index) for gpu in gpus)
 
 
-def findings(outcomes: Iterator[Outcome]) -> Iterator[Finding]:
+def findings(outcomes: Iterator[Outcome]) -> Iterator[Fault]:
     """Drop what was not checked, because the rule has already yielded it."""
-    return (outcome for outcome in outcomes if isinstance(outcome, Finding))
+    return (outcome for outcome in outcomes if isinstance(outcome, Fault))
 
 
 def gpu_names(gpus: list[Gpu]) -> str:

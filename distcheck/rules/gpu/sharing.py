@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import by_mixture, undivided
 from distcheck.rules.gpu.nodes import VARIABLE, card_of, ranks_without_fault, without_loss
@@ -135,7 +135,7 @@ _OWN_MIG_DEVICE = (
 )
 
 
-def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Finding:
+def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Fault:
     """Return the finding about GPUs shared for one cause; `gpus` holds the users of each."""
     ranks, first = [rank for users in gpus for rank in users], gpus[0]
     card = card_of(job, first[0])

@@ -8,7 +8,7 @@ from distcheck.expectation.devices import SLOW
 from distcheck.facts.job import Job
 from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.own_work import SLOW_HOST_COPY, SlowDevice, slow_cpus, slow_gpus, untested
 from distcheck.rules.wording import found, grouped, listed, nodes_of, numbers_of, rank_name
 
@@ -22,7 +22,7 @@ _MOST = 8
 """Slow GPUs in the evidence."""
 
 
-@rule("collectives", scope=("gpu", "job"))
+@rule("collectives", scope=("gpu", "job"), owner="admin")
 def gpu_slow_compute(job: Job) -> Iterator[Outcome]:
     """A GPU multiplies matrices far more slowly than others of its model, or than the model must.
 
@@ -54,7 +54,7 @@ def gpu_slow_compute(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("collectives", scope=("gpu", "job"))
+@rule("collectives", scope=("gpu", "job"), owner="admin")
 def gpu_slow_memory(job: Job) -> Iterator[Outcome]:
     """A GPU's memory is far slower than that of others of its model, or than the model's must be.
 
@@ -81,7 +81,7 @@ def gpu_slow_memory(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("collectives", scope=("gpu", "job"))
+@rule("collectives", scope=("gpu", "job"), owner="admin")
 def gpu_slow_host_copy(job: Job) -> Iterator[Outcome]:
     """Copies between a GPU and its host's memory are far slower than those of the other GPUs.
 
@@ -104,7 +104,7 @@ def gpu_slow_host_copy(job: Job) -> Iterator[Outcome]:
     yield from _copies(job, "copies to its host at", lambda test: (test.d2h_GBps, None), fix)
 
 
-@rule("collectives", severity="warning", scope="rank", unless=("perf-cgroup-cpu-quota",))
+@rule("collectives", severity="warning", scope="rank", unless=("perf-cgroup-cpu-quota",), owner="unknown")
 def perf_slow_rank(job: Job) -> Iterator[Outcome]:
     """A rank's CPU does the same work far more slowly than those of the other ranks.
 
@@ -142,14 +142,12 @@ def perf_slow_rank(job: Job) -> Iterator[Outcome]:
                 "Look for a CPU limit of the rank's cgroup, and at the clocks of the CPUs on which it may run.",
                 ("cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup | tail -n1)/cpu.max", "lscpu --extended"),
             ),
-            severity="warning",
-            owner="unknown",
             confirmed=False,
             evidence={"cpus": rank.cpu_list} if rank.cpu_list else {},
         )
 
 
-def _copies(job: Job, words: str, figure: Figure, fix: Fix) -> Iterator[Finding]:
+def _copies(job: Job, words: str, figure: Figure, fix: Fix) -> Iterator[Fault]:
     return _of_gpus(job, words, "GB/s", figure, lambda floor: floor.host_GBps, fix, share=SLOW_HOST_COPY)
 
 
@@ -162,7 +160,7 @@ def _of_gpus(
     fix: Fix,
     *,
     share: float = SLOW,
-) -> Iterator[Finding]:
+) -> Iterator[Fault]:
     """Yield a finding for each GPU that is far too slow, and one for each model with slow ones, or with slow ones only.
 
     Two or more faster GPUs of the model confirm that one is at fault, but not for copies, which the host makes as well.
@@ -179,8 +177,6 @@ def _of_gpus(
             [one.tested.rank],
             f"the GPU of {_whose(job, one)} {words} {_amount(one.value)} {unit}{_against(one, unit)}",
             fix,
-            scope="gpu",
-            owner="admin",
             confirmed=share == SLOW and one.others > 1,
             evidence=_evidence(one, unit),
         )
@@ -189,9 +185,7 @@ def _of_gpus(
     yield from _whole_models(job, by_fault.get(True, ()), words, unit, fix)
 
 
-def _slow_ones(
-    job: Job, model: str, slow: list[SlowDevice], words: str, unit: str, figure: Figure, fix: Fix
-) -> Finding:
+def _slow_ones(job: Job, model: str, slow: list[SlowDevice], words: str, unit: str, figure: Figure, fix: Fix) -> Fault:
     """Return the warning about a model's slow GPUs, the slowest first."""
     slow = sorted(slow, key=lambda one: one.value)
     count = f"{len(slow)} of {slow[0].others + 1} GPUs ({model}) are slow: " if len(slow) > 1 else ""
@@ -202,8 +196,6 @@ def _slow_ones(
         f"{count}the GPU of {_whose(job, slow[0])} {words} {_amount(slow[0].value)} {unit}{_against(slow[0], unit)}",
         fix,
         severity="warning",
-        scope="gpu",
-        owner="admin",
         confirmed=False,
         evidence=_evidence(slow[0], unit)
         if len(slow) == 1
@@ -219,7 +211,7 @@ def _whose(job: Job, one: SlowDevice) -> str:
     return f"{rank_name(job, one.tested.rank)} ({listed(nodes_of(job, [one.tested.rank]))}, {one.tested.device})"
 
 
-def _whole_models(job: Job, below: Iterable[SlowDevice], words: str, unit: str, fix: Fix) -> Iterator[Finding]:
+def _whole_models(job: Job, below: Iterable[SlowDevice], words: str, unit: str, fix: Fix) -> Iterator[Fault]:
     for model, alike in grouped(below, lambda one: one.tested.device).items():
         values, ranks = [one.value for one in alike], [one.tested.rank for one in alike]
         yield found(
@@ -230,7 +222,6 @@ def _whole_models(job: Job, below: Iterable[SlowDevice], words: str, unit: str, 
             fix,
             severity="warning",
             scope="job",
-            owner="admin",
             confirmed=False,
             evidence={"lowest": f"{_amount(min(values))} {unit}", "highest": f"{_amount(max(values))} {unit}"},
         )

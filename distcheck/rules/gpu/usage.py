@@ -10,7 +10,7 @@ from distcheck.facts.gpu import GpuProcess, Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.finding import Fault, Fix, Severity
 from distcheck.rules.gpu.readings import Reading, by_node, findings, judged, not_read, number, on_grace, readings
 from distcheck.rules.wording import grouped, listed, numbers_of
 
@@ -258,7 +258,7 @@ def gpu_persistence_off(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("gpu", severity="warning", scope="node")
+@rule("gpu", severity="warning", scope="node", owner="unknown")
 def gpu_mps_active(job: Job) -> Iterator[Outcome]:
     """NVIDIA's Multi-Process Service runs on a node, between processes and their GPUs.
 
@@ -280,10 +280,8 @@ def gpu_mps_active(job: Job) -> Iterator[Outcome]:
         node = group[0].node
         clients = {process.pid: process for reading in group for process in _clients(reading)}
         users = f", in use by {_pids(clients.values())}" if clients else ""
-        yield Finding(
+        yield Fault(
             severity="warning" if clients and "node" not in job.asked.looks else "info",
-            scope="node",
-            owner="unknown",
             ranks=numbers_of(rank for reading in group for rank in reading.ranks),
             nodes=(node.name,),
             message=f"{node.name}: NVIDIA's Multi-Process Service is active{users}",

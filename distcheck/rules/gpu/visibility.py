@@ -12,11 +12,11 @@ from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.quantities import count
 from distcheck.facts.rank import RankFacts
-from distcheck.rules.finding import Finding, Fix, NotChecked, Severity
+from distcheck.rules.finding import Fault, Fix, NotChecked, Severity
 from distcheck.rules.gpu.cuda_view import NO_DEVICE
 from distcheck.rules.gpu.nodes import VARIABLE, Value, at, not_seen, seen, values
 from distcheck.rules.wording import brief, found, listed, named, numbers_of, once, starter
-from distcheck.selection.visible_devices import Fault, fault_in, visible
+from distcheck.selection.visible_devices import BadItem, fault_in, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def wrong_values(job: Job, kind: str) -> Iterator[Outcome]:
     """Yield one finding for every wrong value of one kind, for all ranks that have it."""
     yield from not_seen(job)
-    groups: dict[tuple[str, Fault], list[tuple[RankFacts, tuple[Gpu, ...]]]] = {}
+    groups: dict[tuple[str, BadItem], list[tuple[RankFacts, tuple[Gpu, ...]]]] = {}
     harmful = set()
     for alike, value, fault, own, shown in _wrong(job):
         if value is None or fault is None or fault.kind != kind:
@@ -112,7 +112,7 @@ def not_named(job: Job, node: NodeFacts) -> Iterator[NotChecked]:
 _MOST_FILES = 8
 
 
-def no_gpu(job: Job, nodes: list[NodeFacts], why: str, *, suspect: bool) -> Finding:
+def no_gpu(job: Job, nodes: list[NodeFacts], why: str, *, suspect: bool) -> Fault:
     """Return the finding about nodes without GPUs; `suspect`: other nodes have some."""
     ranks = job.ranks_on(*nodes)
     others = "other nodes of the job have GPUs" if suspect else "the job uses NCCL, which needs GPUs"
@@ -131,7 +131,7 @@ def no_gpu(job: Job, nodes: list[NodeFacts], why: str, *, suspect: bool) -> Find
             "Request GPUs from the scheduler or the container runtime; on CPUs use init_process_group('gloo').",
             (f"#SBATCH --gpus-per-node={most}", "# add to docker run: --gpus all", "distcheck gate --backend gloo"),
         )
-    return Finding(
+    return Fault(
         scope="node" if suspect else "rank",
         owner="admin" if closed else "unknown" if suspect else "user",
         confirmed=not suspect,

@@ -9,7 +9,7 @@ from distcheck.facts.gpu import Gpus
 from distcheck.facts.pci import Pci
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.nodes import all_visible, without_loss
 from distcheck.rules.gpu.sharing import sharing_allowed
 from distcheck.rules.job.agents import one_per_task, restarted
@@ -68,7 +68,7 @@ def gpu_worlds_overlap(job: Job) -> Iterator[Outcome]:
         yield _overlap(job, alike[0]._replace(ranks=[rank for crowd in alike for rank in crowd.ranks]))
 
 
-def _overlap(job: Job, crowd: _Crowd) -> Finding:
+def _overlap(job: Job, crowd: _Crowd) -> Fault:
     first = crowd.ranks[0]
     table = find_table(_around(first))
     program = STARTERS[table.launcher] if table else "a launcher"
@@ -94,7 +94,6 @@ def _overlap(job: Job, crowd: _Crowd) -> Finding:
         f"{count(crowd.gpus, 'GPU')}",
         Fix("Start one task per node.", (f"{start} {command}",) if start and command else ()),
         severity="warning" if crowd.unless else "error",
-        scope="job",
     )
 
 

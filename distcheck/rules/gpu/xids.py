@@ -9,7 +9,7 @@ from distcheck.facts.gpu import RemappedRows, Xid
 from distcheck.facts.job import Job
 from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked, Severity
+from distcheck.rules.finding import SEVERITIES, Fault, Fix, NotChecked, Severity
 from distcheck.rules.gpu.nodes import nvidia_nodes, seen
 from distcheck.rules.gpu.readings import Reading, by_node, findings, judged, number, readings
 from distcheck.rules.wording import brief, grouped, listed, numbers_of, once
@@ -203,7 +203,7 @@ def _unreadable(job: Job) -> Iterator[NotChecked]:
         yield NotChecked(reason=reason, nodes=tuple(n.name for n in alike), ranks=ranks, required=False)
 
 
-def _elsewhere(job: Job) -> Iterator[Finding]:
+def _elsewhere(job: Job) -> Iterator[Fault]:
     """Yield Xids of GPUs that NVML does not list: GPUs outside the container, or gone ones."""
     reporting = [node for node in nvidia_nodes(job) if _recent(node)]
     if not reporting:
@@ -217,9 +217,8 @@ def _elsewhere(job: Job) -> Iterator[Finding]:
             strange = [x for x in strange if x.number != _FELL_OFF]  # of the GPU that is lost
         if strange:
             words = [f"{pci}: {_text(xids[-1])}" for pci, xids in grouped(strange, lambda x: x.pci).items()]
-            yield Finding(
+            yield Fault(
                 severity="info",
-                scope="node",
                 owner="admin",
                 ranks=numbers_of(job.ranks_on(node)),
                 nodes=(node.name,),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.rank import Role
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,14 @@ _SURE = 3.0
 """How many times its error an offset must be."""
 
 
-@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", unless=("elastic-clock-skew",))
+@rule(
+    "node",
+    also=("collectives", "isolation"),
+    severity="warning",
+    scope="node",
+    unless=("elastic-clock-skew",),
+    owner="admin",
+)
 def host_clock_skew(job: Job) -> Iterator[Outcome]:
     """The clock of a node is wrong.
 
@@ -44,10 +51,7 @@ def host_clock_skew(job: Job) -> Iterator[Outcome]:
             continue
         how = "ahead of" if off > 0 else "behind"
         other = next(names[k] for k in clocks if k != key) if two else "the clocks of most nodes"
-        yield Finding(
-            severity="warning",
-            scope="node",
-            owner="admin",
+        yield Fault(
             confirmed=False,
             nodes=tuple(names[k] for k in clocks) if two else (names[key],),
             message=f"{names[key]}: the clock is {abs(off):.1f} s {how} "

@@ -10,7 +10,7 @@ from distcheck.facts.host import HostFacts
 from distcheck.facts.pci import Pci
 from distcheck.facts.ranges import numbered, unfold
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.host.shown import limited
 from distcheck.rules.job.versions import nccl_of, uses_nccl, version_of
 from distcheck.rules.nccl.settings import alike
@@ -163,10 +163,7 @@ def host_vm_topology(job: Job) -> Iterator[Outcome]:
     bare = [node for node in flat if not any(_has_topology(job, rank) for rank in job.ranks_on(node))]
     if bare:
         names = tuple(node.name for node in bare)
-        yield Finding(
-            severity="info",
-            scope="node",
-            owner="user",
+        yield Fault(
             nodes=names,
             message=f"{listed(names)}: a virtual machine that shows no PCIe switch, and NCCL has no topology file",
             fix=Fix(

@@ -94,7 +94,6 @@ def perf_affinity_overlap(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: {count(number, 'rank')} of a node share "
             f"{'CPU' if mask.isdecimal() else 'CPUs'} {mask}; {where} has {has}",
             _unbound(ranks),
-            severity="warning",
             evidence={"cpus": mask, "cpus_of_node": has, "nodes": listed(nodes_of(job, ranks), most=16)},
         )
     yield from _one_core(job)
@@ -117,7 +116,6 @@ def _one_core(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: each rank is bound to {count(number, 'CPU')} of {cpus}; NCCL's and the data "
             "loaders' threads need more",
             _unbound(ranks),
-            severity="warning",
             evidence={"cpus": listed(sorted({r.cpu_list for r in ranks}), most=16), "cpus_of_node": cpus},
         )
 
@@ -288,6 +286,5 @@ def perf_omp_1(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: {_OMP} is 1, and each rank has {count(each, 'CPU')}",
             Fix("Give each rank its share of the CPUs.", (f"export {_OMP}={each}",)),
-            severity="info",
             evidence={"cpus_of_each_rank": each},
         )

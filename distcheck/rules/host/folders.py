@@ -8,7 +8,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts, NodeState
 from distcheck.facts.storage import ASKED, Folder, Space, Storage, is_network
-from distcheck.rules.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
+from distcheck.rules.finding import Fault, Fix, NotChecked, Owner, Scope, Severity
 from distcheck.rules.wording import brief, grouped, listed, numbers_of
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ def folder_finding(
     owner: Owner,
     confirmed: bool = True,
     evidence: dict[str, Any] | None = None,
-) -> Finding:
+) -> Fault:
     """Return a finding about a folder on some nodes."""
     nodes = tuple(s.node.name for s in seen)
-    return Finding(
+    return Fault(
         severity=severity,
         scope=scope,
         owner=owner,

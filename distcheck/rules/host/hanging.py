@@ -9,7 +9,7 @@ from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
 from distcheck.facts.storage import PATIENCE_SECONDS, Silent, Storage
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.wording import brief, grouped, listed, numbers_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distcheck.facts.node import NodeFacts
 
 
-@rule("storage", scope=("job", "node", "system"), also=("environment",))
+@rule("storage", scope=("job", "node", "system"), also=("environment",), owner="admin")
 def storage_hangs(job: Job) -> Iterator[Outcome]:
     """A folder or a file of the job does not answer.
 
@@ -44,9 +44,8 @@ def storage_hangs(job: Job) -> Iterator[Outcome]:
         message = f"{listed([node.name for node in nodes])}: {brief(listed(paths), 200)}"
         message += f" ({place})" if place else ""
         message += f" did not answer within {seconds:g} s"
-        yield Finding(
+        yield Fault(
             scope="system" if not good and len(nodes) > 1 else "node",
-            owner="admin",
             confirmed=good > len(nodes),
             ranks=numbers_of(job.ranks_on(*nodes)),
             nodes=tuple(node.name for node in nodes),

@@ -11,7 +11,7 @@ from distcheck.facts.history import Failure, History, PastFigure
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.wording import by_name, grouped, listed
 
 if TYPE_CHECKING:
@@ -26,7 +26,14 @@ LEFT, LEFT_ON_CPUS = 0.9, 0.5
 _SHOWN = 5
 
 
-@rule("gpu", severity="warning", scope="node", also=("peers", "node", "collectives", "isolation"), always=True)
+@rule(
+    "gpu",
+    severity="warning",
+    scope="node",
+    also=("peers", "node", "collectives", "isolation"),
+    always=True,
+    owner="admin",
+)
 def host_failed_before(job: Job) -> Iterator[Outcome]:
     """Earlier runs found the node, or a GPU of it, confirmed bad several times.
 
@@ -51,10 +58,7 @@ def host_failed_before(job: Job) -> Iterator[Outcome]:
             continue
         last = recent.failures[-1]
         rules = dict.fromkeys(name for failure in reversed(recent.failures) for name in failure.rules)
-        yield Finding(
-            severity="warning",
-            scope="node",
-            owner="admin",
+        yield Fault(
             nodes=(recent.node,),
             message=f"{recent.node} was confirmed bad in {len(recent.failures)} of its last "
             f"{count(recent.runs, f'{recent.command} run')}, the last time on {moment(last)} ({listed(last.rules)})",
@@ -88,6 +92,7 @@ def _unread(past: History | Missing) -> Iterator[NotChecked]:
     scope=("node", "link"),
     always=True,
     unless=("gpu-slow-compute", "gpu-slow-memory", "gpu-slow-host-copy", "perf-below-baseline"),
+    owner="unknown",
 )
 def perf_below_history(job: Job) -> Iterator[Outcome]:
     """A collective, or a GPU's own work, is slower than in the earlier runs on the same nodes.
@@ -121,7 +126,7 @@ def perf_below_history(job: Job) -> Iterator[Outcome]:
         yield _slower(them, past.folder)
 
 
-def _slower(fallen: list[tuple[NodeFigure, PastFigure]], folder: str) -> Finding:
+def _slower(fallen: list[tuple[NodeFigure, PastFigure]], folder: str) -> Fault:
     """Return the finding about one kind of work, judged at the size or GPU with the largest drop."""
     from distcheck.expectation.past import usual
 
@@ -130,10 +135,8 @@ def _slower(fallen: list[tuple[NodeFigure, PastFigure]], folder: str) -> Finding
 
     figure, earlier = worst = min(fallen, key=share)
     alone = len(figure.nodes) == 1
-    return Finding(
-        severity="warning",
+    return Fault(
         scope="node" if alone else "link",
-        owner="unknown",
         confirmed=False,
         ranks=tuple(sorted({rank for pair in fallen for rank in pair[0].ranks})),
         nodes=figure.nodes if alone else (),

@@ -198,7 +198,6 @@ def host_address_space(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: virtual memory is limited to {limit / 1e9:.0f} GB; expected no limit, or more than "
             f"the {needed / 1e9:.0f} GB of the node and its GPUs",
             Fix("Lift the limit in the job's script, or ask for memory in another way.", ("ulimit -v unlimited",)),
-            severity="warning",
             evidence={"RLIMIT_AS": limit, "memory": needed},
         )
 

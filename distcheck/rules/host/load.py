@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.host.shown import elsewhere, hosts, unread, who_else
 from distcheck.rules.wording import are, listed
 
@@ -18,7 +18,7 @@ _BUSY, _IDLE, _RUNNING = 1.0, 0.25, 0.5
 _MANY_ZOMBIES = 200
 
 
-@rule("node", also=("collectives", "isolation"), severity="warning", scope="node")
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin")
 def host_busy(job: Job) -> Iterator[Outcome]:
     """A node is busy with something else while the other nodes are idle.
 
@@ -39,10 +39,7 @@ def host_busy(job: Job) -> Iterator[Outcome]:
     for (node, host, load), reference in zip(loads, usual, strict=True):
         running = host.load if host.running is None else host.running
         if len(loads) > 1 and load >= _BUSY and reference <= _IDLE * load and running >= _RUNNING * (node.cpus or 0):
-            yield Finding(
-                severity="warning",
-                scope="node",
-                owner="admin",
+            yield Fault(
                 nodes=(node.name,),
                 message=f"{node.name}: load {host.load:.1f} on {count(node.cpus or 0, 'CPU')} before the job, "
                 f"{load:.2f} for each; "
@@ -56,7 +53,7 @@ def host_busy(job: Job) -> Iterator[Outcome]:
     yield from unread(job)
 
 
-@rule("node", also=("collectives", "isolation"), severity="warning", scope="node")
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin")
 def host_stuck_processes(job: Job) -> Iterator[Outcome]:
     """A process on a node is stuck in the kernel: it waits without end, or was killed and cannot end.
 
@@ -81,10 +78,7 @@ def host_stuck_processes(job: Job) -> Iterator[Outcome]:
         places = sorted({p.waits_in for p in host.stuck if p.waits_in})
         what = f"{are(host.stuck)} stuck in the kernel" if blocked else "cannot end after a signal"
         first = host.stuck[0].pid
-        yield Finding(
-            severity="warning",
-            scope="node",
-            owner="admin",
+        yield Fault(
             confirmed=False,
             nodes=(node.name,),
             message=f"{node.name}: {names} {what}" + (f", in {listed(places, most=2)}" if places else ""),
@@ -100,7 +94,7 @@ def host_stuck_processes(job: Job) -> Iterator[Outcome]:
     yield from unread(job)
 
 
-@rule("node", also=("collectives", "isolation"), severity="info", scope="node")
+@rule("node", also=("collectives", "isolation"), severity="info", scope="node", owner="admin")
 def host_zombies(job: Job) -> Iterator[Outcome]:
     """A node has very many zombies: processes that have ended and whose parent does not ask for their exit status.
 
@@ -113,10 +107,7 @@ def host_zombies(job: Job) -> Iterator[Outcome]:
     """
     for node, host in hosts(job):
         if host.zombies >= _MANY_ZOMBIES:
-            yield Finding(
-                severity="info",
-                scope="node",
-                owner="admin",
+            yield Fault(
                 nodes=(node.name,),
                 message=f"{node.name}: {count(host.zombies, 'zombie')}; expected fewer than {_MANY_ZOMBIES}",
                 evidence={"zombies": host.zombies},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.quantities import count, size
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.deaths import more_memory
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.host.shown import elsewhere, hosts, limited, unread, who_else
 from distcheck.rules.job.versions import uses_nccl
 from distcheck.rules.wording import found, grouped, named, numbers_of
@@ -63,9 +63,8 @@ def host_memory_low(job: Job) -> Iterator[Outcome]:
             nothing, expected = False, f"{who_else(states)} {size(free, 3)} or more"
         else:
             continue
-        yield Finding(
+        yield Fault(
             severity="error" if nothing else "warning",
-            scope="node",
             owner="admin",
             confirmed=False,
             ranks=numbers_of(job.ranks_on(node)),
@@ -96,7 +95,7 @@ def _freed(host: HostFacts) -> Fix:
     return Fix("Find the processes that use the memory, and end those of ended jobs.", _LOOK)
 
 
-def _by_cgroup(job: Job) -> Iterator[Finding]:
+def _by_cgroup(job: Job) -> Iterator[Fault]:
     """Yield the cgroups whose limit leaves their ranks too little; ranks of one node share a cgroup of that name."""
     needed_on = {node.key: len(job.ranks_on(node)) * _needed(job, node) for node in job.nodes}
     most = max(needed_on.values(), default=0)
@@ -119,10 +118,11 @@ def _by_cgroup(job: Job) -> Iterator[Finding]:
                 Fix("Request more memory for the job.", more_memory(ranks[0], max(memory.limit, needed))),
                 severity="error" if memory.left < len(ranks) * _NOTHING_BYTES else "warning",
                 evidence={"limit_bytes": memory.limit, "used_bytes": memory.used, "cgroup": memory.cgroup},
+                scope="rank",
             )
 
 
-@rule("node", also=("collectives", "isolation"), severity="info", scope="node")
+@rule("node", also=("collectives", "isolation"), severity="info", scope="node", owner="admin")
 def host_oom_kills(job: Job) -> Iterator[Outcome]:
     """On a node many more processes were OOM-killed than on the other nodes.
 
@@ -140,10 +140,7 @@ def host_oom_kills(job: Job) -> Iterator[Outcome]:
         kills = host.oom_kills or 0
         if len(states) > 1 and kills >= _SEVERAL_KILLS and kills > _MORE_KILLS * among:
             days = host.uptime_seconds / 86400
-            yield Finding(
-                severity="info",
-                scope="node",
-                owner="admin",
+            yield Fault(
                 nodes=(node.name,),
                 message=f"{node.name}: {kills} processes were OOM-killed in {days:.1f} days; {who_else(states)} "
                 f"{among:g} or fewer",

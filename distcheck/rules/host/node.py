@@ -13,7 +13,7 @@ from distcheck.facts.pci import Pci
 from distcheck.facts.quantities import count
 from distcheck.facts.storage import Space
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked, Severity
+from distcheck.rules.finding import Fault, Fix, NotChecked, Severity
 from distcheck.rules.gpu.nodes import not_seen, nvidia_nodes
 from distcheck.rules.host.folders import lacks_temporary_space, temporary
 from distcheck.rules.wording import brief, free_space, grouped, listed
@@ -30,7 +30,7 @@ _OPEN_FILES = 4096
 _STALE = "ls -la --time-style=long-iso /dev/shm | grep -E 'nccl-|torch_|psm_'"
 
 
-@rule("node", scope="node")
+@rule("node", scope="node", owner="admin")
 def gpu_fewer_than_needed(job: Job) -> Iterator[Outcome]:
     """The node has fewer GPUs than required.
 
@@ -57,9 +57,7 @@ def gpu_fewer_than_needed(job: Job) -> Iterator[Outcome]:
         driven = {gpu.pci for gpu in node.gpus.devices if isinstance(gpu.pci, str)}
         undriven = sorted(node.pci.gpus.keys() - driven) if isinstance(node.pci, Pci) and len(driven) == there else []
         why += f"; its PCI bus shows {listed(undriven, most=3)} too" if undriven else ""
-        yield Finding(
-            scope="node",
-            owner="admin",
+        yield Fault(
             confirmed=asked is not None,
             nodes=(node.name,),
             message=f"{node.name}: NVML lists {count(there, 'GPU')}; {why}",
@@ -78,7 +76,7 @@ def gpu_fewer_than_needed(job: Job) -> Iterator[Outcome]:
     yield from not_seen(job)
 
 
-@rule("node", "host-shm-noexec-or-perm", scope="node")
+@rule("node", "host-shm-noexec-or-perm", scope="node", owner="admin")
 def host_shm_not_writable(job: Job) -> Iterator[Outcome]:
     """The directory /dev/shm does not exist or is not writable.
 
@@ -100,7 +98,7 @@ def host_shm_not_writable(job: Job) -> Iterator[Outcome]:
     yield from _unseen(job)
 
 
-@rule("node", also=("collectives",), scope="node")
+@rule("node", also=("collectives",), scope="node", owner="admin")
 def host_shm_too_small(job: Job) -> Iterator[Outcome]:
     """The directory /dev/shm has too little free space for NCCL and data loaders.
 
@@ -135,7 +133,7 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
     yield from _unseen(job)
 
 
-@rule("node", also=("collectives", "isolation"), scope="node")
+@rule("node", also=("collectives", "isolation"), scope="node", owner="admin")
 def host_disk_full(job: Job) -> Iterator[Outcome]:
     """The directory for temporary files is full, read-only or does not exist.
 
@@ -169,7 +167,7 @@ def host_disk_full(job: Job) -> Iterator[Outcome]:
     yield from _unseen(job)
 
 
-@rule("node", severity="warning", scope="node")
+@rule("node", severity="warning", scope="node", owner="admin")
 def host_own_name_unresolvable(job: Job) -> Iterator[Outcome]:
     """The node's own host name does not resolve, or not to an address of the node.
 
@@ -195,10 +193,8 @@ def host_own_name_unresolvable(job: Job) -> Iterator[Outcome]:
         if isinstance(name, Missing):
             message = f"{node.name}: its own host name does not resolve: {brief(name.reason, 120)}"
         elif all(_loopback(address) for address in name.addresses):
-            yield Finding(
+            yield Fault(
                 severity="info",
-                scope="node",
-                owner="admin",
                 nodes=(node.name,),
                 message=f"{node.name}: its own host name {name.name} resolves to loopback ({listed(name.addresses)})",
                 fix=fix,
@@ -209,10 +205,7 @@ def host_own_name_unresolvable(job: Job) -> Iterator[Outcome]:
             message += "not an address of this node"
         else:
             continue
-        yield Finding(
-            severity="warning",
-            scope="node",
-            owner="admin",
+        yield Fault(
             nodes=(node.name,),
             message=message,
             evidence={"host name": node.hostname, "own addresses": ", ".join(own)},
@@ -221,7 +214,7 @@ def host_own_name_unresolvable(job: Job) -> Iterator[Outcome]:
     yield from _unseen(job)
 
 
-@rule("node", severity="warning", scope="node")
+@rule("node", severity="warning", scope="node", owner="admin")
 def host_nofile(job: Job) -> Iterator[Outcome]:
     """The limit of open files per process is too low for the sockets of a large job.
 
@@ -233,10 +226,7 @@ def host_nofile(job: Job) -> Iterator[Outcome]:
     for node, state in _states(job):
         hard = state.open_files[1]
         if 0 <= hard < _OPEN_FILES:
-            yield Finding(
-                severity="warning",
-                scope="node",
-                owner="admin",
+            yield Fault(
                 nodes=(node.name,),
                 message=f"{node.name}: the hard limit of open files is {hard}; expected {_OPEN_FILES} or more",
                 evidence={"RLIMIT_NOFILE": hard},
@@ -268,21 +258,17 @@ def _unseen(job: Job) -> Iterator[NotChecked]:
         yield NotChecked(nodes=tuple(node.name for node in nodes), reason=reason)
 
 
-def _suspected(node: NodeFacts, what: str, fix: Fix) -> Finding:
+def _suspected(node: NodeFacts, what: str, fix: Fix) -> Fault:
     """Return an unconfirmed error about a node: a container has its own mounts."""
-    return Finding(
-        scope="node", owner="admin", confirmed=False, nodes=(node.name,), message=f"{node.name}: {what}", fix=fix
-    )
+    return Fault(confirmed=False, nodes=(node.name,), message=f"{node.name}: {what}", fix=fix)
 
 
-def _full(node: NodeFacts, folder: str, space: Space, fix: Fix, low: Severity = "warning") -> Finding:
+def _full(node: NodeFacts, folder: str, space: Space, fix: Fix, low: Severity = "warning") -> Fault:
     """Return an error about a full folder, a finding of severity `low` about one that is nearly full."""
     full = space.free_bytes < _NOTHING_BYTES or space.free_files == 0
     files = "; no free inode" if space.free_files == 0 else ""
-    return Finding(
+    return Fault(
         severity="error" if full else low,
-        scope="node",
-        owner="admin",
         confirmed=False,
         nodes=(node.name,),
         message=(f"{node.name}: {folder} has {free_space(space)}{files}"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from distcheck.facts.job import Job, Launched
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.job.leader_files import is_out_of_files, short_of_files, turned_away
 from distcheck.rules.wording import found, grouped, named, nodes_of, numbers_of
 
@@ -38,8 +38,7 @@ def probe_version_differs(job: Job) -> Iterator[Outcome]:
     versions = sorted({node.distcheck for node in job.nodes})
     if len(versions) > 1:
         odd = [n for n in job.nodes if n.distcheck != job.distcheck]
-        yield Finding(
-            severity="warning",
+        yield Fault(
             nodes=tuple(n.name for n in odd),
             ranks=numbers_of(job.ranks_on(*odd)),
             message=f"the nodes run distcheck {', '.join(versions)}",
@@ -51,7 +50,7 @@ def probe_version_differs(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting", scope="job")
+@rule("meeting", scope="job", owner="admin")
 def probe_open_files(job: Job) -> Iterator[Outcome]:
     """The process of rank 0 may not open enough files for a connection to every process of the job.
 
@@ -77,16 +76,19 @@ def probe_open_files(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)} may hold connections to {most} processes; the job has {expected} others",
             fix,
             severity="error" if is_out_of_files(job) else "warning",
-            scope="job",
-            owner="admin",
             evidence={"room": most, "processes": expected, "joined": len(job.processes) - 1},
         )
     elif ranks := turned_away(job):
         what = f"{named(job, ranks)} could not join: rank 0's process may not open more files"
-        yield found(job, ranks, what, fix, scope="job", owner="admin")
+        yield found(
+            job,
+            ranks,
+            what,
+            fix,
+        )
 
 
-@rule("meeting", always=True, scope="node", unless=("launch-probe-broken",))
+@rule("meeting", always=True, scope="node", unless=("launch-probe-broken",), owner="unknown")
 def probe_process_lost(job: Job) -> Iterator[Outcome]:
     """A process of distcheck joined the roll call and was lost before the verdict.
 
@@ -121,8 +123,6 @@ def probe_process_lost(job: Job) -> Iterator[Outcome]:
             theirs,
             f"{who} {'was' if len(theirs) < 2 else 'were'} lost in stage '{stage}': {how}",
             Fix("Check the log of the process and its node, then retry.", ("dmesg -T | tail -n 50",)),
-            scope="node",
-            owner="unknown",
             confirmed=False,
             evidence={"pids": [lost[uid].pid for uid in uids], "stage": stage},
         )
@@ -147,9 +147,7 @@ def _leader_lost(job: Job) -> Iterator[Outcome]:
         first = [r for r in job.ranks if r.placement.rank == leader]
         own = {p.uid for p in processes}
         theirs = named(job, [r for r in job.ranks if r.process in own])
-        yield Finding(
-            scope="node",
-            owner="unknown",
+        yield Fault(
             confirmed=False,
             ranks=(leader,),
             nodes=nodes_of(job, first),

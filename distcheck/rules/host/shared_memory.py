@@ -9,7 +9,7 @@ from distcheck.facts.node import NodeState
 from distcheck.facts.quantities import count, size
 from distcheck.facts.storage import Space
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.host.shown import hosts, unread
 from distcheck.rules.wording import found, grouped, listed, named, table_of
 
@@ -52,16 +52,15 @@ def host_shm_stale_files(job: Job) -> Iterator[Outcome]:
     yield from unread(job)
 
 
-def _stale(node: NodeFacts, files: Sequence[Leftover]) -> Finding:
+def _stale(node: NodeFacts, files: Sequence[Leftover]) -> Fault:
     total = sum(file.bytes for file in files)
     space = node.state.spaces.get(_SHM) if isinstance(node.state, NodeState) else node.shm
     much = isinstance(space, Space) and total >= _MUCH * space.total_bytes
     owners = sorted({file.uid for file in files})
     occupy = "occupies" if len(files) == 1 else "occupy"
     of = f" of {size(space.total_bytes, 3)}" if isinstance(space, Space) else ""
-    return Finding(
+    return Fault(
         severity="warning" if much else "info",
-        scope="node",
         owner="admin" if len(owners) > 1 else "user",
         nodes=(node.name,),
         message=f"{node.name}: {count(len(files), 'file')} of ended jobs in {_SHM} {occupy} {size(total, 3)}{of}; the "
@@ -78,7 +77,7 @@ def _stale(node: NodeFacts, files: Sequence[Leftover]) -> Finding:
     )
 
 
-@rule("node", also=("collectives", "isolation"), severity="info", scope="rank")
+@rule("node", also=("collectives", "isolation"), severity="info", scope="rank", owner="admin")
 def host_shm_removed_by_systemd(job: Job) -> Iterator[Outcome]:
     """The login manager (logind) may remove the ranks' shared memory while they run.
 
@@ -109,7 +108,5 @@ def host_shm_removed_by_systemd(job: Job) -> Iterator[Outcome]:
                     "loginctl enable-linger",
                 ),
             ),
-            severity="info",
-            owner="admin",
             evidence={"RemoveIPC": "yes"},
         )

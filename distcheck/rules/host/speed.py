@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.quantities import count, size
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.host.shown import hosts, unread
 from distcheck.rules.wording import grouped, listed, majority
 
@@ -30,7 +30,7 @@ _IDENTITY = ("ptrace_scope", "cpuinfo_max_freq")
 """What says nothing about speed, or is no setting."""
 
 
-@rule("node", also=("collectives", "isolation"), severity="warning", scope="node")
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin")
 def perf_cpu_governor(job: Job) -> Iterator[Outcome]:
     """The CPUs of a node are held at a low frequency.
 
@@ -82,20 +82,12 @@ def _about(
     fix: Fix,
     evidence: dict[str, str | int | float],
     severity: Severity = "warning",
-) -> Finding:
+) -> Fault:
     names = tuple(node.name for node in nodes)
-    return Finding(
-        severity=severity,
-        scope="node",
-        owner="admin",
-        nodes=names,
-        message=f"{listed(names)}: {what}",
-        evidence=evidence,
-        fix=fix,
-    )
+    return Fault(severity=severity, nodes=names, message=f"{listed(names)}: {what}", evidence=evidence, fix=fix)
 
 
-@rule("node", also=("collectives", "isolation"), severity="warning", scope="node")
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin")
 def host_cpu_throttled(job: Job) -> Iterator[Outcome]:
     """The processors of a node were slowed down by heat or power for a good part of its uptime.
 
@@ -123,7 +115,7 @@ def host_cpu_throttled(job: Job) -> Iterator[Outcome]:
     yield from unread(job)
 
 
-@rule("node", also=("collectives", "isolation"), severity="info", scope="node")
+@rule("node", also=("collectives", "isolation"), severity="info", scope="node", owner="admin")
 def host_hugepages_thp(job: Job) -> Iterator[Outcome]:
     """Transparent huge pages are made at every page fault, which stalls processes.
 
@@ -154,7 +146,7 @@ def host_hugepages_thp(job: Job) -> Iterator[Outcome]:
     yield from unread(job)
 
 
-@rule("node", also=("collectives", "isolation"), severity="warning", scope="node")
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin")
 def host_differs(job: Job) -> Iterator[Outcome]:
     """A node has fewer CPUs or less memory than the others of its kind, or other settings of the kernel.
 
@@ -175,7 +167,7 @@ def host_differs(job: Job) -> Iterator[Outcome]:
     yield from unread(job)
 
 
-def _fewer(alike: Sequence[tuple[NodeFacts, HostFacts]]) -> Iterator[Finding]:
+def _fewer(alike: Sequence[tuple[NodeFacts, HostFacts]]) -> Iterator[Fault]:
     cpus = majority(grouped(alike, lambda pair: pair[0].cpus))
     memory = majority(grouped(alike, lambda pair: round(pair[1].memory_bytes / (1 << 30))))
     for node, host in alike:
@@ -198,7 +190,7 @@ def _weight(share: float) -> Severity:
     return "warning" if share > _OTHER_KIND else "info"
 
 
-def _otherwise(alike: Sequence[tuple[NodeFacts, HostFacts]]) -> Iterator[Finding]:
+def _otherwise(alike: Sequence[tuple[NodeFacts, HostFacts]]) -> Iterator[Fault]:
     differ = any(host.settings != alike[0][1].settings for _, host in alike)
     for name in sorted({name for _, host in alike for name in host.settings} - {*_IDENTITY}) if differ else ():
         values = grouped(alike, lambda pair, name=name: pair[1].settings.get(name, ""))  # type: ignore[misc]

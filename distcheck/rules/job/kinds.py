@@ -12,15 +12,18 @@ import msgspec
 
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Resolution
-from distcheck.rules.wording import grouped, once
+from distcheck.rules.wording import about, grouped, once, same
 from distcheck.selection.placement import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 
+    from distcheck.facts.base import Missing
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
     from distcheck.facts.rank import ProcessFacts, RankFacts
+    from distcheck.rules import Outcome
+    from distcheck.rules.finding import Fault
 
 K = TypeVar("K", bound="Hashable")
 
@@ -110,6 +113,24 @@ def ranks_by(job: Job, of: Callable[[RankFacts], K | None]) -> dict[K, list[Rank
 def ranks_with(job: Job, test: Callable[[RankFacts], object]) -> list[RankFacts]:
     """Return the ranks for which `test` holds, in their order; it may look at what `kinds` names."""
     return _merged(job, [kind.places for kind in kinds(job) if test(kind.first)])
+
+
+def each_rank(job: Job, judge: Callable[[RankFacts], Fault | Missing | None]) -> Iterator[Outcome]:
+    """Yield what a rule says of ranks (``of=each_rank``), once for all ranks of which it says the same.
+
+    It is asked once for each kind, so it may look at no fact but those that `kinds` names.
+    """
+    said: dict[object, Fault | Missing] = {}
+
+    def answer(rank: RankFacts) -> Hashable | None:
+        fault = judge(rank)
+        key = same(fault)
+        if fault is not None:
+            said.setdefault(key, fault)
+        return key
+
+    for key, ranks in ranks_by(job, answer).items():
+        yield from about(job, ranks, said[key])
 
 
 def by_node(job: Job, ranks: Sequence[RankFacts]) -> list[Sequence[RankFacts]]:

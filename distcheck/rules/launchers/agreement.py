@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.agents import (
     agents_in_world,
     agents_met,
@@ -112,7 +112,6 @@ def torchrun_nnodes_mismatch(job: Job) -> Iterator[Outcome]:
                 (restarted(job, first, {"nnodes": "$SLURM_NNODES" if certain else str(most)}),),
             ),
             severity="warning" if certain else "info",
-            scope="job",
             evidence={"GROUP_WORLD_SIZE": here, "wanted": most, "agent": command(job, first)}
             | ({"in no world": ", ".join(out)} if certain and out else {}),
         )
@@ -126,7 +125,7 @@ def _given(options: dict[str, str]) -> str:
     return f"--nnodes {brief(options['nnodes'])}" if "nnodes" in options else "no --nnodes"
 
 
-def _contradiction(job: Job, several: dict[tuple[int, int], list[RankFacts]]) -> Finding:
+def _contradiction(job: Job, several: dict[tuple[int, int], list[RankFacts]]) -> Fault:
     """Report agents with different --nnodes; an error if the world contradicts one of them."""
     ranks = [r for group in several.values() for r in group]
     here, out = agents_met(job), outside(job)
@@ -150,19 +149,17 @@ def _contradiction(job: Job, several: dict[tuple[int, int], list[RankFacts]]) ->
         message,
         Fix("Set the same --nnodes for every agent.", (restarted(job, ranks[0], {"nnodes": nnodes}),)),
         severity="warning" if fits else "error",
-        scope="job",
         evidence=by_name((listed(nodes_of(job, group)), command(job, group[0])) for group in several.values())
         | {"GROUP_WORLD_SIZE": here}
         | ({"in no world": ", ".join(out)} if out else {}),
     )
 
 
-def _too_few(job: Job, first: RankFacts, here: int, least: int, out: tuple[str, ...]) -> Finding:
+def _too_few(job: Job, first: RankFacts, here: int, least: int, out: tuple[str, ...]) -> Fault:
     """Report a world that lacks nodes although all agents have the same --nnodes."""
     who = f"; {listed(out)} {'is' if len(out) == 1 else 'are'} not in it" if out else ""
     step = f"srun --overlap --jobid={first.environment.get('SLURM_JOB_ID', '')} --ntasks-per-node=1 date +%s.%N"
-    return Finding(
-        severity="error",
+    return Fault(
         scope="node",
         owner="unknown",
         confirmed=False,
@@ -211,7 +208,6 @@ def torchrun_options_differ(job: Job) -> Iterator[Outcome]:
             (restarted(job, odd[0], {name: most or next(iter(values))}),),
         ),
         severity="warning" if name == "max-restarts" else "info",
-        scope="job",
         evidence=by_name(
             (f"--{name}", f"{value or 'not given'}: {', '.join(nodes_of(job, group))}")
             for name, values in differing.items()
@@ -220,7 +216,7 @@ def torchrun_options_differ(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("meeting", scope="node")
+@rule("meeting", scope="node", owner="admin")
 def elastic_clock_skew(job: Job) -> Iterator[Outcome]:
     """The nodes' clocks differ; torchrun's c10d rendezvous may drop a live node.
 
@@ -256,8 +252,6 @@ def elastic_clock_skew(job: Job) -> Iterator[Outcome]:
                 ("sudo chronyc makestep", restarted(job, ranks[0], {"rdzv-conf": patient})),
             ),
             severity="error" if dropped else "warning" if apart >= _WARN_SHARE * tolerated else "info",
-            scope="node",
-            owner="admin",
             confirmed=False,
             evidence=by_name((job.node_of(r).name, f"{ahead:+.1f} s") for ahead, r in skewed),
         )

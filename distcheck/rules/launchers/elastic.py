@@ -51,7 +51,6 @@ def torchrun_nproc_mismatch(job: Job) -> Iterator[Outcome]:
             ("nvidia-smi -L", restarted(job, fewer[0], {"nproc-per-node": str(most)})),
         ),
         severity="warning" if counted else "info",
-        scope="job",
         evidence={str(size): ", ".join(nodes_of(job, ranks)) for size, ranks in sizes.items()},
     )
 
@@ -92,7 +91,6 @@ def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
                     if "SLURM_NODEID" in several[0].environment
                     else tuple(f"export {variable}={n}  # on {name}" for n, name in enumerate(nodes[:_MOST_NODES])),
                 ),
-                severity="warning",
                 evidence={"variable": variable, "value": value, "nodes": ", ".join(nodes)},
             )
             return
@@ -128,8 +126,6 @@ def torchrun_node_rank_with_c10d(job: Job) -> Iterator[Outcome]:
                 "Remove --node-rank; if the order matters, use the static rendezvous.",
                 (restarted(job, first, {"rdzv-backend": "static", "node-rank": "${NODE_RANK:?}", **master}),),
             ),
-            severity="info",
-            scope="job",
             evidence=by_name((job.node_of(r).name, f"requested {n}, got {r.placement.node_rank}") for n, r in other),
         )
 
@@ -156,8 +152,6 @@ def torchrun_rdzv_id_shared(job: Job) -> Iterator[Outcome]:
             shared,
             f"{named(job, shared)}: the rendezvous at {brief(endpoint)} has no id; another job there can join",
             Fix("Set an id unique to this job.", (restarted(job, shared[0], {"rdzv-id": own_id(job, shared[0])}),)),
-            severity="info",
-            scope="job",
             evidence={"TORCHELASTIC_RUN_ID": "none", "agent": command(job, shared[0])},
         )
 
@@ -191,8 +185,6 @@ def launch_local_rank_arg(job: Job) -> Iterator[Outcome]:
                     restarted(job, added[0], {"use-env": ""}),
                 ),
             ),
-            severity="info",
-            scope="job",
             evidence={"agent": command(job, added[0])},
         )
 
@@ -219,8 +211,6 @@ def elastic_restart_stale(job: Job) -> Iterator[Outcome]:
                 "Check why the earlier ranks failed, and whether any of them is still running.",
                 ("ps -eo pid,lstart,stat,args --sort=start_time", "nvidia-smi"),
             ),
-            severity="info",
-            scope="job",
             evidence={"TORCHELASTIC_RESTART_COUNT": count, "TORCHELASTIC_MAX_RESTARTS": most},
         )
 
@@ -255,7 +245,5 @@ def accelerate_num_processes_total(job: Job) -> Iterator[Outcome]:
                 "Set --num_processes to the total of all nodes.",
                 (restarted(job, first, {"nnodes": str(nodes), "num-processes": str(world * nodes)}),),
             ),
-            severity="warning",
-            scope="job",
             evidence={"WORLD_SIZE": world, "nodes": nodes, "agent": command(job, first)},
         )

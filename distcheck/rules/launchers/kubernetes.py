@@ -54,7 +54,6 @@ def k8s_dns_not_ready(job: Job) -> Iterator[Outcome]:
                 (f"until getent hosts {name}; do sleep 1; done",),
             ),
             severity="warning" if slowest >= _LATE_SECONDS else "info",
-            scope="job",
             evidence={"name": name, "seconds": round(slowest, 1), "tries": max(answer.tries for answer, _ in several)},
         )
 
@@ -95,7 +94,6 @@ def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
             ),
         ),
         severity="error" if through else "info",
-        scope="job",
         evidence={"ports": ports, "intercepted": len(through)},
     )
 
@@ -136,8 +134,6 @@ def k8s_pod_host_confusion(job: Job) -> Iterator[Outcome]:
                 "Run one pod per machine with all its GPUs, or share the machine's IPC and network with the pods.",
                 ("kubectl explain pod.spec.hostIPC", "kubectl explain pod.spec.hostNetwork"),
             ),
-            severity="info",
-            scope="job",
             evidence={
                 "host names": listed(names),
                 "devices of /dev/shm": len(devices),

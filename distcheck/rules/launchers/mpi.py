@@ -84,8 +84,6 @@ def mpi_env_not_forwarded(job: Job) -> Iterator[Outcome]:
                 "node reads.",
                 (carry(names),) if carry else tuple(f"export {n}={shlex.quote(source.environment[n])}" for n in names),
             ),
-            severity="warning",
-            scope="job",
             evidence={name: source.environment[name] for name in names},
         )
 
@@ -111,8 +109,6 @@ def deepspeed_env_not_forwarded(job: Job) -> Iterator[Outcome]:
                 "Add them to the file that DeepSpeed forwards to all nodes.",
                 tuple(f"echo {shlex.quote(f'{n}={source.environment[n]}')} >> ~/.deepspeed_env" for n in names),
             ),
-            severity="warning",
-            scope="job",
             evidence={name: source.environment[name] for name in names},
         )
 
@@ -151,8 +147,6 @@ def deepspeed_hostfile_slots(job: Job) -> Iterator[Outcome]:
             "Correct the slots in DeepSpeed's hostfile.",
             tuple(f"sed -i {shlex.quote(f's/^{n.name} .*/{n.name} slots={_gpus_on(n)}/')} hostfile" for n in short[:8]),
         ),
-        severity="warning",
-        scope="job",
         evidence={n.name: f"{count(counts[n.key], 'rank')}, GPUs: {_gpus_on(n) or 'unknown'}" for n in job.nodes[:16]},
     )
 
@@ -186,6 +180,5 @@ def mpi_slots_all_on_one_host(job: Job) -> Iterator[Outcome]:
             (f"# add to mpirun: --map-by ppr:{each}:node", f"# add to mpiexec: -ppn {each}"),
         ),
         severity="error" if short else "info",
-        scope="job",
         evidence={"ranks": ranks, "nodes": nodes} | ({"gpus": gpus} if gpus is not None else {}),
     )

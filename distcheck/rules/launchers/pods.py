@@ -40,7 +40,5 @@ def k8s_rank_is_a_pods(job: Job) -> Iterator[Outcome]:
         f"the environment identifies {what}s ({fold(nodes)}), not ranks; checked ranks "
         f"{fold(numbers_of(ranks))}, {each} on each {what}, as torchrun would number them",
         Fix("Start the script with torchrun in every pod.", (f"torchrun --nproc-per-node={each} train.py",)),
-        severity="info",
-        scope="job",
         evidence={"node_ranks": fold(nodes), "ranks_per_node": each},
     )

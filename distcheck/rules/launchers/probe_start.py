@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.quantities import duration
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.job.own_failures import own_failure
 from distcheck.rules.launchers.started_probes import (
     about_nodes,
@@ -46,8 +46,7 @@ def launch_failed(job: Job) -> Iterator[Outcome]:
     if launched is None or not no_probe_started(launched):
         return
     program = launched.command[0]
-    yield Finding(
-        scope="job",
+    yield Fault(
         nodes=tuple(n.name for n in launched.nodes),
         message=f"{program} exited with code {launched.exit_code} and started no probe: {error_line(launched.words)}",
         fix=Fix(
@@ -177,7 +176,7 @@ def launch_probe_failed(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("launch", scope="tool")
+@rule("launch", scope="tool", owner="unknown")
 def launch_probe_broken(job: Job) -> Iterator[Outcome]:
     """A probe ended because distcheck itself failed on a node.
 
@@ -188,9 +187,7 @@ def launch_probe_broken(job: Job) -> Iterator[Outcome]:
     """
     nodes = job.launched.nodes if job.launched else ()
     for line, group in grouped((n for n in nodes if own_failure(n)), own_failure).items():
-        yield Finding(
-            scope="tool",
-            owner="unknown",
+        yield Fault(
             ranks=tuple(rank for n in group for rank in n.ranks),
             nodes=tuple(n.name for n in group),
             message=f"distcheck itself failed on {where(group)}: {brief(line, 160)}",
@@ -222,7 +219,7 @@ def launch_probe_silent(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("launch", severity="warning", scope="node")
+@rule("launch", severity="warning", scope="node", owner="admin")
 def launch_node_left_out(job: Job) -> Iterator[Outcome]:
     """A bad node was excluded; the remaining nodes satisfy ``--need``.
 
@@ -242,10 +239,7 @@ def launch_node_left_out(job: Job) -> Iterator[Outcome]:
         "mpi": f"# add to mpirun: --host {names}",
     }
     for spare in job.left_out:
-        yield Finding(
-            severity="warning",
-            scope="node",
-            owner="admin",
+        yield Fault(
             nodes=(spare.name,),
             message=f"{spare.name} is excluded ({listed(spare.rules)}): {spare.words}; {len(good)} good nodes "
             f"satisfy --need {job.asked.need}",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.job.agents import (
     agents_met,
     by_agent,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
 
 
-@rule("meeting", severity="warning", scope="node")
+@rule("meeting", severity="warning", scope="node", owner="unknown")
 def elastic_nodes_changed(job: Job) -> Iterator[Outcome]:
     """A node left the job or joined it since torchrun's earlier attempt.
 
@@ -64,10 +64,8 @@ def elastic_nodes_changed(job: Job) -> Iterator[Outcome]:
     ]
     changed = " and ".join(text for nodes, text in changes if nodes)
     first = job.ranks[0]
-    yield Finding(
+    yield Fault(
         severity="warning" if left else "info",
-        scope="node",
-        owner="unknown",
         confirmed=False,
         nodes=tuple(dict.fromkeys((*left, *joined))),
         message=f"since torchrun's attempt {last.number}, {changed}: {_nodes(len(last.agents))} then, "
@@ -122,8 +120,6 @@ def elastic_join_blocked(job: Job) -> Iterator[Outcome]:
                     restarted(job, first, {"nnodes": str(here)}),
                 ),
             ),
-            severity="warning",
-            scope="job",
             evidence={"TORCHELASTIC_USE_AGENT_STORE": "True", "--nnodes": f"{least}:{most}", "GROUP_WORLD_SIZE": here},
         )
 

@@ -61,7 +61,6 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
             f"{named(job, [lone])} runs in the batch shell of Slurm job {lone.environment['SLURM_JOB_ID']}, which "
             f"starts one process; only srun starts all {tasks} tasks",
             Fix("Start the script with srun.", (f"srun distcheck {job.asked.command}", "srun python train.py")),
-            scope="job",
             evidence={"SLURM_NTASKS": tasks, "SLURM_STEP_ID": "not set"},
         )
         return
@@ -84,7 +83,6 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
                 (f"# put {run} in front of COMMAND, or in front of distcheck",),
             ),
             severity="warning",
-            scope="job",
             evidence={"COMMAND": program, "SLURM_NTASKS": tasks, "nodes": nodes},
         )
     elif _alone_under_torchrun(job, first, nodes):
@@ -98,7 +96,6 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
                 (agent_per_node(job, first, {}),),
             ),
             severity="warning",
-            scope="job",
             evidence={"nodes": nodes, "GROUP_WORLD_SIZE": first.environment.get("GROUP_WORLD_SIZE", "")},
         )
 
@@ -143,8 +140,6 @@ def slurm_cpus_per_task_not_inherited(job: Job) -> Iterator[Outcome]:
                 "Export the number for srun, which does not inherit it from sbatch.",
                 ("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",),
             ),
-            severity="warning",
-            scope="job",
             evidence={"SLURM_CPUS_PER_TASK": requested, "cpus": cpus, "cpus_of_node": job.node_of(ranks[0]).cpus or 0},
         )
 
@@ -190,7 +185,6 @@ def slurm_ntasks_vs_devices(job: Job) -> Iterator[Outcome]:
                 ),
             ),
             severity="info" if tasks == 1 else "warning",
-            scope="job",
             evidence={"SLURM_GPUS_ON_NODE": gpus, "tasks_on_node": tasks},
         )
 
@@ -252,7 +246,6 @@ def slurm_gpus_per_task_hides_gpus(job: Job) -> Iterator[Outcome]:
                 (f"#SBATCH --gpus-per-node={here} --ntasks-per-node={here}", "export SLURM_GPU_BIND=none"),
             ),
             severity="warning" if severity == "warning" else "info",
-            scope="job",
             evidence=_sights(job, nodes[0]),
         )
 
@@ -281,8 +274,6 @@ def slurm_gpu_bind_no_p2p(job: Job) -> Iterator[Outcome]:
         ranks,
         f"{named(job, ranks)}: each can open only its own GPUs, so NCCL cannot use P2P between the tasks' GPUs",
         Fix("Allow every task all GPUs of the node, and select with LOCAL_RANK.", ("export SLURM_GPU_BIND=none",)),
-        severity="warning",
-        scope="job",
         evidence=_sights(job, nodes[0]),
     )
 

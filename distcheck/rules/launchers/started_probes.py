@@ -7,7 +7,7 @@ from shlex import join, quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.ranges import numbered
-from distcheck.rules.finding import Finding, Fix, Scope
+from distcheck.rules.finding import Fault, Fix, Scope
 from distcheck.rules.job.own_failures import own_failure
 from distcheck.rules.wording import brief, grouped, listed
 
@@ -57,11 +57,11 @@ def about_nodes(
     *,
     confirmed: bool,
     shared: bool = True,
-) -> Finding:
+) -> Fault:
     """Return a finding about nodes; about all nodes, its scope is job unless not `shared`."""
     every = shared and len(nodes) == len(launched.nodes) and len(nodes) > 1
     scope: Scope = "job" if every else "node"
-    return Finding(
+    return Fault(
         scope=scope,
         owner="user" if every else "admin",
         confirmed=confirmed,

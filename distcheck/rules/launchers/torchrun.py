@@ -71,7 +71,6 @@ def torchrun_ignores_master_env(job: Job) -> Iterator[Outcome]:
                 "Pass the address, the number of nodes and this node's rank to torchrun as options.",
                 (_with_master(job, first, address),),
             ),
-            scope="job",
             evidence={
                 "agent's MASTER_ADDR": address,
                 "ranks' MASTER_ADDR": first.placement.master_addr,
@@ -107,7 +106,6 @@ def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
             "Start one torchrun per node; torchrun starts the processes of its node.",
             (agent_per_node(job, first, at_first_host(job, first)),),
         ),
-        scope="job",
         evidence={
             "tasks of the step": tasks,
             "nodes of the step": nodes,
@@ -168,7 +166,6 @@ def torchrun_rdzv_id_mismatch(job: Job) -> Iterator[Outcome]:
             "Set the same id on all nodes; with ${NAME:?} in place of $NAME the shell stops if it is unset.",
             (restarted(job, first, {"rdzv-id": own_id(job, first)}),),
         ),
-        scope="job",
         evidence={"TORCHELASTIC_RUN_ID": first.environment.get("TORCHELASTIC_RUN_ID"), "agent": command(job, first)},
     )
 
@@ -201,7 +198,6 @@ def torchrun_localhost_name_ambiguous(job: Job) -> Iterator[Outcome]:
             (restarted(job, first, {"rdzv-endpoint": quote(f"{job.node_of(first).name}:{endpoint_port(options)}")}),),
         ),
         severity="error" if certain else "info",
-        scope="job",
         evidence={"--rdzv-endpoint": endpoint, "agent": command(job, first)},
     )
 
@@ -242,7 +238,7 @@ def torchrun_fqdn_unreachable(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting", scope="link")
+@rule("meeting", scope="link", owner="admin")
 def torchrun_store_port_extra(job: Job) -> Iterator[Outcome]:
     """The agents meet, but the ephemeral port for their ranks is blocked between the nodes.
 
@@ -266,7 +262,5 @@ def torchrun_store_port_extra(job: Job) -> Iterator[Outcome]:
                 "Allow TCP between the nodes on ephemeral ports, or set one port and open it.",
                 (restarted(job, ranks[0], _static(job, ranks[0])),),
             ),
-            scope="link",
-            owner="admin",
             evidence=tried(attempts),
         )

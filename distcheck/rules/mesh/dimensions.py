@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.job.mesh import in_order, mesh_of
 from distcheck.rules.job.world import worlds
 from distcheck.rules.mesh.remedies import mesh_lines
@@ -43,12 +43,12 @@ def mesh_size_mismatch(job: Job) -> Iterator[Outcome]:
         yield _not_fitting(job, mesh, job.world_size or 0)
 
 
-def _not_fitting(job: Job, mesh: Mesh, world_size: int) -> Finding:
+def _not_fitting(job: Job, mesh: Mesh, world_size: int) -> Fault:
     """Return the finding about sizes that do not make the world size."""
     what = "do not divide" if 0 in mesh.sizes.values() else f"make {mesh.ranks} ranks, but WORLD_SIZE is"
     if mesh.ranks == world_size or (mesh.order and mesh.ranks > world_size):
         what = "do not fit"
-    return Finding(
+    return Fault(
         message=f"the dimensions {mesh} {what} {world_size}",
         evidence={"mesh": str(mesh), "WORLD_SIZE": world_size} | ({"order": mesh.order} if mesh.order else {}),
         fix=Fix(
@@ -58,10 +58,10 @@ def _not_fitting(job: Job, mesh: Mesh, world_size: int) -> Finding:
     )
 
 
-def _not_regular(job: Job, mesh: Mesh) -> Finding:
+def _not_regular(job: Job, mesh: Mesh) -> Fault:
     """Return the finding about nodes that have no common number of ranks, or ranks in no regular order."""
     ranks = Counter(job.node_names[job.node_of(rank).key] for rank in job.ranks)
-    return Finding(
+    return Fault(
         message=f"--mesh {mesh} needs the same number of ranks on every node, numbered in a regular order; the nodes "
         f"have {min(ranks.values())} to {max(ranks.values())}",
         evidence={"ranks_by_node": ", ".join(f"{name} {ranks[name]}" for name in list(ranks)[:16])},

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.quantities import count
 from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, NotChecked
+from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.job.mesh import in_order, mesh_of
 from distcheck.rules.mesh.islands import islands
 from distcheck.rules.mesh.misplaced import Misplaced, misplaced, suspected
@@ -105,13 +105,13 @@ def _crossing(job: Job) -> Iterator[Outcome]:
             )
 
 
-def _finding(job: Job, fault: Misplaced, addition: str) -> Finding:
+def _finding(job: Job, fault: Misplaced, addition: str) -> Fault:
     where, ranks = islands(job), in_order(job)
     members = sorted({rank for group in fault.groups for rank in group})
     first = fault.groups[0]
     on = [where.names[number] for number in dict.fromkeys(where.of[rank] for rank in first)]
     word = where.kind.split()[-1]
-    return Finding(
+    return Fault(
         severity=fault.severity,
         ranks=tuple(members),
         nodes=nodes_of(job, [ranks[rank] for rank in members]),

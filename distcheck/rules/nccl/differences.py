@@ -106,7 +106,6 @@ def _difference(
         f"{words}{rest}{more}{effect and f'; {effect}'}",
         Fix(f"Give {numbered(numbers_of(wrong))} the same settings as the others.", tuple(dict.fromkeys(commands))),
         severity=weigh(job, severity),
-        scope="job",
         evidence={
             name: "; ".join(f"{_shown(groups[min(side)], name)}: {named(job, ranks[side])}" for side in sides[:8])
             for name in names[:12]

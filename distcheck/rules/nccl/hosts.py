@@ -81,8 +81,6 @@ def nccl_mixed_cpu_vendor(job: Job) -> Iterator[Outcome]:
                 "Install NCCL 2.22 or later, or give all ranks the same estimate.",
                 ("export NCCL_NET_OVERHEAD=1000",),
             ),
-            severity="warning",
-            scope="job",
             evidence={job.node_of(side[0]).cpu_vendor: listed(nodes_of(job, side), most=16) for side in sides.values()}
             | {"NCCL": version},
         )
@@ -138,7 +136,6 @@ def nccl_ipc_abstract_socket(job: Job) -> Iterator[Outcome]:
                     "export NCCL_IPC_USE_ABSTRACT_SOCKET=0" if newer else "export NCCL_CUMEM_ENABLE=0",
                 ),
             ),
-            severity="warning",
             evidence={"host": node.hostname, "network namespaces": where},
         )
 

@@ -115,7 +115,6 @@ def nccl_p2p_disable_and_level(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: {shown(name, setting)} has no effect beside NCCL_P2P_DISABLE=1",
             Fix("Keep one of them.", (undo(name, setting), undo("NCCL_P2P_DISABLE", disable))),
-            severity="info",
             evidence={name: setting.value, "NCCL_P2P_DISABLE": "1"},
         )
 
@@ -142,7 +141,6 @@ def nccl_debug_verbose(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: {shown(name, setting)}{subsystems and f' with NCCL_DEBUG_SUBSYS={subsystems}'}; "
             "every rank writes a long log",
             Fix("No action if intended; otherwise log warnings only.", (redo(name, setting, "WARN"),)),
-            severity="info",
             evidence={name: setting.value, **({"NCCL_DEBUG_SUBSYS": subsystems} if subsystems else {})},
         )
 
@@ -179,6 +177,5 @@ def nccl_efa_ib_vars(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: {listed(names, most=3)} {'has' if len(names) == 1 else 'have'} no effect: {why}",
             Fix("No action if intended; otherwise remove them.", tuple(f"unset {name}" for name in names[:4])),
-            severity="info",
             evidence={name: setting.value for (name, setting, _), _ in items},
         )

@@ -40,7 +40,6 @@ def nccl_ib_on_some_nodes(job: Job) -> Iterator[Outcome]:
             "Give all containers access to the adapters, or use sockets everywhere.",
             ("ls -l /dev/infiniband", "ibv_devinfo", "export NCCL_IB_DISABLE=1"),
         ),
-        scope="job",
         evidence={network: who(job, group) for network, group in groups.items()}
         | settings_shown(odd, "NCCL_IB_DISABLE", "NCCL_NET"),
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.facts.libraries import Libraries, NcclPlugin
     from distcheck.facts.rank import RankFacts
-    from distcheck.rules.finding import Finding
+    from distcheck.rules.finding import Fault
 
 Version = tuple[int, ...]
 
@@ -106,7 +106,7 @@ def _number(symbol: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _unfit(job: Job, ranks: list[RankFacts], plugin: NcclPlugin, version: str, why: str) -> Finding:
+def _unfit(job: Job, ranks: list[RankFacts], plugin: NcclPlugin, version: str, why: str) -> Fault:
     variable = _VARIABLES[plugin.kind]
     return found(
         job,
@@ -150,7 +150,7 @@ def nccl_net_plugin_on_some_ranks(job: Job) -> Iterator[Outcome]:
         yield from apart or _apart_by_logs(job, kind)
 
 
-def _apart_by_files(job: Job, kind: str) -> Iterator[Finding]:
+def _apart_by_files(job: Job, kind: str) -> Iterator[Fault]:
     if len({item.libraries.plugins for item in loaded(job)}) < 2:
         return
     given = {rank.placement.rank: group.value(_VARIABLES[kind]) for group in alike(job) for rank in group.ranks}
@@ -167,7 +167,7 @@ def _in_logs(job: Job) -> set[tuple[str, ...]]:
     return {t.log.plugins for t in logged(job) if t.log.version}
 
 
-def _apart_by_logs(job: Job, kind: str) -> Iterator[Finding]:
+def _apart_by_logs(job: Job, kind: str) -> Iterator[Fault]:
     if len(_in_logs(job)) < 2:
         return
     read = [t for t in logged(job) if t.log.version]
@@ -179,7 +179,7 @@ def _apart_by_logs(job: Job, kind: str) -> Iterator[Finding]:
             yield _apart(job, kind, ranks, evidence | settings_shown(same, _VARIABLES[kind]))
 
 
-def _apart(job: Job, kind: str, groups: Mapping[str, list[RankFacts]], evidence: dict[str, str]) -> Finding:
+def _apart(job: Job, kind: str, groups: Mapping[str, list[RankFacts]], evidence: dict[str, str]) -> Fault:
     usual = majority(groups)
     odd = [name for name in groups if name != usual]
     parts = [f"{named(job, groups[name])} {'loads' if len(groups[name]) == 1 else 'load'} {name}" for name in odd[:3]]

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+import msgspec
+
 from distcheck.facts.job import Collectives
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.kinds import ranks_by
+from distcheck.rules.job.nccl_remedies import redo, undo
 from distcheck.rules.nccl.tables import tables
-from distcheck.rules.wording import brief, once
+from distcheck.rules.wording import about, brief, once, same
 from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, in_use, library, settings, strtoll
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
+    from distcheck.facts.base import Missing
     from distcheck.facts.job import Job
     from distcheck.facts.nccl import NcclFile
     from distcheck.facts.rank import RankFacts
+    from distcheck.rules import Outcome
     from distcheck.rules.finding import Owner, Severity
     from distcheck.selection.nccl_settings import Version
 
@@ -104,6 +110,63 @@ def each(job: Job, judge: Callable[[Alike, str, str], K | None]) -> dict[tuple[s
     return found
 
 
+class NcclSetting(NamedTuple):
+    """A variable that NCCL reads, of ranks with the same settings."""
+
+    name: str
+    value: str
+    origin: str
+    """Where NCCL finds it: the environment, or a file."""
+    ranks: Alike
+    """Which ranks, and their other settings."""
+
+    def __str__(self) -> str:
+        """NCCL_DEBUG=INFO, with its origin if that is a file."""
+        return shown(self.name, Setting(self.value, self.origin))
+
+    @property
+    def bare(self) -> str:
+        """The value in small letters, without blanks and quotation marks."""
+        return self.value.strip(" \"'").lower()
+
+    @property
+    def is_int(self) -> bool:
+        """Whether NCCL reads the variable through strtoll."""
+        return is_int(self.name)
+
+    def fix(self, text: str, value: str = "") -> Fix:
+        """Return a fix that sets the variable where it is set; without a value, that removes it."""
+        setting = Setting(self.value, self.origin)
+        return Fix(text, (redo(self.name, setting, value) if value else undo(self.name, setting),))
+
+
+def each_setting(job: Job, judge: Callable[[NcclSetting], Fault | Missing | None]) -> Iterator[Outcome]:
+    """Yield what a rule says of variables (``of=each_setting``), once for all ranks with an equal fault.
+
+    Nothing if the job cannot use NCCL, an info if it uses Gloo. nccl-conf-file-syntax reports lines without a setting.
+    """
+    found: dict[tuple[str, bytes | None], tuple[Fault | Missing, list[RankFacts]]] = {}
+    for group in alike(job) if uses_nccl(job) else ():
+        for name, setting in group.settings.items():
+            if setting.origin != ENVIRONMENT and (name != name.strip() or untrimmed(setting.value)):
+                continue
+            own = NcclSetting(name, *setting, group)
+            if (fault := judge(own)) is not None:
+                fault = _of_setting(job, own, fault) if isinstance(fault, Fault) else fault
+                found.setdefault((name, same(fault)), (fault, []))[1].extend(group.ranks)
+    for fault, ranks in found.values():
+        yield from about(job, ranks, fault)
+
+
+def _of_setting(job: Job, setting: NcclSetting, fault: Fault) -> Fault:
+    return msgspec.structs.replace(
+        fault,
+        severity=weigh(job, fault.severity or "error"),
+        owner=owner_of([setting]),
+        evidence={setting.name: setting.value, "origin": setting.origin, **fault.evidence},
+    )
+
+
 def untrimmed(value: str) -> bool:
     """Return whether a value has spaces, quotation marks or a comment that a shell would have removed."""
     return value != value.strip() or value[:1] in {'"', "'"} or " #" in value or "\t#" in value
@@ -120,7 +183,7 @@ def shown(name: str, setting: Setting) -> str:
     return f"{name}={brief(setting.value, 60)}{'' if setting.origin == ENVIRONMENT else f' (in {setting.origin})'}"
 
 
-def owner_of(found: Iterable[Setting]) -> Owner:
+def owner_of(found: Iterable[Setting | NcclSetting]) -> Owner:
     """Return who can change settings: the admin, if all are in files of the system."""
     return "admin" if all(setting.origin.startswith("/etc/") for setting in found) else "user"
 

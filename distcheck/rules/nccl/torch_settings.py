@@ -45,7 +45,6 @@ def torch_nccl_var_deprecated(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: {name} is the old name of {new}",
             Fix(f"Rename it to {new}.", (redo(new, setting, setting.value, old=name),)),
-            severity="info",
             evidence={name: setting.value},
         )
 

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.nccl_remedies import redo, undo
 from distcheck.rules.nccl.grammar import problem_of, without_algorithm, without_broadcast
-from distcheck.rules.nccl.settings import Alike, alike, each, is_int, owner_of, shown, uses_nccl, weigh
+from distcheck.rules.nccl.settings import (
+    Alike,
+    NcclSetting,
+    alike,
+    each,
+    each_setting,
+    owner_of,
+    shown,
+    uses_nccl,
+    weigh,
+)
 from distcheck.rules.wording import found, listed, named
 from distcheck.selection.nccl_settings import strtoll
 
@@ -24,15 +34,19 @@ _FALSE = frozenset({"false", "no", "off", "n", "f", "disable", "disabled"})
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 """Path types that NCCL_P2P_LEVEL and NCCL_NET_GDR_LEVEL accept (src/graph/topo.cc, src/graph/paths.cc)."""
+_BUFFERS = frozenset({"NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"})
+_LEAST_BUFFER = 1024
 _NO_NETWORKS = frozenset(
     {"tcp", "efa", "roce", "rdma", "infiniband", "ibverbs", "verbs", "ethernet", "eth", "sockets",
      "none", "0", "1", "true", "false"}
 )  # fmt: skip
 """Values of NCCL_NET that people write and that are the name of no network."""
+_INFINIBAND = frozenset({"roce", "rdma", "infiniband", "verbs"})
+_SOCKETS = frozenset({"tcp", "sockets", "socket", "ethernet", "eth"})
 
 
-@rule("environment", severity="warning", scope="rank")
-def nccl_bool_text(job: Job) -> Iterator[Outcome]:
+@rule("environment", severity="warning", scope="rank", of=each_setting)
+def nccl_bool_text(_: Job, setting: NcclSetting) -> Fault | None:
     """A switch of NCCL holds a word such as true or yes, which NCCL reads as 0.
 
     NCCL_IB_DISABLE=true leaves InfiniBand on, and NCCL_P2P_DISABLE=yes changes nothing. NCCL parses its numbers with
@@ -42,24 +56,14 @@ def nccl_bool_text(job: Job) -> Iterator[Outcome]:
     Fix: write 1 or 0.
     See: https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc (ncclLoadParam)
     """
-
-    def word(_: Alike, name: str, value: str) -> bool | None:
-        return True if is_int(name) and value.strip(" \"'").lower() in _TRUE else None
-
-    for (name, setting, _), ranks in each(job, word).items():
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: NCCL reads {shown(name, setting)} as 0; expected 1 or 0",
-            Fix("Write 1, or remove the variable.", (redo(name, setting, "1"),)),
-            severity=weigh(job, "warning"),
-            owner=owner_of([setting]),
-            evidence={name: setting.value, "origin": setting.origin, "read as": 0},
-        )
+    if not setting.is_int or setting.bare not in _TRUE:
+        return None
+    fix = setting.fix("Write 1, or remove the variable.", "1")
+    return Fault(f"NCCL reads {setting} as 0; expected 1 or 0", fix, {"read as": 0})
 
 
-@rule("environment", scope="rank")
-def nccl_int_suffix(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_setting)
+def nccl_int_suffix(_: Job, setting: NcclSetting) -> Fault | None:
     """NCCL reads only the beginning of a number, or reads it as octal.
 
     NCCL_BUFFSIZE=4M is 4 bytes, ``"1"`` with its quotation marks is 0, and 010 is 8. NCCL parses numbers with
@@ -70,37 +74,24 @@ def nccl_int_suffix(job: Job) -> Iterator[Outcome]:
     Fix: write the plain decimal number, sizes in bytes.
     See: https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc (ncclLoadParam)
     """
-
-    def cut(_: Alike, name: str, value: str) -> int | None:
-        text = value.strip(" \"'").lower()
-        if not is_int(name) or not value.strip() or text in _TRUE or text in _FALSE:
-            return None
-        number, rest = strtoll(value)
-        octal = value.strip().isdecimal() and int(value) != number
-        return number if rest.strip() or octal else None
-
-    for (name, setting, number), ranks in each(job, cut).items():
-        small = name in {"NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"} and 0 <= number < 1024
-        meant = _number_meant(setting.value)
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: NCCL reads {shown(name, setting)} as "
-            + (count(number, "byte") if small else str(number))
-            + (f"; expected {meant}" if meant else "; expected a plain number"),
-            Fix(
-                "Write a plain decimal number." if meant else "Write a plain decimal number, or remove the variable.",
-                (redo(name, setting, meant) if meant else undo(name, setting),),
-            ),
-            severity=weigh(job, "error" if small else "warning"),
-            owner=owner_of([setting]),
-            evidence={name: setting.value, "origin": setting.origin, "read as": number},
-        )
+    if not setting.is_int or not setting.value.strip() or setting.bare in _TRUE | _FALSE:
+        return None
+    number, rest = strtoll(setting.value)
+    plain = setting.value.strip()
+    if not rest.strip() and not (plain.isdecimal() and int(plain) != number):
+        return None
+    small = setting.name in _BUFFERS and 0 <= number < _LEAST_BUFFER
+    meant = _number_meant(setting.bare)
+    return Fault(
+        f"NCCL reads {setting} as {count(number, 'byte') if small else number}; expected {meant or 'a plain number'}",
+        setting.fix(f"Write a plain decimal number{'' if meant else ', or remove the variable'}.", meant),
+        {"read as": number},
+        "error" if small else "warning",
+    )
 
 
-def _number_meant(value: str) -> str:
-    """Return the plain number that a value such as 4M, "1" or 010 means, '' if that is unclear."""
-    text = value.strip(" \"'").lower()
+def _number_meant(text: str) -> str:
+    """Return the plain number that a value such as 4m or 010 means, '' if that is unclear."""
     if text.isdecimal():
         return str(int(text))
     for ending in ("ib", "b", ""):
@@ -110,8 +101,8 @@ def _number_meant(value: str) -> str:
     return ""
 
 
-@rule("environment", severity="warning", scope="rank")
-def nccl_level_text(job: Job) -> Iterator[Outcome]:
+@rule("environment", severity="warning", scope="rank", of=each_setting)
+def nccl_level_text(_: Job, setting: NcclSetting) -> Fault | None:
     """NCCL_P2P_LEVEL or NCCL_NET_GDR_LEVEL holds a word that NCCL ignores.
 
     NCCL compares the value with LOC, NVL, PIX, PXB, PHB and SYS, in capitals only, and ignores anything else without a
@@ -121,25 +112,13 @@ def nccl_level_text(job: Job) -> Iterator[Outcome]:
     Fix: write one of these words in capitals.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-level
     """
-
-    def odd(_: Alike, name: str, value: str) -> bool | None:
-        level = name in {"NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"}
-        return True if level and value and value not in _LEVELS and not value[0].isdecimal() else None
-
-    for (name, setting, _), ranks in each(job, odd).items():
-        upper = setting.value.strip(" \"'").upper()
-        meant = "NVL" if upper == "NVLINK" else upper if upper in _LEVELS else ""
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: NCCL ignores {shown(name, setting)}; expected LOC, NVL, PIX, PXB, PHB or SYS",
-            Fix("Write the level in capitals.", (redo(name, setting, meant),))
-            if meant
-            else Fix("Write one of these levels, or remove the variable.", (undo(name, setting),)),
-            severity=weigh(job, "warning"),
-            owner=owner_of([setting]),
-            evidence={name: setting.value, "origin": setting.origin},
-        )
+    level, value = setting.name in {"NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"}, setting.value
+    if not level or not value or value in _LEVELS or value[0].isdecimal():
+        return None
+    upper = setting.bare.upper()
+    meant = "NVL" if upper == "NVLINK" else upper if upper in _LEVELS else ""
+    text = "Write the level in capitals." if meant else "Write one of these levels, or remove the variable."
+    return Fault(f"NCCL ignores {setting}; expected LOC, NVL, PIX, PXB, PHB or SYS", setting.fix(text, meant))
 
 
 @rule("environment", scope="rank")
@@ -194,8 +173,8 @@ def nccl_algo_proto_invalid(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("environment", scope="rank")
-def nccl_net_name_invalid(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_setting)
+def nccl_net_name_invalid(job: Job, setting: NcclSetting) -> Fault | None:
     """NCCL_NET is not the name of a network.
 
     NCCL_NET takes the exact name of a network: IB, Socket, or the name that a plugin gives itself; case does not
@@ -208,33 +187,19 @@ def nccl_net_name_invalid(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net
     See: https://github.com/aws/aws-ofi-nccl/blob/master/src/nccl_ofi_interface_nvidia.cpp (nvidia_plugin_name_fixup)
     """
-
-    def wrong(group: Alike, name: str, value: str) -> str | None:
-        if name != "NCCL_NET" or not value:
-            return None
-        there = job.node_of(group.ranks[0]).interfaces
-        names = set() if isinstance(there, Missing) else {i.name for i in there}
-        if value in names:
-            return "an interface of the node"
-        quoted = value.strip() != value or value[0] in "\"'"
-        return "the name of no network" if quoted or value.lower() in _NO_NETWORKS else None
-
-    for (name, setting, what), ranks in each(job, wrong).items():
-        text = setting.value.strip(" \"'").lower()
-        meant = "IB" if text in {"ib", "roce", "rdma", "infiniband", "ibverbs", "verbs"} or text[:2] == "ib" else ""
-        meant = meant or ("Socket" if text in {"tcp", "sockets", "socket", "ethernet", "eth"} else "")
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {shown(name, setting)} is {what}; expected IB, Socket or the name of a plugin",
-            Fix(
-                "Name the network, or let NCCL choose.",
-                (redo(name, setting, meant) if meant else undo(name, setting),),
-            ),
-            severity=weigh(job, "error"),
-            owner=owner_of([setting]),
-            evidence={name: setting.value, "origin": setting.origin},
-        )
+    value, bare = setting.value, setting.bare
+    if setting.name != "NCCL_NET" or not value:
+        return None
+    there = job.node_of(setting.ranks.ranks[0]).interfaces
+    own = not isinstance(there, Missing) and value in {interface.name for interface in there}
+    if not own and value.strip() == value and value[0] not in "\"'" and bare not in _NO_NETWORKS:
+        return None
+    meant = "IB" if bare in _INFINIBAND or bare[:2] == "ib" else "Socket" if bare in _SOCKETS else ""
+    what = "an interface of the node" if own else "the name of no network"
+    return Fault(
+        f"{setting} is {what}; expected IB, Socket or the name of a plugin",
+        setting.fix("Name the network, or let NCCL choose.", meant),
+    )
 
 
 @rule("environment", scope="rank")

@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.finding import Fault, Fix, Severity
 from distcheck.rules.job.addresses import here_over_nodes, master_outcomes
 from distcheck.rules.job.astray import astray, misled
 from distcheck.rules.job.own_failures import own_failure
@@ -159,7 +159,7 @@ class Ways:
 
     def finding(
         self, failed: Mapping[Way, str], verb: str, nature: str, fix: Fix, *, severity: Severity = "error"
-    ) -> Finding:
+    ) -> Fault:
         """Return the finding about failing paths, located at the nodes that all of them share.
 
         `failed` maps each path to its reason. The message is: node2 cannot {verb} node1 {nature}.

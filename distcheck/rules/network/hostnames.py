@@ -223,7 +223,6 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
                     removals(job, same, HOSTID) if chosen else _rename(nodes),
                 ),
                 severity=weight,
-                scope="job",
                 owner=owner(job, same, HOSTID) if chosen else "admin",
                 evidence={HOSTID if chosen else "host name": name},
             )
@@ -239,10 +238,11 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
                 severity="info",
                 owner="admin",
                 evidence={"host name": name},
+                scope="rank",
             )
 
 
-@rule("peers")
+@rule("peers", owner="admin")
 def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
     """Two nodes have the same IP address on the network.
 
@@ -271,8 +271,6 @@ def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
                 (f"sudo arping -D -c 3 -I {quote(_at(nodes[0], address).split()[0])} {quote(address)}",),
             ),
             severity="error" if address in used else "info",
-            scope="job",
-            owner="admin",
             evidence={"address": address, **macs},
         )
 

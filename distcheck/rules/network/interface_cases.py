@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from distcheck.facts.network import Interface
-    from distcheck.rules.finding import Finding, Owner, Severity
+    from distcheck.rules.finding import Fault, Owner, Severity
     from distcheck.rules.network.interface_choices import Choice, Library
-    from distcheck.rules.network.selected_interfaces import Fault, Survey
+    from distcheck.rules.network.selected_interfaces import Flaw, Survey
 
 _SHOWN = 8
 """Nodes shown in a finding's evidence."""
@@ -32,7 +32,7 @@ class FaultyChoice(NamedTuple):
     severity: Severity
 
 
-def cases(seen: Survey, library: Library, *faults: Fault, worst: Severity = "error") -> list[FaultyChoice]:
+def cases(seen: Survey, library: Library, *faults: Flaw, worst: Severity = "error") -> list[FaultyChoice]:
     """Return the choices that have one of these faults, with the interfaces at fault."""
     faulty: list[FaultyChoice] = []
     for choice, fault in seen.faulty(library):
@@ -60,7 +60,7 @@ def case_findings(
     *,
     commands: tuple[str, ...] = (),
     owner: Owner = "user",
-) -> Iterator[Finding]:
+) -> Iterator[Fault]:
     """Yield one finding for the ranks that share a choice, its severity and its fix.
 
     `message` may name {ranks}, {library}, {taken}, {setting} and {way}, the interface to use instead.

@@ -156,7 +156,6 @@ def net_nccl_ifname_prefix_trap(job: Job) -> Iterator[Outcome]:
                 ranks,
                 f"{named(job, ranks)}: NCCL_SOCKET_IFNAME {brief(value, 60)} also {verb} {listed(list(more))}",
                 Fix("Match whole names.", (f"export NCCL_SOCKET_IFNAME={quote(exact)}",)),
-                severity="info",
                 evidence={"NCCL_SOCKET_IFNAME": value, "also": list(more)},
             )
 

@@ -11,7 +11,7 @@ from statistics import median
 from distcheck.facts.job import Job
 from distcheck.facts.network import Use
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.network.attempts import Ways
 from distcheck.rules.network.trials import between_sides
 from distcheck.rules.wording import found
@@ -25,7 +25,7 @@ _MOST_SHOWN = 8
 Pair = frozenset[str]
 
 
-@rule("peers", scope=("node", "link"))
+@rule("peers", scope=("node", "link"), owner="admin")
 def net_high_latency(job: Job) -> Iterator[Outcome]:
     """A node has a much longer round trip than the others.
 
@@ -61,7 +61,7 @@ def net_high_latency(job: Job) -> Iterator[Outcome]:
         yield _finding(ways, sides, shortest, message, pairs, may_be_meant=True)
 
 
-def _compared(ways: Ways, pairs: Mapping[Pair, float], far: Mapping[Pair, float]) -> Iterator[Finding]:
+def _compared(ways: Ways, pairs: Mapping[Pair, float], far: Mapping[Pair, float]) -> Iterator[Fault]:
     """Yield the nodes far from most others, or the equally large sites, and other far pairs."""
     groups = _near_each_other(ways, pairs, far)
     group_of = {side: n for n, group in enumerate(groups) for side in group}
@@ -99,7 +99,7 @@ def _finding(
     *,
     link: bool = False,
     may_be_meant: bool = False,
-) -> Finding:
+) -> Fault:
     text = "Find where the path becomes long, and check the interface at its end for shaping or overload."
     if may_be_meant:
         text = f"No action if the job is meant to span sites; otherwise: {text[0].lower()}{text[1:]}"
@@ -111,7 +111,6 @@ def _finding(
         Fix(text, (f"tracepath {target}", f"ssh {target} tc -s qdisc show")),
         severity="warning" if may_be_meant or seconds < _LONG_SECONDS else "error",
         scope="link" if link or may_be_meant else "node",
-        owner="admin",
         confirmed=False,
         evidence={ways.name(ways.among(pair)): _ms(took) for pair, took in islice(shown.items(), _MOST_SHOWN)}
         | ({"more_pairs": len(shown) - _MOST_SHOWN} if len(shown) > _MOST_SHOWN else {}),

@@ -56,7 +56,7 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting", scope="node")
+@rule("meeting", scope="node", owner="admin")
 def net_bind_failed(job: Job) -> Iterator[Outcome]:
     """Rank 0 cannot listen on MASTER_PORT, although no other process does.
 
@@ -83,8 +83,6 @@ def net_bind_failed(job: Job) -> Iterator[Outcome]:
                 if bind.outcome == "denied"
                 else (f"python -c 'import socket; socket.create_server((\"\", {bind.port}))'",),
             ),
-            scope="node",
-            owner="admin",
             confirmed=False,
             evidence={"port": bind.port, "error": bind.error},
         )
@@ -118,7 +116,7 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting", scope="link", unless=("torchrun-store-port-extra",))
+@rule("meeting", scope="link", unless=("torchrun-store-port-extra",), owner="admin")
 def net_master_unreachable(job: Job) -> Iterator[Outcome]:
     """Packets to MASTER_ADDR:MASTER_PORT are dropped or rejected, or there is no route.
 
@@ -146,8 +144,6 @@ def net_master_unreachable(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)} cannot reach {target} ({ways})",
             _way_to(source, home, attempts, may_be_absent=absent),
-            scope="link",
-            owner="admin",
             evidence=tried(attempts),
         )
 
@@ -168,7 +164,7 @@ def _way_to(source: NodeFacts, home: str, attempts: list[Attempt], *, may_be_abs
     return Fix("Check that MASTER_ADDR is an address of rank 0's host; then open the port there.", (look, command))
 
 
-@rule("meeting", consequence=True, scope="link")
+@rule("meeting", consequence=True, scope="link", owner="unknown")
 def net_master_refused(job: Job) -> Iterator[Outcome]:
     """No process listens on MASTER_ADDR:MASTER_PORT.
 
@@ -190,8 +186,6 @@ def net_master_refused(job: Job) -> Iterator[Outcome]:
                 "Start rank 0, or check why it exited; on every node MASTER_ADDR must resolve to rank 0's host.",
                 _lookup_commands(job, ranks),
             ),
-            scope="link",
-            owner="unknown",
             evidence=tried(attempts),
         )
 

@@ -12,7 +12,7 @@ from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.fabric.lines import views
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived
 from distcheck.rules.network.path_uses import path_uses
 from distcheck.rules.network.selected_interfaces import own_way, survey
@@ -28,7 +28,7 @@ _SHOWN = 8
 """The most nodes with a fault, and as many without, whose MTU a finding shows."""
 
 
-@rule("peers", scope=("node", "link", "system"))
+@rule("peers", scope=("node", "link", "system"), owner="admin")
 def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
     """Full-size packets do not arrive.
 
@@ -54,7 +54,7 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
             yield from map(use.judged, _jumbo_on_one_side(use.job))
 
 
-def _eaten(job: Job) -> Iterator[Finding]:
+def _eaten(job: Job) -> Iterator[Fault]:
     ways = Ways(job, transferred=True)
     eaten = {}
     for way, transfers in stalled(job).items():
@@ -72,7 +72,7 @@ def _eaten(job: Job) -> Iterator[Finding]:
         yield ways.finding(eaten, "send full-size packets to", "although small ones arrive", fix)
 
 
-def _jumbo_on_one_side(job: Job) -> Iterator[Finding]:
+def _jumbo_on_one_side(job: Job) -> Iterator[Fault]:
     """Yield the nodes whose full-size datagrams do not reach most others; smaller ones do."""
     lost: dict[str, list[int]] = {}
     tried: Counter[str] = Counter()
@@ -103,13 +103,11 @@ def _jumbo_on_one_side(job: Job) -> Iterator[Finding]:
                 (f"sudo ip link set dev {quote(interface)} mtu {_USUAL_MTU_BYTES}",),
             ),
             severity="warning",
-            scope="node",
-            owner="admin",
             evidence={"mtu": size} | {f"MTU of {name}": mtu for name, mtu in _mtus(job, shown).items()},
         )
 
 
-@rule("peers", scope="link")
+@rule("peers", scope="link", owner="admin")
 def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
     """InfiniBand or RoCE ports of the nodes have different active MTUs.
 
@@ -138,8 +136,6 @@ def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
         f"expected the same on all nodes{note}",
         Fix("Set the same MTU on all adapters and switch ports.", ("ibv_devinfo | grep -E 'hca_id|active_mtu'",)),
         severity="info" if note else "error",
-        scope="link",
-        owner="admin",
         evidence={
             n.name: [f"{port}: {size}" for port, size in sizes[n.key].items()] for n in job.nodes if n.key in sizes
         },

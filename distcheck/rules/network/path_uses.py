@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.facts.network import PeerTrial
     from distcheck.facts.node import NodeFacts
-    from distcheck.rules.finding import Finding, Severity
+    from distcheck.rules.finding import Fault, Severity
 
 _NAMES = {"nccl": "NCCL", "gloo": "Gloo"}
 
@@ -31,9 +31,9 @@ class PathUse(NamedTuple):
     note: str
     """What uses these paths, for a message; '' for the libraries of the job."""
 
-    def judged(self, finding: Finding) -> Finding:
+    def judged(self, finding: Fault) -> Fault:
         """Return a finding about these paths with the severity and the message that fit their use."""
-        weight = milder(finding.severity, self.worst)
+        weight = milder(finding.severity or "error", self.worst)
         return msgspec.structs.replace(finding, severity=weight, message=finding.message + self.note)
 
 

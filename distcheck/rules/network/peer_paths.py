@@ -15,7 +15,7 @@ from distcheck.facts.network import Link, PeerTrial
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked
+from distcheck.rules.finding import SEVERITIES, Fault, Fix, NotChecked
 from distcheck.rules.network import adapter_rates, rates
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, ranks_of, reason
 from distcheck.rules.network.ephemeral_ports import one_way, opened
@@ -43,7 +43,7 @@ class _Closed(NamedTuple):
     one_way: set[Way]
     """Those whose other direction works."""
 
-    def finding(self, failed: Collection[Way]) -> Finding:
+    def finding(self, failed: Collection[Way]) -> Fault:
         """Return the finding about some of them; the nodes that it names are to open their ports."""
         reasons = {way: reason(trial) for way, trial in self.shut.items() if way in failed}
         finding = self.ways.finding(reasons, "reach", "on ephemeral ports", Fix(""))
@@ -97,7 +97,7 @@ def _one_way(ways: Ways, shut: Mapping[Way, PeerTrial]) -> set[Way]:
     return found
 
 
-@rule("peers", scope=("link", "system"))
+@rule("peers", scope=("link", "system"), owner="admin")
 def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
     """Ephemeral ports are closed between nodes.
 
@@ -135,7 +135,7 @@ def _unanswered(job: Job) -> Iterator[NotChecked]:
         yield NotChecked(ranks=numbers_of(ranks), nodes=nodes_of(job, ranks), reason=reason)
 
 
-@rule("peers", scope="link")
+@rule("peers", scope="link", owner="admin")
 def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
     """One node reaches another on an ephemeral port, but the reverse direction fails.
 
@@ -158,7 +158,7 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
             yield msgspec.structs.replace(finding, **where)
 
 
-@rule("peers", scope=("link", "system"))
+@rule("peers", scope=("link", "system"), owner="admin")
 def net_packet_loss(job: Job) -> Iterator[Outcome]:
     """Packets are lost between nodes.
 
@@ -177,7 +177,7 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
         yield from map(use.judged, _losses(use.job))
 
 
-def _losses(job: Job) -> Iterator[Finding]:
+def _losses(job: Job) -> Iterator[Fault]:
     ways = Ways(job, transferred=True)
     # A slow link drops packets when its queue is full; losses on all paths of a node are another fault.
     slow = {end.node for end in adapter_rates.below(job)}
@@ -209,7 +209,7 @@ def _losses(job: Job) -> Iterator[Finding]:
         )
 
 
-@rule("peers", severity="warning", scope="node")
+@rule("peers", severity="warning", scope="node", owner="admin")
 def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
     """A node's network interface is slower than it should be.
 
@@ -278,7 +278,7 @@ def _below_their_rate(job: Job, explained: Collection[str]) -> Iterator[Outcome]
             )
 
 
-def _slow_network(job: Job, nodes: list[NodeFacts], interface: str, reasons: list[str], fix: Fix) -> Finding:
+def _slow_network(job: Job, nodes: list[NodeFacts], interface: str, reasons: list[str], fix: Fix) -> Fault:
     """Return the finding about nodes whose network is slow for these reasons."""
     adapters = adapters_beside(job, nodes[0], interface)
     names = listed([node.name for node in nodes])
@@ -289,8 +289,6 @@ def _slow_network(job: Job, nodes: list[NodeFacts], interface: str, reasons: lis
         + (f"; NCCL uses {listed(adapters, most=2)}" if adapters else ""),
         fix,
         severity="info" if adapters else "warning",
-        scope="node",
-        owner="admin",
         confirmed=False,
         evidence={f"reason {n}": text for n, text in enumerate(reasons, start=1)} if len(reasons) > 1 else {},
     )

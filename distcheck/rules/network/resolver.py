@@ -19,7 +19,7 @@ from distcheck.rules.wording import found, grouped, listed, named, nodes_of
 _SLOW_LOOK_UP_SECONDS = 0.1
 
 
-@rule("meeting", scope="rank")
+@rule("meeting", scope="rank", owner="admin")
 def net_dns_differs(job: Job) -> Iterator[Outcome]:
     """On some nodes MASTER_ADDR resolves to another host than rank 0's.
 
@@ -46,12 +46,11 @@ def net_dns_differs(job: Job) -> Iterator[Outcome]:
                 f"Correct the name on {listed(there)}, or set MASTER_ADDR to an IP address.",
                 (*look_up(job, name, there[0], where), f"export MASTER_ADDR={quote(right[0])}"),
             ),
-            owner="admin",
             evidence={"MASTER_ADDR": name, "resolves_to": sorted(reached), "rank_0_is_at": list(right)},
         )
 
 
-@rule("peers", severity="warning", scope="system")
+@rule("peers", severity="warning", scope="system", owner="admin")
 def net_reverse_dns_slow(job: Job) -> Iterator[Outcome]:
     """Reverse DNS look-ups of the nodes' addresses are slow.
 
@@ -86,9 +85,6 @@ def net_reverse_dns_slow(job: Job) -> Iterator[Outcome]:
             "Add the nodes to /etc/hosts, or fix the resolver.",
             (f"time getent hosts {worst.address}", "cat /etc/resolv.conf"),
         ),
-        severity="warning",
-        scope="system",
-        owner="admin",
         evidence={r.address: f"{r.seconds:.3f} s, {r.name or 'no name'}" for r in slow.values()},
     )
 
@@ -119,6 +115,5 @@ def net_dns_unstable(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: {name} resolves to {listed(list(addresses))} in some look-ups but not in all",
             Fix("Set MASTER_ADDR to a name or address of rank 0's host alone.", (f"getent ahosts {quote(name)}",)),
-            severity="warning",
             evidence={"MASTER_ADDR": name, "changing": list(addresses)},
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from distcheck.facts.job import Job
     from distcheck.facts.network import Interface
-    from distcheck.rules.finding import Finding, Severity
+    from distcheck.rules.finding import Fault, Severity
 
 _SHOWN = 8
 """Nodes shown in a finding's commands."""
@@ -59,7 +59,7 @@ def net_subnet_mismatch(job: Job) -> Iterator[Outcome]:
         yield from map(use.judged, _unrouted(use.job, [u for u in unrouted(job) if id(u.trial) in tried]))
 
 
-def _unrouted(job: Job, lost: list[Unrouted]) -> Iterator[Finding]:
+def _unrouted(job: Job, lost: list[Unrouted]) -> Iterator[Fault]:
     """Yield the nodes behind address translation, and the paths without a route."""
     nodes = {node.key: node for node in job.nodes}
     behind = {u.target: u for u in reversed(lost) if u.seen_at}
@@ -85,7 +85,6 @@ def _unrouted(job: Job, lost: list[Unrouted]) -> Iterator[Finding]:
                     for node in hidden[:_SHOWN]
                 ),
             ),
-            scope="rank",
             owner="admin",
             evidence={n.name: f"seen at {behind[n.key].seen_at}, has {behind[n.key].trial.address}" for n in hidden},
         )
@@ -104,7 +103,7 @@ def _unrouted(job: Job, lost: list[Unrouted]) -> Iterator[Finding]:
         )
 
 
-@rule("peers", severity="warning", scope="rank")
+@rule("peers", severity="warning", scope="rank", owner="admin")
 def net_two_nics_one_subnet(job: Job) -> Iterator[Outcome]:
     """Traffic of NCCL or Gloo goes through another adapter than the one that they use.
 
@@ -134,7 +133,6 @@ def net_two_nics_one_subnet(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: {_contest(alike, chosen)}",
             _one_adapter(alike),
             severity=weight,
-            owner="admin",
             evidence=({"setting": chosen} if chosen else {}) | there,
         )
 

@@ -60,7 +60,7 @@ def net_open_files(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("peers", severity="warning", scope="node")
+@rule("peers", severity="warning", scope="node", owner="admin")
 def net_conntrack_full(job: Job) -> Iterator[Outcome]:
     """The kernel's connection tracking table is nearly full.
 
@@ -82,15 +82,12 @@ def net_conntrack_full(job: Job) -> Iterator[Outcome]:
                     "Enlarge the connection tracking table.",
                     (f"sudo sysctl -w net.netfilter.nf_conntrack_max={tracked[1] * 4}",),
                 ),
-                severity="warning",
-                scope="node",
-                owner="admin",
                 confirmed=False,
                 evidence={"count": tracked[0], "max": tracked[1]},
             )
 
 
-@rule("peers", severity="info", scope="node")
+@rule("peers", severity="info", scope="node", owner="admin")
 def net_somaxconn_backlog(job: Job) -> Iterator[Outcome]:
     """The listen backlog of rank 0's host is smaller than the number of ranks.
 
@@ -113,9 +110,6 @@ def net_somaxconn_backlog(job: Job) -> Iterator[Outcome]:
             f"{job.node_of(zero).name} queues {network.listen_backlog} connections (net.core.somaxconn), "
             f"but {world} ranks connect to rank 0 at once",
             Fix("Raise the limit of the listen backlog.", ("sudo sysctl -w net.core.somaxconn=65535",)),
-            severity="info",
-            scope="node",
-            owner="admin",
             evidence={"somaxconn": network.listen_backlog, "world_size": world},
         )
 
@@ -143,7 +137,6 @@ def net_timeouts_unequal(job: Job) -> Iterator[Outcome]:
                 "Set a process group timeout that covers this delay.",
                 ("# in the script: init_process_group(timeout=timedelta(minutes=30))",),
             ),
-            severity="info",
             evidence={"seconds": round(seconds, 1)},
         )
 
@@ -173,7 +166,6 @@ def net_nccl_socket_port_scan(job: Job) -> Iterator[Outcome]:
             open_ones,
             f"{named(job, open_ones)} share nodes with other jobs, and NCCL_SOCKET_MAGIC is not set",
             Fix("Set a magic number of this job's own.", ("export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID",)),
-            severity="info",
         )
 
 

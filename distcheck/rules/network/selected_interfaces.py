@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from distcheck.facts.network import Interface, Link
     from distcheck.facts.node import NodeFacts
 
-Fault = Literal["", "ill-written", "nothing", "here", "link-local", "duplicate", "down", "family", "apart", "astray"]
+Flaw = Literal["", "ill-written", "nothing", "here", "link-local", "duplicate", "down", "family", "apart", "astray"]
 Standing = Literal["met", "missed", "closed", "untried"]
 K = TypeVar("K")
 
@@ -116,17 +116,17 @@ class Survey(NamedTuple):
     cut_off: frozenset[tuple[str, Library]]
     """Nodes that reached none of the addresses they tried of those that other nodes use for a library."""
 
-    known: dict[Library, list[tuple[Choice, Fault]]]
+    known: dict[Library, list[tuple[Choice, Flaw]]]
     """Cache of the faulty choices."""
 
-    def faulty(self, library: Library) -> list[tuple[Choice, Fault]]:
+    def faulty(self, library: Library) -> list[tuple[Choice, Flaw]]:
         """Return the choices for a library that have a fault, each with the one that it has."""
         if library not in self.known:
             judged = ((choice, self._fault(choice, library)) for choice in self.choices)
             self.known[library] = [(choice, fault) for choice, fault in judged if fault]
         return self.known[library]
 
-    def _fault(self, choice: Choice, library: Library) -> Fault:
+    def _fault(self, choice: Choice, library: Library) -> Flaw:
         taken = choice.taken(library)
         if library == "nccl" and misspelt(choice.settings.get(IFNAME, "")) and decides(choice.settings.get(IFNAME)):
             return "ill-written"

@@ -1,0 +1,58 @@
+"""From what a rule says to findings: its record, its docstring and the job fill in what a fault leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Job
+from distcheck.rules import Answer, Rule
+from distcheck.rules.docstring import docstring, filled, fix_in
+from distcheck.rules.finding import Fault, Finding, NotChecked
+
+
+def outcomes(rule: Rule, job: Job) -> Iterator[Finding | NotChecked]:
+    """Judge a job by one rule."""
+    said = rule.of(job, lambda subject: _fault(rule, rule.judge(job, subject))) if rule.of else rule.judge(job)
+    for outcome in said:
+        if isinstance(outcome, Fault):
+            yield _finding(rule, job, outcome)
+        else:
+            yield msgspec.structs.replace(outcome, rule=rule.name)
+
+
+def _fault(rule: Rule, answer: Answer) -> Fault | Missing | None:
+    """Return what a rule says of a subject, with severity, scope and owner; None if nothing is wrong."""
+    if not answer or isinstance(answer, Missing):
+        return answer or None
+    fault = Fault(answer) if isinstance(answer, str) else answer
+    return msgspec.structs.replace(
+        fault,
+        severity=fault.severity or rule.severity,
+        scope=fault.scope or rule.scope[0],
+        owner=fault.owner or rule.owner,
+    )
+
+
+def _finding(rule: Rule, job: Job, fault: Fault) -> Finding:
+    from distcheck.rules.job.same_ranks import on_same_ranks  # only needed for findings
+    from distcheck.rules.job.scheduler import as_scheduled
+
+    fix = filled(fault.fix or fix_in(docstring(rule.judge)), fault.values)
+    return Finding(
+        rule=rule.name,
+        aliases=rule.aliases,
+        severity=fault.severity or rule.severity,
+        scope=fault.scope or rule.scope[0],
+        owner=fault.owner or rule.owner,
+        confirmed=fault.confirmed,
+        ranks=fault.ranks,
+        nodes=fault.nodes,
+        message=fault.message,
+        evidence=fault.evidence,
+        fix=on_same_ranks(job, as_scheduled(job, fix)),
+        docs=rule.page,
+        excludes=fault.excludes,
+    )
