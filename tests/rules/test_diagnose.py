@@ -11,7 +11,7 @@ from distcheck.facts.job import Collectives, Job
 from distcheck.facts.node import NodeFacts
 from distcheck.rules import Rule
 from distcheck.rules.diagnose import diagnose
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 
 
 def job(nodes=1, looks=("environment", "meeting"), **more):
@@ -39,7 +39,7 @@ def rule(judge, look="environment", name="a-rule"):
 
 
 def bad_node(number):
-    return Finding(scope="node", nodes=(f"n{number}",), message="bad", fix=Fix("replace it"))
+    return Fault(scope="node", nodes=(f"n{number}",), message="bad", fix=Fix("replace it"))
 
 
 def test_the_engine_fills_in_name_and_page():
@@ -92,7 +92,7 @@ def test_select_and_ignore_leave_rules_out():
 
 
 def about(ranks=(), nodes=()):
-    return Finding(ranks=ranks, nodes=nodes, message="m", fix=Fix("f"))
+    return Fault(ranks=ranks, nodes=nodes, message="m", fix=Fix("f"))
 
 
 @pytest.mark.parametrize(("cause", "consequence", "left"), [
@@ -135,7 +135,7 @@ def test_a_rule_explains_where_it_is_explained_itself_and_not_where_it_found_not
 
 def test_errors_come_before_warnings():
     def mixed(_):
-        yield Finding(severity="warning", message="w", fix=Fix("f"))
+        yield Fault(severity="warning", message="w", fix=Fix("f"))
         yield bad_node(0)
 
     assert [f.severity for f in diagnose(job(), rules=[rule(mixed)]).findings] == ["error", "warning"]
