@@ -27,7 +27,7 @@ from typing import NamedTuple
 import msgspec
 import pynvml
 import pytest
-from coroutines import run_live
+from forms.coroutines import run_live
 from hypothesis import HealthCheck, settings
 
 from distcheck.facts.gpu import Gpus

@@ -46,8 +46,8 @@ def test_a_soak():
     ids=["a change", "quick", "slow"],
 )
 def test_each_form_runs_what_it_says(tmp_path, form, outcome, examples):
-    for name in ("conftest.py", "coroutines.py"):
-        shutil.copy(Path(__file__).with_name(name), tmp_path)
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    shutil.copytree(Path(__file__).with_name("forms"), tmp_path / "forms")
     (tmp_path / "test_some.py").write_text(FILE)
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir=."]
     ran = subprocess.run([*command, *form, "test_some.py"], cwd=tmp_path, capture_output=True, text=True, check=False)

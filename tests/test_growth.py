@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import real_job
-from sampled import sampled
+from forms.sampled import sampled
+from made import real_job
 
 import distcheck
 from distcheck import report

@@ -9,10 +9,10 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
-from edges import as_json, bases, changed, edges, places, read, replaced
-from hostile import HOSTILE, full_job
 from hypothesis import given
 from hypothesis import strategies as st
+from made.edges import as_json, bases, changed, edges, places, read, replaced
+from made.hostile import HOSTILE, full_job
 from msgspec import inspect
 
 from distcheck.facts.errors import UsageError

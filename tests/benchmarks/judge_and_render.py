@@ -30,9 +30,9 @@ from distcheck.rules.diagnose import diagnose
 from distcheck.run.garbage import THRESHOLDS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import real_job
 from benchmarks.pace import against_a_walk, beside_a_walk
 from benchmarks.ratio import Pair, Row, at_most, of_growth, until_decided
+from made import real_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ from distcheck import report
 from distcheck.rules.diagnose import diagnose
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import real_job
+from made import real_job
 
 
 def main() -> None:

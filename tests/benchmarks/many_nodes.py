@@ -70,7 +70,7 @@ def comes(node: int) -> bool:
 
 def template() -> Report:
     """Return the report of a node with 8 GPUs and 12 adapters, as real ones are, before the collectives."""
-    import real_job
+    from made import real_job
 
     job: Job = real_job.healthy(2, PER_NODE)
     node = job.nodes[1]

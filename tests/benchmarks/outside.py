@@ -58,8 +58,8 @@ read -r never < end
 
 def prepare(folder: Path, hosts: int, *, hangs: bool) -> None:
     """Write the fake ssh, and what each host sends, into a folder."""
+    from made.jobs import healthy_job
     from msgspec.structs import replace
-    from rules.conftest import healthy_job
 
     from distcheck import __version__
     from distcheck.launch.remote import frames

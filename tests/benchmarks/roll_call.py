@@ -9,7 +9,6 @@ rank 0 gets. A follower process makes its clients one after the other: threads m
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import multiprocessing
 import os
 import resource
@@ -27,6 +26,9 @@ from distcheck.rollcall import client, identity
 from distcheck.rollcall.protocol import Hello, Report
 from distcheck.rollcall.server import Server
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from made.jobs import healthy_job
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
@@ -34,18 +36,6 @@ if TYPE_CHECKING:
 NODES, PER_NODE, FOLLOWERS = 1024, 8, 2
 RANKS = NODES * PER_NODE
 JOB = "benchmark"
-
-
-def healthy_job() -> Job:
-    path = Path(__file__).parents[1] / "rules" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("rules_conftest", path)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    job: Job = module.healthy_job(NODES, PER_NODE, "distcheck", gpus=PER_NODE)
-    return job
 
 
 def reports_of(job: Job) -> list[Report]:
@@ -159,7 +149,7 @@ def main() -> None:
     kind = sys.argv[1]
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft[1], soft[1]))
-    job = healthy_job()
+    job = healthy_job(NODES, PER_NODE, "distcheck", gpus=PER_NODE)
     reports = reports_of(job)
     # With the store each rank says what its node and process are, because each is a client of its own.
     said = (

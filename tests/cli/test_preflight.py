@@ -12,7 +12,7 @@ from typing import get_args
 
 import msgspec
 import pytest
-from reported import CASES
+from made.reported import CASES
 
 import distcheck
 from distcheck.cli import preflight as interface

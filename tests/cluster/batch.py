@@ -6,7 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from ended import Ended
+from real.ended import Ended
 
 if TYPE_CHECKING:
     from cluster.cluster import Cluster

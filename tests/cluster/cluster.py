@@ -45,7 +45,7 @@ import psutil
 from cluster import cgroup, etc, instances, scheduler
 from cluster.node import ClusterError, Node, in_network, unseen
 from cluster.running import Running
-from ended import Ended
+from real.ended import Ended
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tested
 from cluster import cgroup
 from cluster.cluster import Cluster
+from forms import tested
 
 _HERE = Path(__file__).parent
 _INSTALL = "sudo bash tests/cluster/install"

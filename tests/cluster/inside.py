@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ended import Ended
+    from real.ended import Ended
 
 JOB = str(Path(__file__).parent / "all_reduce.py")
 PLAIN_JOB = str(Path(__file__).parent / "plain_sum.py")

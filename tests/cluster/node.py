@@ -15,7 +15,7 @@ import psutil
 from cluster import cgroup
 from cluster.etc import PATH
 from cluster.running import Running
-from ended import Ended
+from real.ended import Ended
 
 _SCRIPT = Path(__file__).with_name("node.sh")
 _ENVIRONMENT = {

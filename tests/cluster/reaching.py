@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cluster.cluster import Cluster
-    from ended import Ended
+    from real.ended import Ended
 
 BY_RULE = dict[str, tuple[list[int], list[str]]]
 

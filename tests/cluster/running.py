@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ended import Ended
+from real.ended import Ended
 
 
 class Running:

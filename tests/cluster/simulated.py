@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cluster.cluster import Cluster
-    from ended import Ended
+    from real.ended import Ended
 
 _FAKES = Path(__file__).resolve().parents[1] / "nvml"
 _ON = "  # on "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cluster.inside import MASTER, findings, limit, mapped, reports
-from sampled import sampled
+from forms.sampled import sampled
 
 MBIT = 1e6 / 8 / 1e9
 """GB/s of one Mbit/s."""

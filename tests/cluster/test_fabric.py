@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING
 
-import hcas
 import pytest
 from cluster.inside import NODES, reports
+from made import hcas
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster.inside import NODES, reports
-from sampled import sampled
+from forms.sampled import sampled
 
 H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
 MIG = (Path(__file__).parents[1] / "nvml" / "dgx_h100_mig.txt").read_text()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import machines
 import pytest
 from cluster.inside import NODES, finding, reports
+from made import machines
 
 H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
 NICS = ["mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11"]

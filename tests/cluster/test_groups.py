@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cluster.inside import finding, findings, limit, reports
-from spoiling import SITE, WRONG, site
+from real.spoiling import SITE, WRONG, site
 
 pytestmark = pytest.mark.without_slurm
 

@@ -22,7 +22,7 @@ from cluster.inside import (
     reports,
     summed,
 )
-from sampled import sampled
+from forms.sampled import sampled
 
 _ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 

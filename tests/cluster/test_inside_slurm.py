@@ -26,7 +26,7 @@ from cluster.inside import (
     reports,
 )
 from cluster.reaching import blamed, rename
-from sampled import sampled
+from forms.sampled import sampled
 
 from distcheck.selection.nodelist import deal, expand, tasks_per_node
 

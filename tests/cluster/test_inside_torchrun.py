@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from agents import QUICK_TORCHRUN
 from cluster.inside import JOB, mapped
+from real.agents import QUICK_TORCHRUN
 
 if TYPE_CHECKING:
-    from ended import Ended
+    from real.ended import Ended
 
 _NODES = ("node1", "node2", "node3", "node4")
 _AGENT = " ".join(QUICK_TORCHRUN)

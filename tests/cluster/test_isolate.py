@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from cluster.inside import NODES, findings, reports
 from cluster.reaching import on
-from sampled import sampled
-from spoiling import DIE, FREEZE, RAISE, SITE, WRONG, site
+from forms.sampled import sampled
+from real.spoiling import DIE, FREEZE, RAISE, SITE, WRONG, site
 
 pytestmark = pytest.mark.without_slurm
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 from cluster.inside import JOB, NODES, blocks, finding, findings, placed, reports
 from cluster.reaching import blamed, by_hand, net, on, rename
-from sampled import sampled
+from forms.sampled import sampled
 
 pytestmark = pytest.mark.without_slurm
 

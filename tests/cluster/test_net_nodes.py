@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from cluster.inside import NODES, finding, findings
 from cluster.reaching import blamed, by_hand, net, on
-from sampled import sampled
-from waiting import until
+from forms.sampled import sampled
+from real.waiting import until
 
 pytestmark = pytest.mark.without_slurm
 

@@ -10,7 +10,7 @@ import pytest
 from cluster import delay
 from cluster.inside import MASTER, NODES, blocks, finding, findings, limit, mapped, placed, reports
 from cluster.reaching import by_hand, net, on, rename
-from sampled import sampled
+from forms.sampled import sampled
 
 TABLE = "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in "
 HEAVY = "meta length > 1400 drop"

@@ -9,7 +9,7 @@ import time
 import pytest
 from cluster.inside import NODES, finding, findings, reports
 from cluster.reaching import by_hand, net
-from sampled import sampled
+from forms.sampled import sampled
 
 TABLE = "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in "
 BOTH_WAYS = "on ephemeral ports"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from cluster.recipes import LOG, RECIPES, Recipes, administer
-from waiting import until
+from real.waiting import until
 
 BAD = "1.lost yes\n"
 

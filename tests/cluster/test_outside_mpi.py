@@ -7,7 +7,7 @@ import sys
 import pytest
 from cluster.etc import PATH
 from cluster.inside import assert_broken_probe, blocks, finding, findings, placed, reports
-from spoiling import BROKEN, SITE
+from real.spoiling import BROKEN, SITE
 
 pytestmark = pytest.mark.without_slurm
 

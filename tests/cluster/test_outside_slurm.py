@@ -18,8 +18,8 @@ from cluster.inside import (
     placed,
     reports,
 )
-from sampled import sampled
-from spoiling import BROKEN, SITE
+from forms.sampled import sampled
+from real.spoiling import BROKEN, SITE
 
 PYTHON = f"{sys.prefix}/bin/python"
 EACH_TASK = ("--nodes=4", "--ntasks-per-node=2")

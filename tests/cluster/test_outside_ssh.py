@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from cluster.inside import NODES, blocks, finding, findings, placed, reports
-from sampled import sampled
-from waiting import until
+from forms.sampled import sampled
+from real.waiting import until
 
 import distcheck
 

@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from agents import QUICK_TORCHRUN
+from real.agents import QUICK_TORCHRUN
 
 pytestmark = pytest.mark.without_slurm
 

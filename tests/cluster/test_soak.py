@@ -7,7 +7,7 @@ In every change each way that no other test takes gates once; with --slow every 
 from __future__ import annotations
 
 import pytest
-from sampled import sampled
+from forms.sampled import sampled
 from soak.healthy import complaint
 from soak.ways import COMMANDS, WAYS
 

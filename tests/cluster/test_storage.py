@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from cluster.inside import reports
-from ended import BEYOND_SECONDS
+from real.ended import BEYOND_SECONDS
 
-HUNG = Path(__file__).with_name("hung_mount.py")
+HUNG = Path(__file__).parents[1] / "fakes" / "hung_mount.py"
 PATH = re.compile(r"/p/[a-z/]+")
 FOLDERS = ("same", "mixed", "readonly", "full", "hung", "absent")
 ON_NODE_1 = """

@@ -10,9 +10,9 @@ import psutil
 import pytest
 from cluster.inside import NODES, findings, reports
 from cluster.reaching import on
-from ended import BEYOND_SECONDS
-from sampled import sampled
-from spoiling import SHARED_MEMORY, site
+from forms.sampled import sampled
+from real.ended import BEYOND_SECONDS
+from real.spoiling import SHARED_MEMORY, site
 
 pytestmark = pytest.mark.without_slurm
 

@@ -34,6 +34,11 @@ def forker():
         program.kill()  # it would wait for ranks that hang; they end at their own deadline
 
 
+def only(messages, kind):
+    """Return the forked ranks' messages of one kind."""
+    return [{k: v for k, v in m.items() if k != "said"} for m in messages if m["said"] == kind]
+
+
 @pytest.fixture
 def ranks_say(forker, tmp_path):
     """Return a function that returns the messages of forked ranks, and what they wrote to stderr."""

@@ -1,7 +1,7 @@
 """What ranks do in the groups of a mesh."""
 
 import pytest
-from collectives.forked import only
+from collectives.conftest import only
 
 from distcheck.collectives import software
 

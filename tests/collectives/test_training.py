@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from rules.conftest import healthy_job
+from made.jobs import healthy_job
 
 import distcheck
 from distcheck.facts.base import Missing

@@ -4,7 +4,7 @@ import sys
 import time
 
 import pytest
-from collectives.forked import only
+from collectives.conftest import only
 
 from distcheck.collectives import figure, software, timing, worker
 from distcheck.collectives.plan import Plan

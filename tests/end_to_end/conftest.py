@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
-from ended import Ended
+from real.ended import Ended
 
 from distcheck.probe.gpu import accelerator
 

@@ -1,7 +1,7 @@
 """distcheck report NEW --baseline OLD."""
 
 import msgspec
-import reported
+from made import reported
 
 from distcheck.facts import saved
 from distcheck.facts.asked import Asked

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from ended import BEYOND_SECONDS, Ended
+from real.ended import BEYOND_SECONDS, Ended
 
-HUNG = Path(__file__).parents[1] / "cluster" / "hung_mount.py"
+HUNG = Path(__file__).parents[1] / "fakes" / "hung_mount.py"
 COMMANDS = {
     "env": ("--nproc", "2"),
     "net": ("--nproc", "2"),

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ended import STARTING_SECONDS
-from sampled import sampled
-from spoiling import MEMORY, SHARED_MEMORY, spoiled
+from forms.sampled import sampled
+from real.ended import STARTING_SECONDS
+from real.spoiling import MEMORY, SHARED_MEMORY, spoiled
 
 LONG = ["--sizes", "16M:16M", "--iters", "400"]
 SMALL = ["--sizes", "1M:1M", "--op", "all_reduce"]

@@ -10,9 +10,9 @@ import time
 
 import psutil
 import pytest
-from ended import STARTING_SECONDS
-from sampled import sampled
-from spoiling import spoiled
+from forms.sampled import sampled
+from real.ended import STARTING_SECONDS
+from real.spoiling import spoiled
 
 LONG = ["--sizes", "16M:16M", "--iters", "400"]
 SECOND_SIZE_NEVER_ENDS = """

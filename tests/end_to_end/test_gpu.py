@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ended import STARTING_SECONDS
-from sampled import sampled
+from forms.sampled import sampled
+from real.ended import STARTING_SECONDS
 
 BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
 H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ended import BEYOND_SECONDS, STARTING_SECONDS
-from sampled import sampled
+from forms.sampled import sampled
+from real.ended import BEYOND_SECONDS, STARTING_SECONDS
 
 NVML = Path(__file__).parents[1] / "nvml"
 H200 = (NVML / "h200.txt").read_text()

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from sampled import sampled
+from forms.sampled import sampled
 
 NVML = Path(__file__).parents[1] / "nvml"
 H200 = (NVML / "h200.txt").read_text()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from ended import BEYOND_SECONDS
-from spoiling import WRONG, spoiled
+from real.ended import BEYOND_SECONDS
+from real.spoiling import WRONG, spoiled
 
 MESH = ("bandwidth", "--nproc", "4", "--mesh", "dp=2,tp=2", "--sizes", "64K:64K", "--op", "all_reduce")
 IN_A_GROUP = """

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ended import BEYOND_BY_ITS_CLOCK_SECONDS, BEYOND_SECONDS, STARTING_SECONDS
-from sampled import sampled
-from spoiling import DIE, FREEZE, HOLD, PRINT, UNINTERRUPTIBLE, spoiled
+from forms.sampled import sampled
+from real.ended import BEYOND_BY_ITS_CLOCK_SECONDS, BEYOND_SECONDS, STARTING_SECONDS
+from real.spoiling import DIE, FREEZE, HOLD, PRINT, UNINTERRUPTIBLE, spoiled
 
 SMALL = ["--sizes", "1M:1M", "--op", "all_reduce"]
 SEGMENT = """

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ended import STARTING_SECONDS
+from real.ended import STARTING_SECONDS
 
 from distcheck.facts import saved
 from distcheck.probe.history import collect

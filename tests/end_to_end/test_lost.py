@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from ended import STARTING_SECONDS
-from sampled import sampled
+from forms.sampled import sampled
+from real.ended import STARTING_SECONDS
 
 from distcheck.facts.placement import Placement
 from distcheck.probe import host

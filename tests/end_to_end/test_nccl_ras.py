@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from end_to_end.gloo_as_nccl import PARTIAL, SMALL, as_nccl
-from ended import BEYOND_SECONDS
+from fakes.gloo_as_nccl import PARTIAL, SMALL, as_nccl
+from real.ended import BEYOND_SECONDS
 
 pytestmark = pytest.mark.without_gpus
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from end_to_end.gloo_as_nccl import SMALL, as_nccl
+from fakes.gloo_as_nccl import SMALL, as_nccl
 
 pytestmark = pytest.mark.without_gpus
 

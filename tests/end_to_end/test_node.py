@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ended import STARTING_SECONDS
+from real.ended import STARTING_SECONDS
 
 H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
 SECONDS = 10

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from agents import TORCHRUN
-from ended import BEYOND_SECONDS
+from real.agents import TORCHRUN
+from real.ended import BEYOND_SECONDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 CALL = """

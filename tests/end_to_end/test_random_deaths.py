@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from ended import BEYOND_BY_ITS_CLOCK_SECONDS
-from sampled import sampled
+from forms.sampled import sampled
+from real.ended import BEYOND_BY_ITS_CLOCK_SECONDS
 
 KILLS = int(os.environ.get("DISTCHECK_RANDOM_KILLS", "4"))
 """So many of each kind, with --slow only: a kill takes five seconds on an idle machine."""

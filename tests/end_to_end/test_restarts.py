@@ -8,7 +8,7 @@ import sys
 
 import psutil
 import pytest
-from waiting import until
+from real.waiting import until
 
 AGENT = """
 import os, subprocess, sys

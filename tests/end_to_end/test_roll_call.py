@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from ended import BEYOND_SECONDS
+from real.ended import BEYOND_SECONDS
 
 from distcheck.facts.base import Missing
 from distcheck.facts.saved import load

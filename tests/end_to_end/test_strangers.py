@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from relay import relay
+from real.relay import relay
 
 from distcheck.facts.placement import Placement
 from distcheck.probe import host, network

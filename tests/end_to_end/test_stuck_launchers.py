@@ -6,8 +6,8 @@ import os
 from itertools import product
 
 import pytest
-from ended import BEYOND_SECONDS
-from sampled import sampled
+from forms.sampled import sampled
+from real.ended import BEYOND_SECONDS
 
 SLURM = {
     "SLURM_JOB_ID": "4711",

@@ -7,8 +7,8 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from agents import QUICK_TORCHRUN, TORCHRUN
-from sampled import sampled
+from forms.sampled import sampled
+from real.agents import QUICK_TORCHRUN, TORCHRUN
 
 LAUNCH = [sys.executable, "-m", "torch.distributed.launch"]
 ENV = ["-m", "distcheck", "env", "--format", "json"]

@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from ended import STARTING_SECONDS
+from real.ended import STARTING_SECONDS
 
 RUN = ("bandwidth", "--nproc", "2", "--sizes", "1M:1M", "--op", "all_reduce", "--iters", "2", "--step")
 SITE = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from rules.conftest import healthy_job
+from made.jobs import healthy_job
 
 from distcheck.expectation import baseline
 from distcheck.facts.errors import UsageError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rules.conftest import healthy_job, replace
+from made.jobs import healthy_job, replace
 
 from distcheck.expectation.past import fell, figures
 from distcheck.facts.device import DeviceTest

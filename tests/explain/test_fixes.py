@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from misread import misleading, misread
+from rules.misread import misleading, misread
 
 from distcheck.explain.fixes import FIXES, FIXES_BY_LINE
 

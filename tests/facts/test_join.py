@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from made.jobs import healthy_job
 from msgspec.structs import replace
-from rules.conftest import healthy_job
 
 from distcheck.facts import saved
 from distcheck.facts.gpu import Gpu, Gpus

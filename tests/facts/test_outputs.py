@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from waiting import until
+from real.waiting import until
 
 from distcheck.facts import outputs
 from distcheck.facts.errors import UsageError, WriteError
@@ -153,6 +153,7 @@ def test_a_descriptor_is_written_to_as_it_is_open(tmp_path, name):
             outputs.check_writable(Path(name.format(file.fileno())), "--output")
 
 
+@pytest.mark.process
 def test_another_process_log_is_appended_to(tmp_path):
     log = tmp_path / "log"
     with log.open("w") as file:

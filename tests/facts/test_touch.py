@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import until
+from real.waiting import until
 
 from distcheck.facts import files, outputs, touch
 from distcheck.facts.errors import WriteError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tested
+from forms import tested
 
 _HERE = Path(__file__).parent
 

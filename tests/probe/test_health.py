@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import until
+from real.waiting import until
 
 from distcheck.facts.base import Missing
 from distcheck.facts.host import StuckProcess

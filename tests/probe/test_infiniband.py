@@ -7,8 +7,8 @@ import shutil
 import sys
 import time
 
-import hcas
 import pytest
+from made import hcas
 
 from distcheck.facts.base import Missing
 from distcheck.facts.infiniband import Counters, Gid, Infiniband, grown

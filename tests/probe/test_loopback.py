@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import hcas
 import pytest
-from hcas import infiniband as adapter
+from made import hcas
+from made.hcas import infiniband as adapter
 
 from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
@@ -18,7 +18,7 @@ from distcheck.facts.placement import Placement
 from distcheck.probe import infiniband, loopback
 from distcheck.run import collect
 
-FAKE = Path(__file__).with_name("fake_ib_write_bw.py")
+FAKE = Path(__file__).parents[1] / "fakes" / "ib_write_bw.py"
 
 
 @pytest.fixture

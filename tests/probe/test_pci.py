@@ -7,8 +7,8 @@ import shutil
 import time
 from pathlib import Path
 
-import machines
 import pytest
+from made import machines
 
 from distcheck.facts.base import Missing
 from distcheck.facts.pci import Nic, Pci, PciPlace

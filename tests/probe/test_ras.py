@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_ras import HEALTHY, FakeRas, document, text
+from fakes.ras import HEALTHY, FakeRas, document, text
 from hypothesis import given
 from hypothesis import strategies as st
 

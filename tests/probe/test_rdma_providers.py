@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
-import hcas
 import pytest
+from made import hcas
 
 from distcheck.probe import infiniband
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from reported import Case, case
+from made.reported import Case, case
 
 import distcheck.rules
 from distcheck.facts.asked import Asked

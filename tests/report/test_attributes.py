@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-import reported
+from made import reported
 
 from distcheck.facts.network import Interface
 from distcheck.report.attributes import of_node

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import chromium
 import pytest
-import reported
+from made import reported
+from report import chromium
 
 from distcheck.report import render
 

@@ -4,7 +4,7 @@ import json
 
 import msgspec
 import pytest
-import reported
+from made import reported
 
 from distcheck.facts.gpu import Gpus
 from distcheck.report import Detail, render

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-import reported
+from made import reported
 
 from distcheck.facts.job import Launched, Wait
 from distcheck.facts.rank import RankRun, Role

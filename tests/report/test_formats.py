@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
-import reported
+from made import reported
 
 from distcheck.facts.job import Collectives, Measurement
 from distcheck.report import FORMATS, Detail, junit, render

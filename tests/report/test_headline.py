@@ -4,7 +4,7 @@ import signal
 
 import msgspec
 import pytest
-import reported
+from made import reported
 
 from distcheck.facts.asked import Asked
 from distcheck.facts.isolation import Isolation

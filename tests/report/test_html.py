@@ -9,8 +9,7 @@ from importlib import resources
 
 import msgspec
 import pytest
-import real_job
-import reported
+from made import real_job, reported
 
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import RankFacts

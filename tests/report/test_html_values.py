@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hostile import HOSTILE
+from made.hostile import HOSTILE
 from markupsafe import Markup
 
 from distcheck.report import html

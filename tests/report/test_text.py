@@ -2,7 +2,7 @@ import re
 
 import msgspec
 import pytest
-import reported
+from made import reported
 
 from distcheck.facts.asked import Asked
 from distcheck.facts.job import Collectives, Measurement

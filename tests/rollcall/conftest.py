@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
-from coroutines import run_live
+from forms.coroutines import run_live
 
 from distcheck.facts.base import Missing
 from distcheck.facts.node import NodeFacts, TorchBuild

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-import real_job
-from rules.conftest import healthy_job
+from made import real_job
+from made.jobs import healthy_job
 
 from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing

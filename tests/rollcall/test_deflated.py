@@ -7,8 +7,8 @@ import zlib
 
 import msgspec
 import pytest
-from relay import relay
-from waiting import soon
+from real.relay import relay
+from real.waiting import soon
 
 from distcheck.rollcall import client, framing, protocol, seal
 from distcheck.rollcall.framing import encode

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from waiting import soon
+from real.waiting import soon
 
 from distcheck.collectives.plan import Plan, Timing
 from distcheck.facts.network import PeerTrial, Transfer

@@ -9,8 +9,8 @@ import hashlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from relay import REFLECTED, relay
-from waiting import soon
+from real.relay import REFLECTED, relay
+from real.waiting import soon
 
 from distcheck.rollcall import framing, protocol, seal, wire
 from distcheck.rollcall.framing import encode

@@ -9,7 +9,7 @@ import time
 
 import msgspec
 import pytest
-from waiting import soon
+from real.waiting import soon
 
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.rollcall import client, framing, identity, protocol, server, wire

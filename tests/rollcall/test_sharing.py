@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-import real_job
+from made import real_job
 
 from distcheck.facts.base import Missing
 from distcheck.rollcall.protocol import FromFollower, NodeReport, PeerReport, Report, RunReport

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rules.conftest import change_environment, change_process, healthy_job, keep_ranks
+from made.jobs import change_environment, change_process, healthy_job, keep_ranks
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Bind, PortOwner

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hcas
 import msgspec
 import pytest
+from made import hcas
 
 from distcheck.facts.libraries import Libraries, NcclPlugin
 from distcheck.facts.node import TorchBuild

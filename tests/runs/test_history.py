@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from rules.conftest import healthy_job
+from made.jobs import healthy_job
 
 from distcheck.facts.base import Missing
 from distcheck.facts.history import History

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from rules.conftest import healthy_job
+from made.jobs import healthy_job
 
 from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing

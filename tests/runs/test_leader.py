@@ -1,7 +1,7 @@
 """Whether a gate runs the collectives, and whether it searches for a bad node after them."""
 
 import pytest
-import real_job
+from made import real_job
 from msgspec.structs import replace
 
 from distcheck.facts.base import Missing

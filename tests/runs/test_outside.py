@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from rules.conftest import healthy_job
+from made.jobs import healthy_job
 
 from distcheck.facts.asked import Asked
 from distcheck.facts.job import Launched, LaunchedNode

@@ -8,7 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from fake_ras import FakeRas, document, text
+from fakes.ras import FakeRas, document, text
 
 from distcheck.collectives.plan import Plan, Software, Task
 from distcheck.facts.base import Missing

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from made.jobs import change_rank, healthy_job
 from msgspec.structs import replace
-from rules.conftest import change_rank, healthy_job
 
 from distcheck.facts.asked import Asked
 from distcheck.rollcall.protocol import Report

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from made.jobs import change_rank, healthy_job
 from msgspec.structs import replace
-from rules.conftest import change_rank, healthy_job
 
 from distcheck.collectives.plan import Plan
 from distcheck.expectation.baseline import of

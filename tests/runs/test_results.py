@@ -6,7 +6,7 @@ import itertools
 
 import msgspec
 import pytest
-from rules.conftest import healthy_job
+from made.jobs import healthy_job
 
 from distcheck.collectives.plan import Computed, Timing
 from distcheck.facts.members import Members

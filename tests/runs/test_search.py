@@ -1,7 +1,7 @@
 """What the groups of a search run."""
 
+from made.jobs import healthy_job
 from msgspec.structs import replace
-from rules.conftest import healthy_job
 
 from distcheck.facts.base import Missing
 from distcheck.facts.groups import GroupFigure

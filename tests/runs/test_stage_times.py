@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-import reported
+from made import reported
 
 from distcheck.facts.asked import Asked
 from distcheck.rollcall.protocol import Report

@@ -7,7 +7,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from rules.conftest import node_of
+from made.jobs import node_of
 
 from distcheck.facts.asked import Asked
 from distcheck.facts.storage import Packages

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rules.conftest import change_node, healthy_job
+from made.jobs import change_node, healthy_job
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Interface

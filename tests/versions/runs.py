@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from spoiling import DIE, WRONG, spoiled
+from real.spoiling import DIE, WRONG, spoiled
 
 HEALTHY = (
     ("env", "--nproc", "2"),

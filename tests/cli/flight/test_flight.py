@@ -11,9 +11,9 @@ import pickle
 import random
 
 import pytest
-import real_job
 from hypothesis import given
 from hypothesis import strategies as st
+from made import real_job
 from typer.testing import CliRunner
 
 from distcheck.cli.main import app

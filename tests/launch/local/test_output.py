@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from waiting import soon
+from real.waiting import soon
 
 from distcheck.launch.local.forkserver import TELL_STACK
 from distcheck.launch.local.output import Tail

@@ -1,8 +1,8 @@
 """The bandwidth rules: against a threshold, against the hardware, and where not judged."""
 
-import machines
 import msgspec
 import pytest
+from made import machines
 
 from distcheck.expectation.baseline import of
 from distcheck.facts.base import Missing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from rules.machines import told
+from made.nvml_jobs import told
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Fabric, GpuHealth, Gpus, NvLinks, PeerAccess

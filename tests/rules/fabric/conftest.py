@@ -6,10 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hcas
 import msgspec
 import pytest
-from rules.machines import told as told_of
+from made import hcas
+from made.nvml_jobs import told as told_of
 
 from distcheck.facts.infiniband import Infiniband
 from distcheck.probe import infiniband

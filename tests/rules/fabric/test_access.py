@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hcas import efa, infiniband
+from made.hcas import efa, infiniband
 
 from distcheck.facts.job import Collectives
 

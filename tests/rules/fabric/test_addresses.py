@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hcas import V1, V2, infiniband, ipv4, roce
+from made.hcas import V1, V2, infiniband, ipv4, roce
 
 from distcheck.facts.base import Missing
 from distcheck.facts.infiniband import Gid, HcaPort

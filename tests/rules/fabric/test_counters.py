@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hcas
 import pytest
-from hcas import roce
+from made import hcas
+from made.hcas import roce
 
 from distcheck.facts.base import Missing
 from distcheck.facts.infiniband import grown

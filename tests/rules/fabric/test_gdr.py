@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import machines
 import pytest
-from hcas import infiniband
+from made import machines
+from made.hcas import infiniband
 
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.nccl import NcclLog

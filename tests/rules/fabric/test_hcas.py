@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hcas import infiniband, roce
+from made.hcas import infiniband, roce
 
 RAILS = [infiniband(f"mlx5_{n}") for n in (0, 1, 10, 11)]
 NODE2 = ((2, 3), ("node2",))

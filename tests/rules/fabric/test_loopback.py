@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hcas import infiniband
+from made.hcas import infiniband
 
 from distcheck.facts.base import Missing
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hcas
 import msgspec
 import pytest
-from hcas import efa, hfi1, infiniband, roce, rxe
+from made import hcas
+from made.hcas import efa, hfi1, infiniband, roce, rxe
 
 from distcheck.facts.base import Missing
 from distcheck.facts.infiniband import Infiniband

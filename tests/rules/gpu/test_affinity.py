@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import machines
 import msgspec
 import pytest
+from made import machines
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuHealth

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rules.machines import PROFILES, but_guesses, machines, replace, told
+from made.nvml_jobs import PROFILES, but_guesses, machines, replace, told
 
 from distcheck.facts.base import Missing
 from distcheck.facts.pci import Pci, PciPlace

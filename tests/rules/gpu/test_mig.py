@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rules.machines import PROFILES, but_guesses, machines
+from made.nvml_jobs import PROFILES, but_guesses, machines
 
 from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.placement import Placement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rules.machines import PROFILES, but_guesses, machines
+from made.nvml_jobs import PROFILES, but_guesses, machines
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Xid

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rules.conftest import LAUNCHERS
+from made.jobs import LAUNCHERS
 
 from distcheck.expectation.past import figures
 from distcheck.facts.base import Missing

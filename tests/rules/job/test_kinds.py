@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import real_job
-from rules.conftest import LAUNCHERS
+from made import real_job
+from made.jobs import LAUNCHERS
 
 from distcheck.facts.base import Missing
 from distcheck.facts.libraries import Libraries

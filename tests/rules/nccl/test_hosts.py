@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rules.conftest import replace
+from made.jobs import replace
 
 from distcheck.facts.libraries import Libraries
 from distcheck.probe import host

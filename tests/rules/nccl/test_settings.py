@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rules.conftest import LAUNCHERS, replace
+from made.jobs import LAUNCHERS, replace
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import PeerAccess

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +9,8 @@ from random import Random
 from typing import Any, get_args
 
 import msgspec
-from hostile import HOSTILE, full, full_job
+from made.hostile import HOSTILE, full, full_job
+from made.jobs import healthy_job
 from msgspec import inspect
 
 from distcheck.facts.asked import Look
@@ -170,15 +169,8 @@ def measured(job: Job) -> Job:
 
 def bases() -> list[Job]:
     """Return jobs to begin with: healthy ones, those with all facts there, and those of which all is hostile."""
-    path = Path(__file__).parent / "rules" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("jobs_of_rules", path)
-    assert spec is not None
-    assert spec.loader is not None
-    jobs = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = jobs
-    spec.loader.exec_module(jobs)
     looks = get_args(Look)
-    healthy = [jobs.healthy_job(*shape, gpus=2) for shape in ((1, 2, "torchrun"), (3, 2, "slurm"), (2, 2, "openmpi"))]
+    healthy = [healthy_job(*shape, gpus=2) for shape in ((1, 2, "torchrun"), (3, 2, "slurm"), (2, 2, "openmpi"))]
     asked = [msgspec.structs.replace(j, asked=msgspec.structs.replace(j.asked, looks=looks)) for j in healthy]
     ran = [measured(job) for job in asked]
     return [*asked, *ran, *(filled(job, turn) for turn, job in enumerate(ran)), *map(full_job, range(6))]

@@ -25,7 +25,7 @@ def _as_nccl(worker):
     import torch
     import torch.distributed as dist
     from distcheck.collectives.plan import Software
-    from fake_ras import FakeRas, document
+    from fakes.ras import FakeRas, document
     join, reduce = dist.init_process_group, dist.all_reduce
     worker.lack_of = lambda backend: ""
     worker._take_device = lambda task: torch.device("cpu")

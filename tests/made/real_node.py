@@ -7,7 +7,7 @@ that differ between real ones differ here: temperatures, times, free space, coun
 
 from __future__ import annotations
 
-import machines
+from made import machines
 from msgspec.structs import replace
 
 from distcheck.facts.cuda import CudaDevice, CudaView

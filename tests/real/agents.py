@@ -7,5 +7,5 @@ from pathlib import Path
 
 TORCHRUN = [str(Path(sys.executable).parent / "torchrun")]
 """As users start it."""
-QUICK_TORCHRUN = [sys.executable, str(Path(__file__).parent / "programs" / "torchrun")]
+QUICK_TORCHRUN = [sys.executable, str(Path(__file__).parents[1] / "programs" / "torchrun")]
 """The same agent, whose import of torch leaves out what it does not need; distcheck knows it by its name."""

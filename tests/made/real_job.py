@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import machines
 import msgspec
-from real_node import GIB, GPUS, OPERATIONS, SIZES, ecc, node_facts, process_facts, rank_facts
+from made import machines
+from made.jobs import healthy_job
+from made.real_node import GIB, GPUS, OPERATIONS, SIZES, ecc, node_facts, process_facts, rank_facts
 
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
@@ -43,22 +42,12 @@ LOOKS = ("environment", "meeting", "peers", "gpu", "collectives")
 replace = msgspec.structs.replace
 
 
-def _load_conftest() -> object:
-    """Return the module that builds healthy jobs for the tests of the rules."""
-    path = Path(__file__).parent / "rules" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("rules_conftest", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def healthy(nodes: int, per_node: int = GPUS, *, sparse: bool = False) -> Job:
     """Return a healthy gate of NCCL's under srun; its facts came over a network, so most are objects of their own.
 
     `sparse`: without adapters, loads of GPUs and software, so that half a million ranks have room in memory.
     """
-    plain: Job = _load_conftest().healthy_job(nodes, per_node, "slurm", LOOKS, gpus=GPUS, command="gate")
+    plain = healthy_job(nodes, per_node, "slurm", LOOKS, gpus=GPUS, command="gate")
     with tempfile.TemporaryDirectory() as folder:
         tree = pci.collect(machines.write(Path(folder), machines.DGX_H100))
     here = (node_facts(node, n, tree, sparse=sparse) for n, node in enumerate(plain.nodes))

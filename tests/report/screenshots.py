@@ -1,19 +1,21 @@
 """Draw the pictures of the web page in docs/report.md, with headless Chromium, from jobs that the tests use.
 
-Usage: python tests/screenshots.py
+Usage: python tests/report/screenshots.py
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
-import chromium
-import reported
-
 from distcheck.report import render
 
-FIGURES = Path(__file__).resolve().parents[1] / "docs" / "figures"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from made import reported
+from report import chromium
+
+FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
 PICTURES = (
     ("report-1024-nodes.png", "large", "", 1280, False, 1560, 0.6),
     ("report-dark.png", "messy", "nodes", 1280, True, 1330, 0.6),

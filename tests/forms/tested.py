@@ -1,8 +1,8 @@
 """Tests that run when their files have changed since they last passed, and with --slow.
 
 They are those of the cluster itself, and the long simulations of the search for a bad node.
-``python tests/tested.py`` notes, after ``bash tests/run --slow tests/cluster/test_cluster.py tests/isolation`` has
-passed, what they have passed with.
+``python tests/forms/tested.py`` notes what they have passed with, after ``bash tests/run --slow
+tests/cluster/test_cluster.py tests/isolation``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import hashlib
 import json
 from pathlib import Path
 
-_TESTS = Path(__file__).parent
-NOTED = _TESTS / "tested.json"
+_TESTS = Path(__file__).parents[1]
+NOTED = Path(__file__).with_name("tested.json")
 _CLUSTER = (
     "cluster.py", "node.py", "node.sh", "instances.py", "cgroup.py", "running.py", "etc.py", "slurm.conf", "install",
     "test_cluster.py",
