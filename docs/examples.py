@@ -135,7 +135,7 @@ def _on_cluster(cluster: Any, command: str, saved: Path) -> None:
 _AGENT = "torchrun --nnodes 2 --node-rank {} --master-addr node1 --nproc-per-node 4 --no-python distcheck gpu"
 
 EXAMPLES: dict[str, Example] = {
-    "gate": Example("README.md", "distcheck gate --nproc 4", here),
+    "gate": Example("docs/quickstart.md", "distcheck gate --nproc 4", here),
     "taken-port": Example(
         "README.md",
         "distcheck gate --nproc 4 --master-port 29633",
