@@ -115,3 +115,11 @@ def test_the_exit_codes_page_has_every_code():
     text = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
     for code in (0, 2, 10, 20, 30, 40, 70):
         assert f"\n| {code} | " in text
+
+
+def test_the_design_names_files_that_are_there():
+    """A name in backticks that is a path of the package, such as `run/leader.py` or `isolation/`."""
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", text))
+    assert len(named) > 50
+    assert [name for name in named if not ((ROOT / "distcheck" / name).exists() or (ROOT / name).exists())] == []

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import math
 import re
-import socket
 import sys
 from pathlib import Path
 
@@ -59,7 +58,6 @@ STALLED = (of("run.stall:STALL_SECONDS"),)
 NODE_ENDS = (default("cli.options:NodeOptions", "timeout"),)
 TRANSFER = (of("path:TRANSFER_BYTES") / (1 << 20),)
 SLOW_NETWORK = (tried("cluster/test_isolate.py", r"tbf rate (\d+)mbit"),)
-DEAD_MS = [value for _, option, value in of("connection:_OPTIONS") if option == socket.TCP_USER_TIMEOUT]
 VOLTA, AMPERE, HOPPER, BLACKWELL = (
     of(f"expectation.links:{name}") for name in ("VOLTA", "AMPERE", "HOPPER", "BLACKWELL")
 )
@@ -157,39 +155,8 @@ PHRASES = {
         ),
     ],
     "docs/design.md": [
-        ("child processes that are killed after {} s", [of("run.collect:_DRIVER_SECONDS")]),
-        ("watchdog thread {} s later", [of("run.watchdog:GRACE_SECONDS")]),
-        ("for {} s together", [of("run.ras:ASK_SECONDS")]),
-        (
-            "is known after {} s",
-            [DEAD_MS[0] / 1000],
-        ),
-        (
-            "A Hello has {} KiB and {} s, a report {} s",
-            [
-                of("framing:HELLO_LIMIT_BYTES") >> 10,
-                of("visit:_HELLO_SECONDS"),
-                of("visit:_REPORT_SECONDS"),
-            ],
-        ),
-        (
-            "({} MiB and {} KiB for each rank;",
-            [of("server:_MOST_BYTES") >> 20, of("server:_MOST_BYTES_A_RANK") >> 10],
-        ),
-        ("or has not answered for {} s", [of("client:_MASTER_PATIENCE_SECONDS")]),
-        ("A message of more than {} KiB is compressed", [of("framing:_LEAST_DEFLATED_BYTES") >> 10]),
-        ("After {} s stderr names the ranks that are awaited", [of("run.context:_REMIND_AFTER_SECONDS")]),
-        ("sends {} MiB in segments", TRANSFER),
-        ("So {} MiB follow from every node", [of("peers:_SINGLY_BYTES") >> 20]),
-        ("lines of {} bytes at most", [of("frames:LINE_BYTES")]),
-        ("shows stopped for {} s", [of("launch.local.rank:_STOPPED_SECONDS")]),
-        ("until the {1} % confidence interval of their median lies within {0} % of it", CONFIDENT),
-        ("a burst has at least {} s", BURST),
-        ("no progress for {} s after", STALLED),
-        ("all but the last {} s with Gloo, or {} s with NCCL", [*of("run.stall:_REPEATS_SECONDS").values()]),
-        ("not limited if that is less than {} s", [of("run.stall:_FIRST_FIGURE_SECONDS")]),
-        ("{} s at least, hangs", HUNG),
-        ("answers after {} s at the latest", PATIENT),
+        ("until the median is known to {0} %", CONFIDENT),
+        ("in lines of at most {} bytes", [of("frames:LINE_BYTES")]),
     ],
     "docs/json.md": [
         ("with a confidence of {1} %", CONFIDENT),

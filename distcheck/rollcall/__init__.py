@@ -2,7 +2,17 @@
 
 That it succeeds is itself the reachability test.
 
-The leader listens (`server`), the followers connect to it (`client`).
+The leader listens (`server`), the followers connect to it (`client`): first to MASTER_ADDR:MASTER_PORT, then, turned
+away or without an answer for 2 s, to the leader's side port. Side ports are derived from the job's name (the
+scheduler's job id, torchrun's run id, by hand the user id) or the token, so that ranks that disagree about MASTER_PORT
+still meet. A follower with another master joins only late and if it fills a gap: two jobs of one user do not mix.
+
+Presence is counted, not enumerated. Every wait ends, and stderr names the ranks that are awaited. A nonce in every
+Hello comes back in the answer, so that a stale or foreign server is recognised; the Hello ends in two line ends, so
+that servers of line protocols answer at once and reveal what they are. A Hello, a half-open connection and all messages
+together have limits, so that a stranger can end its own connection only. Sockets request small segments: a path that
+loses large packets must not lose the facts. Unknown fields are ignored, so that two versions meet and
+`probe-version-differs` names the nodes.
 
 =========  ==========================================  ================================================
 sender     message                                     meaning

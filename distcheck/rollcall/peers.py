@@ -1,4 +1,11 @@
-"""The peer round: nodes test each other both ways on ephemeral ports, like NCCL and Gloo."""
+"""The peer round: nodes test each other both ways on ephemeral ports, like NCCL and Gloo.
+
+Up to 64 nodes all pairs are tried, beyond that each node tries ten others, 1, 2, 4, … places further on. The first
+connection has small segments and proves the port. A second one sends 2 MiB: no confirmation at all means that large
+packets are dropped, retransmissions mean loss. A filter drops all packets that the kernel passes on together or none,
+so 6 MiB follow with one packet per write. An endpoint answers with the roster's nonce and its owner, which detects an
+address that every node has. What was slow is repeated alone, while the others are quiet, and the better time counts.
+"""
 
 from __future__ import annotations
 

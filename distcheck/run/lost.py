@@ -1,4 +1,9 @@
-"""Where a process looks for rank 0 if MASTER_ADDR does not lead there."""
+"""Where a process looks for rank 0 if MASTER_ADDR does not lead there.
+
+On the side ports of its own node, the first node of its Slurm step, the node of srun or mpirun, and nodes further on. A
+follower that has met the leader listens as a signpost and names the leader's address, so that a MASTER_ADDR that is
+wrong on one node or on all ends in one roll call and one report.
+"""
 
 from __future__ import annotations
 

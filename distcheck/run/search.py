@@ -1,4 +1,9 @@
-"""The search for a bad node, link or rank, round by round, as the leader runs it."""
+"""The search for a bad node, link or rank, round by round, as the leader runs it.
+
+All groups of a round are tested at the same time, in newly forked ranks. A group that takes four times as long again as
+the first one that passed hangs, and its ranks are killed. A process that does not answer is lost: its node leaves the
+search, its last test counts for no node, and the verdict is unknown.
+"""
 
 from __future__ import annotations
 

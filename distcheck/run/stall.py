@@ -1,4 +1,8 @@
-"""Detects collectives that hang, so that time is left to find the cause."""
+"""Detects collectives that hang, so that time is left to find the cause.
+
+They are ended after 10 s without progress after the first figure, or without a first figure in half of the time that
+remains; slow ones continue. The time begins when every process has imported torch.
+"""
 
 from __future__ import annotations
 
