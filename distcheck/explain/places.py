@@ -72,9 +72,11 @@ _TIMES = (
     ),  # transformers, mmengine, detectron2
     re.compile(r"\b(?P<name>[A-Z][a-z]{2}) +(?P<day>\d\d?) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)"),  # syslog, dmesg -T
 )
-_NODE_FOLDER = re.compile(
-    r"(?:[a-z][\w.-]*[-_.])?(?:node|host|worker|master|pod|compute|gpu)[\w.-]*\d[\w.-]*", re.IGNORECASE
+_NODE_FILE, _NODE_FOLDER = (
+    re.compile(rf"(?:[a-z][\w.-]*[-_.])?(?:{words})[\w.-]*\d[\w.-]*", re.IGNORECASE)
+    for words in ("node|host|worker|master|pod|compute", "node|host|worker|master|pod|compute|gpu")
 )
+"""A folder gpu3 is a node's; a file gpu3.log is often that of a GPU."""
 _RANK_NAME = re.compile(r"(?:^|[._-])(?:global_)?rank[._-]?(\d+)(?:\D|$)", re.IGNORECASE)
 _AS_BACKUP = re.compile(r"\.(?:gz|xz|bz2|zst)$")
 
@@ -132,13 +134,13 @@ def of_path(path: PurePath) -> Place:
 
     Source: torch/distributed/elastic/multiprocessing/api.py (the folder of a process is its local rank).
     """
-    rank, node, local = None, None, None
+    rank, local = None, None
     stem = _AS_BACKUP.sub("", path.name)
     if path.parent.name.isdigit() and path.parent.parent.name.startswith("attempt_"):
         local = int(path.parent.name)
     elif found := _RANK_NAME.search(stem):
         rank = int(found[1])
-    for part in (*path.parts[:-1], re.sub(r"\.(?:log|out|err|txt)$", "", stem)):
-        if _NODE_FOLDER.fullmatch(part):
-            node = part
-    return Place(rank, node, local)
+    names = [part for part in path.parts[:-1] if _NODE_FOLDER.fullmatch(part)]
+    name = re.sub(r"\.(?:log|out|err|txt)$", "", stem)
+    names += [name] if _NODE_FILE.fullmatch(name) else []
+    return Place(rank, names[-1] if names else None, local)
