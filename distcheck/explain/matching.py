@@ -30,6 +30,7 @@ _DIGITS = b"0123456789"
 _NO_ERROR = re.compile(rb" INFO |(?:^|[\s\[|:-])(?:WARNING|[A-Z][a-z]+Warning)[\s\]|:]")
 """The level of a line whose program goes on, so that only a known message counts."""
 _WARNING = re.compile(r"(?:^|[\s\[|:-])WARNING[\s\]|:]")
+_REASON = b"last error:"
 _RECORD = 6
 """Lines of torchrun's report above an exit code that have its rank and node."""
 _CLOCK = re.compile(r"\d:\d\d:\d")
@@ -52,6 +53,8 @@ class Sighting(NamedTuple):
     matched: str = ""
     warning: bool = False
     """Whether the line is of level WARNING: what writes it goes on."""
+    reason: bool = False
+    """Whether the line has what a library adds to its return code, as NCCL does after "Last error:"."""
 
     @property
     def tags(self) -> frozenset[str]:
@@ -221,6 +224,11 @@ class _Line:
             yield from (line for line in reversed(self.above.split("\n")) if _CLOCK.search(line))
 
     @cached_property
+    def is_reason(self) -> bool:
+        """Whether the line has, or is below, the words with which NCCL adds the reason to its return code."""
+        return _REASON in self._piece.data[max(0, self._start - _SHOWN) : self._end].lower()
+
+    @cached_property
     def around_lower(self) -> str:
         return self.around.lower()
 
@@ -259,7 +267,9 @@ def _sighting(spelling: Spelling, line: _Line, file: str, number: int, of_file: 
     text = shown(line.text)  # before it is cut: "password=" may be cut off, and the password not
     at = spelling.pattern.search(text) or match
     warning = bool(_WARNING.search(line.text, 0, match.start() + 1))
-    return Sighting(spelling, file, number, excerpt(text, at.start()), own, time, 1, values, match[0], warning)
+    return Sighting(
+        spelling, file, number, excerpt(text, at.start()), own, time, 1, values, match[0], warning, line.is_reason
+    )
 
 
 def _earliest(known: Sighting | None, seen: Sighting) -> Sighting:
