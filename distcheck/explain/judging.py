@@ -66,6 +66,7 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
     task has failed: the others waited for it until then.
 
     A program goes on after a line of level WARNING: it does not lead if another line has a cause that a rule names.
+    Nor does a library's return code if the reason that is written after it is known.
 
     Times decide only if all these lines have one: else the order of the lines does.
     """
@@ -80,12 +81,12 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
         judgement = judged([seen for seen in sightings if seen not in later], lost)
         return judgement._replace(consequences=(*judgement.consequences, *later))
     ended = any(s.spelling.weight >= SYMPTOM and s.spelling.rules and not s.warning for s in sightings)
-    goes_on = [seen for seen in sightings if ended and seen.warning]
-    final = [seen for seen in sightings if not (ended and seen.warning)]
+    aside = {id(seen) for seen in sightings if (ended and seen.warning) or _has_a_reason(seen, sightings)}
+    final = [seen for seen in sightings if id(seen) not in aside]
     heaviest = max(seen.spelling.weight for seen in final)
     leading = _in_order([seen for seen in final if seen.spelling.weight == heaviest])
     leading.sort(key=_is_abort)  # what a process wrote comes before its end
-    rest = _in_order([*goes_on, *(seen for seen in final if seen.spelling.weight < heaviest)])
+    rest = _in_order([seen for seen in sightings if seen.spelling.weight < heaviest or id(seen) in aside])
     first = leading[0]
     if first.spelling.weight <= SYMPTOM or (first.spelling.rules and first.spelling.rules[0] in _WAITED):
         first = next((seen for seen in rest if "mistake" in seen.tags and _precedes(seen, first)), first)
@@ -157,6 +158,13 @@ def _aborted(leading: Sequence[Sighting], root: Sighting | None, lost: Collectio
         own = [seen for seen in own if str(seen.place.rank) == root.values.get("rank")]
         own += stacks if own else []
     return next((seen for seen in own if "stack" in seen.tags), own[0] if own else None)
+
+
+def _has_a_reason(status: Sighting, sightings: Sequence[Sighting]) -> bool:
+    """Whether a line is a library's return code, and the reason that the library adds is known."""
+    return "status" in status.tags and any(
+        seen.reason and seen.file == status.file and "status" not in seen.tags for seen in sightings
+    )
 
 
 def _is_abort(seen: Sighting) -> bool:

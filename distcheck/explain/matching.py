@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
-from distcheck.explain.places import NOWHERE, Place, When, place, plain, when
+from distcheck.explain.places import NOWHERE, Place, When, message, place, plain, when
 from distcheck.explain.reading import Piece
 from distcheck.explain.redaction import shown
 from distcheck.explain.spelling import NOISE, Pattern, Spelling, anchors, precedence, trie
@@ -25,11 +26,14 @@ _MOST_READ = 100
 _TRACEBACK = "Traceback (most recent call last)"
 _MOST_SEEN = 1000
 """Lines of a log with one spelling that are read for values, rank and time; further ones are only counted."""
+_NARROWEST, _WIDEST = 40, 250
+"""Columns of a terminal."""
 _SHINGLE_BYTES = 4
 _DIGITS = b"0123456789"
 _NO_ERROR = re.compile(rb" INFO |(?:^|[\s\[|:-])(?:WARNING|[A-Z][a-z]+Warning)[\s\]|:]")
 """The level of a line whose program goes on, so that only a known message counts."""
 _WARNING = re.compile(r"(?:^|[\s\[|:-])WARNING[\s\]|:]")
+_REASON = b"last error:"
 _RECORD = 6
 """Lines of torchrun's report above an exit code that have its rank and node."""
 _CLOCK = re.compile(r"\d:\d\d:\d")
@@ -52,11 +56,25 @@ class Sighting(NamedTuple):
     matched: str = ""
     warning: bool = False
     """Whether the line is of level WARNING: what writes it goes on."""
+    reason: bool = False
+    """Whether the line has what a library adds to its return code, as NCCL does after "Last error:"."""
 
     @property
     def tags(self) -> frozenset[str]:
         """What the code asks of the answer that the spelling leads to."""
         return self.spelling.tags
+
+
+class _Candidate(NamedTuple):
+    """A line that may have a spelling, by its place in a piece."""
+
+    number: int
+    start: int
+    end: int
+    key: bytes
+    """The line in lower case, without digits."""
+    glue: bytes | None
+    """What joins two lines that are one, wrapped by a terminal or a logger; None for a line as it stands."""
 
 
 class Matcher:
@@ -78,27 +96,29 @@ class Matcher:
         before = b""
         for piece in pieces:
             surroundings = _Surroundings(before, piece.data)
-            for number, start, end, key in self._candidates(piece, dull):
+            for candidate in self._candidates(piece, dull):
+                key = candidate.key
                 candidates = self._with[key]
                 looked[key] = times = looked.get(key, 0) + 1
                 if times > _MOST_READ:
-                    again = [id(one) for one in candidates if id(one) in found and one.weight > NOISE]
+                    alone = candidates if candidate.glue is None else ()
+                    again = [id(one) for one in alone if id(one) in found and one.weight > NOISE]
                     found |= {one: found[one]._replace(times=found[one].times + 1) for one in again}
                     if not again and len(key) <= _LONGEST_KNOWN_BYTES:
                         dull.add(key)
                     continue
-                line = _Line(surroundings, start, end, candidates[0].anchor)
+                line = _Line(surroundings, candidate, candidates[0].anchor)
                 matched = False
                 for spelling in candidates:
-                    if spelling.fallback and (matched or _NO_ERROR.search(line.raw)):
+                    if spelling.fallback and (matched or line.halves or _NO_ERROR.search(line.raw)):
                         continue
                     known = found.get(id(spelling))
                     if known and known.times >= _MOST_SEEN and not spelling.twice:
-                        if spelling.pattern.search(line.text):
+                        if line.match(spelling.pattern):
                             matched = True
                             found[id(spelling)] = known._replace(times=known.times + 1)
                         continue
-                    if seen := _sighting(spelling, line, file, number, of_file):
+                    if seen := _sighting(spelling, line, file, candidate.number, of_file):
                         matched = True
                         found[id(spelling)] = _earliest(known, seen)
                         if spelling.twice:
@@ -109,10 +129,12 @@ class Matcher:
                 dull.clear()
         return [seen for one, seen in found.items() if not seen.spelling.twice or seen.times > len(texts[one])]
 
-    def _candidates(self, piece: Piece, dull: set[bytes]) -> Iterator[tuple[int, int, int, bytes]]:
-        """Yield number, start, end and text without digits of the lines that have an anchor, and are not dull."""
+    def _candidates(self, piece: Piece, dull: set[bytes]) -> Iterator[_Candidate]:
+        """Yield the lines that have an anchor, and are not dull; also lines that are one, wrapped at the edge."""
+        lines = piece.data.split(b"\n")
         keys = piece.data.lower().translate(None, _DIGITS).split(b"\n")
-        different = set(keys)
+        joined = [(at, glue, keys[at] + glue + keys[at + 1]) for at, glue in _wrapped(lines)]
+        different = {*keys, *(key for _, _, key in joined)}
         fresh = different - self._without - self._with.keys()
         for key in self._lines_with_an_anchor(b"\n".join(fresh)):
             self._with[key] = self._with_an_anchor_in(key)
@@ -123,11 +145,11 @@ class Matcher:
         wanted = {key for key in different - dull if key in self._with}
         if not wanted:
             return
-        start = 0
-        for offset, (key, line) in enumerate(zip(keys, piece.data.split(b"\n"), strict=True)):
+        starts = [0, *accumulate(len(line) + 1 for line in lines)]
+        every = ((at, at + 1, key, None) for at, key in enumerate(keys))
+        for first, last, key, glue in (*every, *((at, at + 2, key, glue) for at, glue, key in joined)):
             if key in wanted and key not in dull:
-                yield piece.first_line + offset, start, start + len(line), key
-            start += len(line) + 1
+                yield _Candidate(piece.first_line + first, starts[first], starts[last] - 1, key, glue)
         for key in [key for key in fresh if len(key) > _LONGEST_KNOWN_BYTES]:
             self._with.pop(key, None)
 
@@ -158,6 +180,18 @@ def _by_shingle(anchors: tuple[bytes, ...]) -> dict[bytes, list[int]]:
     return found
 
 
+def _wrapped(lines: Sequence[bytes]) -> list[tuple[int, bytes]]:
+    """Return the number of each line that a terminal may have cut at its last column, and what joins it to the next.
+
+    The next one begins after a space where the terminal cut there and the line has lost it.
+    """
+    lengths = [len(line) for line in lines]
+    width = max(lengths)
+    if not _NARROWEST <= width <= _WIDEST:
+        return []
+    return [(at, b"" if n == width else b" ") for at, n in enumerate(lengths[:-1]) if n >= width - 1]
+
+
 class _Surroundings:
     """A piece of a log with the end of the piece before it."""
 
@@ -181,9 +215,15 @@ class _Surroundings:
 class _Line:
     """A line of a log with the lines around it, decoded once and only where needed."""
 
-    def __init__(self, piece: _Surroundings, start: int, end: int, anchor: bytes) -> None:
-        self._piece, self._start, self._end = piece, start, end
-        self.raw = piece.data[start:end]
+    def __init__(self, piece: _Surroundings, line: _Candidate, anchor: bytes) -> None:
+        self._piece, self._start, self._end = piece, line.start, line.end
+        self.raw = piece.data[line.start : line.end]
+        self.halves: tuple[str, ...] = ()
+        """The two lines that are one, wrapped by a terminal or a logger."""
+        if line.glue is not None:
+            first, _, second = self.raw.partition(b"\n")
+            self.halves = tuple(plain(half.decode("utf-8", "replace")) for half in (first, second))
+            self.raw = first + line.glue + second
         if (
             len(self.raw) > 2 * _AROUND_BYTES
         ):  # a huge line: its head, which names the rank, and the part with the anchor
@@ -193,6 +233,17 @@ class _Line:
     @cached_property
     def text(self) -> str:
         return plain(self.raw.decode("utf-8", "replace"))
+
+    @cached_property
+    def _message(self) -> str:
+        return message(self.text)
+
+    def match(self, pattern: Pattern) -> re.Match[str] | None:
+        """Return the match of a pattern in the line, also if it begins behind prefixes, or only both halves have it."""
+        match = pattern.search(self.text)
+        if match is None and pattern.at_start:
+            match = pattern.search(self._message)
+        return None if match and any(map(pattern.search, self.halves)) else match
 
     @cached_property
     def above(self) -> str:
@@ -221,6 +272,11 @@ class _Line:
             yield from (line for line in reversed(self.above.split("\n")) if _CLOCK.search(line))
 
     @cached_property
+    def is_reason(self) -> bool:
+        """Whether the line has, or is below, the words with which NCCL adds the reason to its return code."""
+        return _REASON in self._piece.data[max(0, self._start - _SHOWN) : self._end].lower()
+
+    @cached_property
     def around_lower(self) -> str:
         return self.around.lower()
 
@@ -235,7 +291,7 @@ class _Line:
 
 def _sighting(spelling: Spelling, line: _Line, file: str, number: int, of_file: Place) -> Sighting | None:
     """Return the sighting of a spelling in a line; None if the line, or what is around it, does not have it."""
-    match = spelling.pattern.search(line.text)
+    match = line.match(spelling.pattern)
     if match is None or (spelling.unless and line.find_around(spelling.unless)):
         return None
     if spelling.trace and not (line.has_anchor(spelling.trace) and spelling.trace.search(line.trace)):
@@ -259,7 +315,9 @@ def _sighting(spelling: Spelling, line: _Line, file: str, number: int, of_file: 
     text = shown(line.text)  # before it is cut: "password=" may be cut off, and the password not
     at = spelling.pattern.search(text) or match
     warning = bool(_WARNING.search(line.text, 0, match.start() + 1))
-    return Sighting(spelling, file, number, excerpt(text, at.start()), own, time, 1, values, match[0], warning)
+    return Sighting(
+        spelling, file, number, excerpt(text, at.start()), own, time, 1, values, match[0], warning, line.is_reason
+    )
 
 
 def _earliest(known: Sighting | None, seen: Sighting) -> Sighting:

@@ -39,6 +39,7 @@ _PREFIXES = tuple(
         rf"\[\d+,mpirank:(?P<rank>\d+),(?P<node>{_NAME})\](?:<std(?:out|err)>)?:\s?",  # SageMaker
         r"(?:\w{3} \w{3} [\d: ]{15,16})?\[(?P<rank>\d+)\]<std(?:out|err)>:\s?",  # horovodrun with Gloo
         r"\w+ \[rank=(?P<rank>\d+)\] \|\| ",  # Determined
+        r"(?:ERROR|CRITICAL) (?=\d\d-\d\d )",  # vLLM
         r"std(?:out|err) [FP] ",  # the files of a pod's containers, after the time
         rf"\[pod/(?P<node>{_NAME})/[\w.-]+\]\s*",  # kubectl logs --prefix
         r"\((?:[\w:]+ ){0,2}pid=\d+(?:, ip=\[?(?P<node>[\da-fA-F.:]+)\]?)?\)\s*",  # Ray
@@ -51,6 +52,11 @@ _PREFIXES = tuple(
         rf"\[(?P<node>(?=[a-zA-Z_.-]*\d){_NAME}):\d{{5,7}}\] ",  # Open MPI: host and process
     )
 )
+_LOGGER = re.compile(
+    r"(?:\s+|[|\u2502-]\s|(?:ERROR|CRITICAL)\b(?::(?:\w+:)?)?|\{[\w.]+:\d+\}|\[[\w.]+:\d+\]"
+    r"|[\w.]+:[\w<>]+:\d+\s|(?:\d+ )?[\w.]+:\d+\]|(?:[\w.-]+ )?\w+\[\d+\]:)*"
+)
+"""What loggers put between the time and a message: the level, the line of code, the process."""
 _OWN_RANK_INSIDE = re.compile(r"\bRank (\d+)\]|\[[Rr]ank(\d+)\]")
 _RANK_INSIDE = re.compile(
     rf"{_OWN_RANK_INSIDE.pattern}|\brank\s?[=:]\s?(\d+)\b|\b[Rr]ank (\d+)\b(?! of| failed to pass)"
@@ -72,9 +78,11 @@ _TIMES = (
     ),  # transformers, mmengine, detectron2
     re.compile(r"\b(?P<name>[A-Z][a-z]{2}) +(?P<day>\d\d?) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)"),  # syslog, dmesg -T
 )
-_NODE_FOLDER = re.compile(
-    r"(?:[a-z][\w.-]*[-_.])?(?:node|host|worker|master|pod|compute|gpu)[\w.-]*\d[\w.-]*", re.IGNORECASE
+_NODE_FILE, _NODE_FOLDER = (
+    re.compile(rf"(?:[a-z][\w.-]*[-_.])?(?:{words})[\w.-]*\d[\w.-]*", re.IGNORECASE)
+    for words in ("node|host|worker|master|pod|compute", "node|host|worker|master|pod|compute|gpu")
 )
+"""A folder gpu3 is a node's; a file gpu3.log is often that of a GPU."""
 _RANK_NAME = re.compile(r"(?:^|[._-])(?:global_)?rank[._-]?(\d+)(?:\D|$)", re.IGNORECASE)
 _AS_BACKUP = re.compile(r"\.(?:gz|xz|bz2|zst)$")
 
@@ -87,30 +95,37 @@ def plain(text: str) -> str:
 
 def place(line: str, known: Place = NOWHERE) -> Place:
     """Return the rank and node that a line names, or those known of its file."""
-    rank, task, node, local = None, None, None, known.local_rank
-    rest = line.lstrip()
-    while rest:
-        for pattern in (*_PREFIXES, *_TIMES):
-            found = pattern.match(rest.lstrip("[ ")) if pattern in _TIMES else pattern.match(rest)
-            if not found:
-                continue
-            groups = found.groupdict()
-            rank = int(groups["rank"]) if groups.get("rank") else rank
-            task = int(groups["task"]) if groups.get("task") else task
-            node = groups.get("node") or node
-            local = int(groups["local"]) if groups.get("local") else local
-            rest = rest[found.end() :].lstrip(" ]Z")
-            break
-        else:
-            break
-    of_task = rank is None and local is None and task is not None
-    rank = task if of_task else rank
+    named, _ = _split(line)
+    node, of_task = named.get("node"), False
+    rank, task, local = (int(named[name]) if name in named else None for name in ("rank", "task", "local"))
+    local = known.local_rank if local is None else local
+    if rank is None and local is None and task is not None:
+        rank, of_task = task, True
     inside_line = _RANK_INSIDE if local is None else _OWN_RANK_INSIDE
     if rank is None and (inside := inside_line.search(line) or _TASK.search(line)):
         rank, of_task = int(next(group for group in inside.groups() if group is not None)), inside.re is _TASK
     if node is None and (host := _NODE_INSIDE.search(line)):
         node = next(group for group in host.groups() if group is not None)
     return Place(known.rank if rank is None else rank, node or known.node, local, of_task)
+
+
+def message(line: str) -> str:
+    """Return a line without what launchers and loggers put before it."""
+    return _LOGGER.sub("", _split(line)[1], count=1)
+
+
+def _split(line: str) -> tuple[dict[str, str], str]:
+    """Return what the prefixes of a line name, and the rest of the line."""
+    named: dict[str, str] = {}
+    rest = line.lstrip()
+    while rest:
+        undated = rest.lstrip("[ ")
+        found = next(filter(None, (p.match(undated if p in _TIMES else rest) for p in (*_PREFIXES, *_TIMES))), None)
+        if found is None:
+            break
+        named |= {name: value for name, value in found.groupdict().items() if value}
+        rest = found.string[found.end() :].lstrip(" ]Z")
+    return named, rest
 
 
 def when(line: str) -> When | None:
@@ -132,13 +147,13 @@ def of_path(path: PurePath) -> Place:
 
     Source: torch/distributed/elastic/multiprocessing/api.py (the folder of a process is its local rank).
     """
-    rank, node, local = None, None, None
+    rank, local = None, None
     stem = _AS_BACKUP.sub("", path.name)
     if path.parent.name.isdigit() and path.parent.parent.name.startswith("attempt_"):
         local = int(path.parent.name)
     elif found := _RANK_NAME.search(stem):
         rank = int(found[1])
-    for part in (*path.parts[:-1], re.sub(r"\.(?:log|out|err|txt)$", "", stem)):
-        if _NODE_FOLDER.fullmatch(part):
-            node = part
-    return Place(rank, node, local)
+    names = [part for part in path.parts[:-1] if _NODE_FOLDER.fullmatch(part)]
+    name = re.sub(r"\.(?:log|out|err|txt)$", "", stem)
+    names += [name] if _NODE_FILE.fullmatch(name) else []
+    return Place(rank, names[-1] if names else None, local)

@@ -126,20 +126,17 @@ def pieces(log: Log, unread: list[str]) -> Iterator[Piece]:
 
 def whole_lines(file: BinaryIO) -> Iterator[Piece]:
     """Yield what a file holds, cut at the ends of lines."""
-    rest, number = b"", 1
+    whole, rest, number = b"", b"", 1
     while chunk := file.read(CHUNK_BYTES):
-        head, newline, tail = (rest + chunk).rpartition(b"\n")
-        if newline:
-            yield Piece(number, head + newline)
-            number += head.count(b"\n") + 1
-            rest = tail
-        elif len(tail) >= CHUNK_BYTES:  # one line without end: read it piece by piece
-            yield Piece(number, tail)
-            rest = b""
-        else:
-            rest = tail
-    if rest:
-        yield Piece(number, rest)
+        if whole:
+            yield Piece(number, whole)
+            number += whole.count(b"\n")
+        head, newline, rest = (rest + chunk).rpartition(b"\n")
+        whole = head + newline
+        if len(rest) >= CHUNK_BYTES:  # one line without end: read it piece by piece
+            whole, rest = whole + rest, b""
+    if whole or rest:
+        yield Piece(number, whole + rest)
 
 
 def _as_docker_shows(data: bytes) -> bytes:

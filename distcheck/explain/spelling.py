@@ -32,13 +32,17 @@ _TOKEN = re.compile(
 )
 
 
+_AT_START = re.compile(r"(?<!\[)\^(?!\()|\(\?<!\\S\)")
+
+
 class Pattern:
     """A regular expression without regard to case, compiled at its first search: a log needs few of thousands."""
 
-    __slots__ = ("_compiled", "pattern")
+    __slots__ = ("_compiled", "at_start", "pattern")
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
+        self.at_start = bool(_AT_START.search(pattern))
         self._compiled: re.Pattern[str] | None = None
 
     def search(self, text: str) -> re.Match[str] | None:

@@ -96,6 +96,12 @@ def test_times_of_loggers_are_read(line, time):
         ("logs/node2/none_x1/attempt_0/3/stderr.log", Place(node="node2", local_rank=3)),
         ("logs/rank_12.log.gz", Place(12)),
         ("logs/node-04.log", Place(node="node-04")),
+        ("logs/gpu-node3.log", Place(node="gpu-node3")),
+        ("gpu-a01/job.log", Place(node="gpu-a01")),
+        ("logs/gpu0.log", Place()),
+        ("logs/gpu-job.log", Place()),
+        ("logs/gpu_job_17.log", Place()),
+        ("logs/GPU3-rank_5.out", Place(5)),
         ("/home/me/job.log", Place()),
     ],
 )

@@ -54,7 +54,6 @@ def test_the_layers_around_a_job_are_named(line, rule):
         ('Error from server (Forbidden): pods is forbidden: User "a" cannot list resource "pods"', "start-up"),
         ('admission webhook "validator.kubeflow.org" denied the request', "start-up"),
         ('MountVolume.SetUp failed for volume "data" : mount failed: exit status 32', "start-up"),
-        ("ErrImageNeverPull", "start-up"),
         ("docker: Error response from daemon: pull access denied for x", "start-up"),
         ("error: a program of the start script says so", "start-up"),
         ("ValueError: an error: of the script", "application"),
