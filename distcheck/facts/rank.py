@@ -223,8 +223,6 @@ class RankFacts(Facts, frozen=True):
     """The allow-listed variables, secrets redacted."""
     visible_gpus: tuple[str, ...] | Missing | None = None
     """UUIDs in CUDA's order after CUDA_VISIBLE_DEVICES; None: not checked."""
-    visible_stop: str = ""
-    """The item that ends the list of CUDA_VISIBLE_DEVICES early, and why."""
     gpu: str | None = None
     """UUID of the GPU that `cuda:LOCAL_RANK` is, or of the only visible one."""
     cuda: CudaView | Missing | None = None

@@ -104,7 +104,7 @@ def broken(healthy, change, tmp_path):
         0: rails(tmp_path / "0", mlx5_3=None),
         1: rails(tmp_path / "1", mlx5_1={"keys": (0x8001, 0, 0)}),
         2: rails(tmp_path / "2", mlx5_1={"state": "DOWN", "physical": "Polling"}),
-        3: rails(tmp_path / "3", mlx5_0={"state": "INIT", "lid": 0, "sm_lid": 0}),
+        3: rails(tmp_path / "3", mlx5_0={"state": "INIT"}),
         4: rails(tmp_path / "4", mlx5_2={"rate": "100 Gb/sec (4X EDR)"}),
         6: msgspec.structs.replace(rails(tmp_path / "6"), peer_memory=(), open_driver=False),
     }

@@ -45,8 +45,3 @@ def version_of(text: str) -> tuple[int, ...]:
     """Return a version as numbers: (2, 27, 3) of 2.27.3+cuda12.9; empty for another text."""
     parts = text.partition("+")[0].split(".")
     return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()
-
-
-def uses_nccl(job: Job) -> bool:
-    """Return whether the job uses NCCL or RCCL."""
-    return job.asked.backend == "nccl" or (job.asked.backend == "auto" and job.made_for == "nccl")
