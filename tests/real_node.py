@@ -207,8 +207,8 @@ def _gpu(gpu: Gpu, place: int, address: str, n: int, load: GpuLoad | None) -> Gp
         ecc=ecc(uncorrected=0),
         remapped_rows=RemappedRows(0, 0, pending=False, failure=False),
         retired_pages_pending=False,
-        clocks=GpuClocks(1, 345, 1980, 1980, 1980),
-        pcie=PcieLink(5, 16, 5, 16, 5, 0),
+        clocks=GpuClocks(1, 345, 1980, 1980),
+        pcie=PcieLink(5, 16, 5, 16, 0),
         nvlinks=NvLinks(active=(True,) * 18, remote=("switch",) * 18, version=6, speed_MBps=26562),
         fabric=Fabric(3, 0, "", 0, 0, 1),
         power_limit_watts=700.0,
@@ -230,11 +230,7 @@ def _gpu(gpu: Gpu, place: int, address: str, n: int, load: GpuLoad | None) -> Gp
 
 
 def ecc(uncorrected: int) -> Ecc:
-    return Ecc(
-        enabled=True,
-        enabled_after_reset=True,
-        uncorrected_volatile=uncorrected,
-    )
+    return Ecc(enabled=True, enabled_after_reset=True, uncorrected_volatile=uncorrected)
 
 
 def _load(number: int) -> GpuLoad:

@@ -12,7 +12,7 @@ from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_by
-from distcheck.rules.job.versions import nccl_of, torch_of, version_of
+from distcheck.rules.job.versions import installed_of, nccl_of, torch_of, version_of
 from distcheck.rules.wording import found, named
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def _c10d(job: Job, ranks: Concerned) -> Concerned:
 
 
 def _python(job: Job, rank: RankFacts) -> str:
-    installed = job.process_of(rank).installed
-    return (installed or job.node_of(rank)).python
+    return installed_of(job, rank).python
 
 
 NCCL: tuple[Known, ...] = (

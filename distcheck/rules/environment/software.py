@@ -63,8 +63,7 @@ def _where(job: Job, ranks: list[RankFacts], what: str) -> str:
     """Return the Python environments of ranks; of NCCL the files that they load, if known."""
     if what == "NCCL" and (files := _libraries(job, ranks)):
         return files
-    prefixes = {process.prefix for r in ranks if (process := job.process_of(r).installed)}
-    return listed(sorted(prefixes), most=2) or "environment unknown"
+    return listed(sorted({installed_of(job, rank).prefix for rank in ranks}), most=2)
 
 
 def _libraries(job: Job, ranks: list[RankFacts]) -> str:
@@ -119,8 +118,7 @@ def sw_torch_missing(job: Job) -> Iterator[Outcome]:
 
 
 def _python(job: Job, rank: RankFacts) -> str:
-    installed = job.process_of(rank).installed
-    return f"{installed.prefix}/bin/python" if installed else "python3"
+    return f"{installed_of(job, rank).prefix}/bin/python"
 
 
 @rule("environment", scope="rank")

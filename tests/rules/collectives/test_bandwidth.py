@@ -46,7 +46,7 @@ def measured(job_of, change):
             run = RankRun(1, "farewell", "done", device="cuda", gpu=rank.gpu, nccl=nccl if r == 0 else None)
             job = change.rank(job, r, run=run)
         rows = tuple(row(op, nodes * per_node, busbw, size) for op, busbw in figures.items())
-        return change.job(job, collectives=Collectives(backend, "--backend", measurements=rows))
+        return change.job(job, collectives=Collectives(backend, measurements=rows))
 
     return build
 
