@@ -11,14 +11,12 @@ NOT_SUPPORTED = Missing(reason="NVML error 3: Not Supported")
 
 
 class Ecc(Facts, frozen=True, omit_defaults=True):
-    """A GPU's ECC errors; volatile counts start at its last reset."""
+    """A GPU's ECC errors."""
 
     enabled: bool | Missing = NOT_SUPPORTED
     enabled_after_reset: bool | Missing = NOT_SUPPORTED
-    corrected_volatile: Count | Missing = NOT_SUPPORTED
     uncorrected_volatile: Count | Missing = NOT_SUPPORTED
-    corrected_aggregate: Count | Missing = NOT_SUPPORTED
-    uncorrected_aggregate: Count | Missing = NOT_SUPPORTED
+    """Since its last reset."""
 
 
 class RemappedRows(Facts, frozen=True):
@@ -38,7 +36,6 @@ class GpuClocks(Facts, frozen=True, omit_defaults=True):
     event_reasons: Bits | Missing = NOT_SUPPORTED
     """NVML's bits: why the clocks are below their maximum now."""
     sm_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
-    sm_max_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815
     sm_application_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815
     sm_application_default_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815
     software_thermal_seconds: Seconds | Missing = NOT_SUPPORTED
@@ -54,8 +51,6 @@ class PcieLink(Facts, frozen=True, omit_defaults=True):
     max_generation: Count | Missing = NOT_SUPPORTED
     """The most for this GPU in this system."""
     max_width: Count | Missing = NOT_SUPPORTED
-    gpu_max_generation: Count | Missing = NOT_SUPPORTED
-    """The most for the GPU in any system."""
     replays: Count | Missing = NOT_SUPPORTED
     """Packets retransmitted since the driver was loaded."""
 
@@ -135,8 +130,6 @@ class GpuHealth(Facts, frozen=True, omit_defaults=True):
     """Whether it drives a display; graphics need memory too."""
     module: Whole | Missing = NOT_SUPPORTED
     """Its place on the baseboard."""
-    minor: Whole | Missing = NOT_SUPPORTED
-    """N of /dev/nvidiaN."""
     vbios: str | Missing = NOT_SUPPORTED
     cpus: str | Missing = NOT_SUPPORTED
     """The CPUs next to it, folded: 0-55,112-167."""

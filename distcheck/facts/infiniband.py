@@ -38,10 +38,6 @@ class HcaPort(Facts, frozen=True, omit_defaults=True):
     lanes: Count | None = None
     speed: str = ""
     """The speed of a lane: EDR, HDR, NDR."""
-    lid: Count | None = None
-    """The address that the subnet manager assigned; 0: none yet."""
-    sm_lid: Count | None = None
-    """The subnet manager's address; 0: the port has seen none."""
     gids: dict[Count, Gid] = {}
     """The GID table by index, without empty entries."""
     gid_slots: Count = 0

@@ -48,7 +48,6 @@ class Collectives(Facts, frozen=True):
     """The configuration and the measurements of the collectives."""
 
     backend: str
-    backend_reason: str
     torch: str = ""
     nccl: str = ""
     measurements: tuple[Measurement, ...] = ()
@@ -211,6 +210,11 @@ class Job(Facts, frozen=True, dict=True, gc=True):
         if told is not None:
             return told
         return sum(len(node.ranks) for node in self.launched.nodes) if self.launched else None
+
+    @property
+    def backend(self) -> Literal["nccl", "gloo", "mpi"]:
+        """The backend that the ranks use: --backend, else the one that fits the nodes."""
+        return self.made_for if self.asked.backend == "auto" else self.asked.backend
 
     @cached_property
     def made_for(self) -> Literal["nccl", "gloo"]:

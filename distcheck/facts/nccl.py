@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distcheck.facts.base import Amount, Count, Facts, Missing, Rank, Seconds, Whole
+from distcheck.facts.base import Amount, Count, Facts, Missing, Rank, Whole
 
 
 class NcclGraph(Facts, frozen=True):
@@ -19,8 +19,6 @@ class NcclGraph(Facts, frozen=True):
     """Bandwidth of one channel between nodes; on one node NCCL repeats `intra_GBps`."""
     intra_path: str
     """The longest path inside the node: NVL, NVB, C2C, PIX, PXB, PXN, PHB, SYS."""
-    inter_path: str
-    """The longest path to a network adapter."""
 
 
 class NcclLog(Facts, frozen=True, omit_defaults=True):
@@ -34,8 +32,6 @@ class NcclLog(Facts, frozen=True, omit_defaults=True):
     local_ranks: Whole | None = None
     mnnvl: bool = False
     """Whether NVLink joins several hosts into what NCCL counts as one node."""
-    init_seconds: Seconds | None = None
-    """Duration of ncclCommInitRank, by NCCL's own clock (since 2.22)."""
     channels: Count | None = None
     """For collectives."""
     nvls_channels: Count | None = None
@@ -59,8 +55,6 @@ class NcclLog(Facts, frozen=True, omit_defaults=True):
     """The devices of that network: mlx5_0:1/IB, mlx5_1:1/RoCE, eth0."""
     no_ib_device: bool = False
     """Whether NCCL looked for InfiniBand adapters and found none that it can use."""
-    provider: str = ""
-    """The Libfabric provider of AWS's plugin: efa, tcp."""
     gdr: bool | None = None
     """Whether a channel between nodes uses GPUDirect RDMA; None without such a channel."""
     gdr_devices: dict[str, bool] = {}
@@ -75,10 +69,6 @@ class NcclLog(Facts, frozen=True, omit_defaults=True):
     """Why an existing plugin was not used."""
     settings: dict[str, str] = {}
     """NCCL_* variables that NCCL reports as set, from the environment or its files."""
-    tuning: dict[str, tuple[Amount, Amount]] = {}
-    """NCCL's model: microseconds and GB/s by operation, algorithm and protocol ("all_reduce RING/SIMPLE").
-
-    Without the combinations that it rules out. Logged by rank 0."""
     warnings: tuple[str, ...] = ()
     """Its first WARN lines."""
     diagnostics: tuple[str, ...] = ()

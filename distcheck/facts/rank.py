@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal
 
-from msgspec import field
-
 from distcheck.facts.base import Count, Facts, Missing, Offset, Rank, Seconds, Whole
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.device import DeviceTest
@@ -57,18 +55,11 @@ class Installed(Facts, frozen=True):
 
 
 class Role(Enum):
-    """A process's role in the roll call; the values are the words of a saved job."""
+    """A process's role in the roll call."""
 
-    LEADER = "host"
-    FOLLOWER = "guest"
+    LEADER = "leader"
+    FOLLOWER = "follower"
     ALONE = "alone"
-
-
-class Script(Facts, frozen=True):
-    """The Python file that COMMAND runs, as a process reads it."""
-
-    path: str
-    sha256: str
 
 
 class ProcessFacts(Facts, frozen=True):
@@ -80,6 +71,7 @@ class ProcessFacts(Facts, frozen=True):
     pid: Count
     command: tuple[str, ...]
     """Its own command line."""
+    installed: Installed
     ancestors: tuple[str, ...] = ()
     """Its parent processes with their arguments, nearest first."""
     stage: Stage = "started"
@@ -93,8 +85,6 @@ class ProcessFacts(Facts, frozen=True):
     """The nearest torchelastic agent among the ancestors."""
     earlier_attempt: RunAttempt | Missing | None = None
     """The last attempt that its agent remembers; None: it cannot restart its ranks, or another process reads it."""
-    installed: Installed | None = None
-    """None in older files."""
     shm_device: Count | Missing | None = None
     """st_dev of /dev/shm: NCCL shares memory only if it is the same. None: not checked, as without GPUs."""
     reverse: tuple[ReverseLookup, ...] = ()
@@ -107,24 +97,21 @@ class ProcessFacts(Facts, frozen=True):
     """The GPUs that NVML shows this process, without health, if it sees only some of its node's."""
     lost: str = ""
     """How the leader lost this process before the end; empty if it did not."""
-    leader_lost: str = field(default="", name="host_lost")
+    leader_lost: str = ""
     """How this process lost the leader before the verdict; empty if it did not."""
-    leader_rank: Rank = field(default=0, name="host_rank")
+    leader_rank: Rank = 0
     """The leader's first rank: not 0 if a process stood in for rank 0's."""
     most_followers: Count | None = None
     """How many followers its limit of open files has room for, raised as far as needed and allowed; None if it opened
-    no roll call, and in older files."""
+    no roll call."""
     locked_memory_bytes: Whole | None = None
-    """How much memory it may lock (RLIMIT_MEMLOCK): -1 without a limit, or if CAP_IPC_LOCK lifts it; None in older
-    files."""
+    """How much memory it may lock (RLIMIT_MEMLOCK): -1 without a limit, or if CAP_IPC_LOCK lifts it."""
     nccl_files: tuple[NcclFile, ...] = ()
     """The configuration files of NCCL and RCCL that exist for this process."""
     named_paths: dict[str, NamedPath] = {}
     """By variable: what this process finds at the files that variables of NCCL and torch name."""
     libraries: Libraries | Missing | None = None
     """What torch's NCCL backend would load; None: not checked, as for a torch without CUDA."""
-    script: Script | Missing | None = None
-    """Only in files of earlier versions; `Storage.files` has it since."""
     etcd: bool | None = None
     """Whether the Python module etcd is installed; None if COMMAND does not need it."""
     memory_policy_error: str | None = None
@@ -202,7 +189,7 @@ class RankRun(Facts, frozen=True):
     nccl: NcclLog | Missing | None = None
     """NCCL's debug log; None with other backends."""
     device_test: DeviceTest | Missing | None = None
-    """What its device reached by itself; None in older files, and if the rank ended before."""
+    """What its device reached by itself; None if the rank ended before."""
     training: dict[str, Training | Missing] = {}
     """What its training steps did, by the way to train: DDP; empty if none were requested, or the rank ended before."""
     leftovers: Leftovers | Missing | None = None
@@ -223,8 +210,6 @@ class RankFacts(Facts, frozen=True):
     """The allow-listed variables, secrets redacted."""
     visible_gpus: tuple[str, ...] | Missing | None = None
     """UUIDs in CUDA's order after CUDA_VISIBLE_DEVICES; None: not checked."""
-    visible_stop: str = ""
-    """The item that ends the list of CUDA_VISIBLE_DEVICES early, and why."""
     gpu: str | None = None
     """UUID of the GPU that `cuda:LOCAL_RANK` is, or of the only visible one."""
     cuda: CudaView | Missing | None = None

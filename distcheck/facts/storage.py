@@ -80,8 +80,6 @@ class Folder(Facts, frozen=True):
     """The best rate of a few chunks, each written to the disk, in 1e6 bytes; None if not measured here."""
     read_MBps: Amount | None = None  # noqa: N815 as above
     """The same for reading; the kernel may have kept what was written."""
-    rate_error: str = ""
-    """Why there is no rate, although it was to be measured."""
     holds_sentinel: bool = False
     """Whether the leader keeps a file there for the other nodes to see."""
     sees_sentinel: bool | None = None
@@ -100,8 +98,7 @@ class CommandFile(Facts, frozen=True):
     error: str = ""
     size_bytes: Count | None = None
     sha256: str = ""
-    """Of the content; of a large file, of three samples of it (`sampled`)."""
-    sampled: bool = False
+    """Of the content; of a large file, of three samples of it."""
     near: str = ""
     """Of a script that is absent: the name in its folder that is most like it; empty if none is."""
     mentions: tuple[str, ...] | None = None

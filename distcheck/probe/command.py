@@ -95,7 +95,7 @@ def _read(file: CommandFile, opened: FileIO) -> tuple[CommandFile, ...]:
         if file.role in {"script", "module"} and not sampled:
             words = dict.fromkeys((*STARTS_OTHERS, *MAPS_LAUNCHER, *READS_RANK))
             file = replace(file, mentions=tuple(word for word in words if word.encode() in part))
-    found = replace(file, state="file", size_bytes=size, sha256=digest.hexdigest(), sampled=sampled)
+    found = replace(file, state="file", size_bytes=size, sha256=digest.hexdigest())
     return (found, *(_interpreter(first) if file.role == "program" else ()))
 
 

@@ -43,8 +43,7 @@ _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of NVML's union of values, by nvmlValueType_t."""
 _CPU_WORDS, _NODE_WORDS = 32, 16
 _GRAPHICS, _SM = 0, 1
-_CORRECTED, _UNCORRECTED = 0, 1
-_VOLATILE, _AGGREGATE = 0, 1
+_UNCORRECTED, _VOLATILE = 1, 0
 _READ, _WRITE, _NVLINK = 0, 1, 2
 _IMEX = "dev/nvidia-caps-imex-channels"
 
@@ -64,10 +63,7 @@ def read(nvml: Nvml, handle: object) -> GpuHealth:
         ecc=Ecc(
             enabled=known(ecc_mode, lambda mode: mode[0] == 1),
             enabled_after_reset=known(ecc_mode, lambda mode: mode[1] == 1),
-            corrected_volatile=get("nvmlDeviceGetTotalEccErrors", _CORRECTED, _VOLATILE),
             uncorrected_volatile=get("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),
-            corrected_aggregate=get("nvmlDeviceGetTotalEccErrors", _CORRECTED, _AGGREGATE),
-            uncorrected_aggregate=get("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _AGGREGATE),
         ),
         remapped_rows=known(
             get("nvmlDeviceGetRemappedRows"), lambda rows: RemappedRows(rows[0], rows[1], rows[2] != 0, rows[3] != 0)
@@ -79,7 +75,6 @@ def read(nvml: Nvml, handle: object) -> GpuHealth:
                 partial(get, "nvmlDeviceGetCurrentClocksThrottleReasons"),
             ),
             sm_MHz=get("nvmlDeviceGetClockInfo", _SM),
-            sm_max_MHz=get("nvmlDeviceGetMaxClockInfo", _SM),
             sm_application_MHz=get("nvmlDeviceGetApplicationsClock", _GRAPHICS),
             sm_application_default_MHz=get("nvmlDeviceGetDefaultApplicationsClock", _GRAPHICS),
             **{name: known(fields[field, 0], lambda ns: ns / 1e9) for name, field in _SLOWED_SECONDS.items()},
@@ -89,7 +84,6 @@ def read(nvml: Nvml, handle: object) -> GpuHealth:
             width=get("nvmlDeviceGetCurrPcieLinkWidth"),
             max_generation=get("nvmlDeviceGetMaxPcieLinkGeneration"),
             max_width=get("nvmlDeviceGetMaxPcieLinkWidth"),
-            gpu_max_generation=get("nvmlDeviceGetGpuMaxPcieLinkGeneration"),
             replays=either(partial(get, "nvmlDeviceGetPcieReplayCounter"), lambda: whole(fields[_REPLAYS, 0])),
         ),
         nvlinks=active if isinstance(active, Missing) else nvlinks.read(nvml, handle, active, up, fields),
@@ -107,7 +101,6 @@ def read(nvml: Nvml, handle: object) -> GpuHealth:
         utilisation_percent=known(get("nvmlDeviceGetUtilizationRates"), lambda rates: int(rates.gpu)),
         display=known(get("nvmlDeviceGetDisplayActive"), bool),
         module=get("nvmlDeviceGetModuleId"),
-        minor=get("nvmlDeviceGetMinorNumber"),
         vbios=known(get("nvmlDeviceGetVbiosVersion"), text),
         cpus=known(get("nvmlDeviceGetCpuAffinity", _CPU_WORDS), lambda words: fold(_bits(words))),
         numa_node=known(get("nvmlDeviceGetMemoryAffinity", _NODE_WORDS, 0), _only),

@@ -158,8 +158,6 @@ def _port(folder: Path) -> HcaPort:
         rate_Gbps=rate.gbps,
         lanes=rate.lanes,
         speed=rate.speed,
-        lid=_hex(contents(folder / "lid")),
-        sm_lid=_hex(contents(folder / "sm_lid")),
         gids={int(index): gid for index in gids if index.isdecimal() and (gid := _gid(folder, index))},
         gid_slots=len(gids),
         partition_keys={int(index): key for index in keys if (key := _hex(contents(folder / "pkeys" / index)))},

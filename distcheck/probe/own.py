@@ -93,13 +93,13 @@ def rank_facts(
     variables decide.
     """
     uuids: tuple[str, ...] | Missing | None = None
-    stop, device = "", None
+    device = None
     if isinstance(node.gpus, Gpus):
         from distcheck.selection.visible_devices import visible
 
-        uuids, stop, unknown = visible(variables.get("CUDA_VISIBLE_DEVICES"), node.gpus.devices)
+        uuids, _, unknown = visible(variables.get("CUDA_VISIBLE_DEVICES"), node.gpus.devices)
         if unknown:
-            uuids, stop = Missing(reason=unknown), ""
+            uuids = Missing(reason=unknown)
     elif isinstance(node.gpus, Missing):
         uuids = node.gpus
     if isinstance(cuda, CudaView):
@@ -118,7 +118,6 @@ def rank_facts(
         placement=placement,
         environment=variables,
         visible_gpus=uuids,
-        visible_stop=stop,
         gpu=device,
         cuda=cuda,
         cpu_list=process.allowed_cpu_list(),

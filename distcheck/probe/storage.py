@@ -186,15 +186,13 @@ class _Looker:
                 self.rated.add(device)
         if measured or folder.space is None or folder.space.free_bytes < disk_rates.LEAST_FREE_BYTES:
             return
-        self.found[path] = replace(folder, rate_error=f"no figure within {self.task.seconds:g} s")
         place = f"{path}/{self.file}-rate"
         self.made[place] = None
         try:
             write, read = disk_rates.measure(place, self.task.rate_bytes)
-        except OSError as failed:
-            self.found[path] = replace(folder, rate_error=failed.strerror or "")
-        else:
             self.found[path] = replace(folder, write_MBps=write, read_MBps=read)
+        except OSError:
+            pass  # it has no rates
         finally:
             self.erase(place)
 

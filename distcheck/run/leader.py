@@ -173,7 +173,6 @@ async def _isolate(run: Session, job: Job) -> None:
     """Search for the bad node, link or rank, and record the result."""
     from distcheck.run import search
 
-    backend, _ = measure.choose_backend(job)
     run.record.note(stage="isolation")
     if run.server is not None:
         run.record.set_stage_of_followers("isolation", run.record.followers)
@@ -183,7 +182,7 @@ async def _isolate(run: Session, job: Job) -> None:
     )
     if "isolation" not in run.asked.looks:
         run.record.asked = msgspec.structs.replace(run.record.asked, looks=(*run.asked.looks, "isolation"))
-    run.record.isolation = await search.search(run, run.server, backend)
+    run.record.isolation = await search.search(run, run.server, job.backend)
     run.record.looked.add("isolation")
 
 
@@ -197,10 +196,9 @@ async def _repeat(run: Session, job: Job) -> None:
     slow = None if failed else repeat.slow_figure(job)
     if not failed and slow is None:
         return
-    backend, _ = measure.choose_backend(job)
     # The collectives are recorded; an interrupt must not take a repetition for them.
     run.record.note(stage="isolation")
-    run.record.repeated = await repeat.repeat(run, backend, slow)
+    run.record.repeated = await repeat.repeat(run, job.backend, slow)
 
 
 async def _conclude(run: Session) -> RunResult:

@@ -44,20 +44,12 @@ _ABORT_GRACE_SECONDS = 1.0
 """Between the first failure and the end for all: time for the others to report what they saw."""
 
 
-def choose_backend(job: Job) -> tuple[str, str]:
-    """Return the backend and the reason: --backend, else NCCL with GPUs and Gloo without."""
-    if job.asked.backend != "auto":
-        return job.asked.backend, "--backend"
-    return job.made_for, "there are GPUs" if job.made_for == "nccl" else "there are no GPUs"
-
-
 async def collectives(run: Session, job: Job) -> None:
     """Run the collectives on all ranks of the job as it is known, and record the measurements."""
     run.record.note(stage="collectives")
     if run.server is not None:
         run.record.set_stage_of_followers("collectives", run.record.followers)
-    backend, reason = choose_backend(job)
-    plan = run.plan(backend)
+    plan = run.plan(job.backend)
     aborted = asyncio.Event()
     ended: list[str] = []
     loop = asyncio.get_running_loop()
@@ -82,7 +74,7 @@ async def collectives(run: Session, job: Job) -> None:
         run.server.on_trouble = trouble
     error = await local.wait_imported(run.remaining(REPORT_RESERVE_SECONDS), aborted)
     if error:
-        await _hear_who_could_begin(run, plan, reason, local.report(error=error), error)
+        await _hear_who_could_begin(run, plan, local.report(error=error), error)
         return
     with ras.addresses(plan.backend, run.record.ranks_of(run.uid)) as ports:
         question = ras.RasQuestion(run, local, ports)
@@ -98,7 +90,7 @@ async def collectives(run: Session, job: Job) -> None:
         run.server.on_trouble = lambda _reason: None
     if not ended and any(r.outcome != "done" for report in reports.values() for r in report.runs.values()):
         ended.append("time limit reached")
-    _keep(run, plan, reason, reports, ended[0] if ended else "", question.answer)
+    _keep(run, plan, reports, ended[0] if ended else "", question.answer)
     run.record.looked |= {"collectives", "training"}
 
 
@@ -115,7 +107,7 @@ def _show(run: Session, local: LocalRanks, plan: Plan, ranks: int) -> waiting.Fi
     return progress
 
 
-async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunReport, error: str) -> None:
+async def _hear_who_could_begin(run: Session, plan: Plan, own: RunReport, error: str) -> None:
     """Record that this process's ranks could not start, and which other ranks could not."""
     reports = {run.uid: own}
     if run.server is not None:
@@ -124,7 +116,7 @@ async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunR
         run.server.on_trouble = lambda _reason: None
         run.server.say_to_all(Start(plan, seconds, run.record.world_size, None), followers)
         reports |= await run.server.hear_all(RunReport, max(1.0, seconds + 1), followers)
-    _keep(run, plan, reason, reports, error)
+    _keep(run, plan, reports, error)
     run.record.looked |= {"collectives", "training"}
 
 
@@ -154,7 +146,6 @@ async def _all_ready(run: Session) -> None:
 def _keep(
     run: Session,
     plan: Plan,
-    reason: str,
     reports: Mapping[str, RunReport],
     ended: str,
     said: Ras | Missing | None = None,
@@ -168,7 +159,6 @@ def _keep(
     first = run.local.first_figure if run.local else None
     run.record.collectives = Collectives(
         backend=plan.backend,
-        backend_reason=reason,
         torch=software.torch if software else "",
         nccl=software.nccl if software else "",
         measurements=_measurements(run, reports),
@@ -187,8 +177,7 @@ def keep_measured(run: Session, reason: str) -> None:
     """
     if run.local is None or run.record.process is None or run.record.process.stage != "collectives":
         return
-    backend, why = choose_backend(run.record.job())
-    _keep(run, run.plan(backend), why, {run.uid: run.local.report()}, reason)
+    _keep(run, run.plan(run.record.job().backend), {run.uid: run.local.report()}, reason)
 
 
 async def _measure(

@@ -20,7 +20,7 @@ def measured(seconds=0.01, uncertainty=0.01, op="all_reduce", size=MIB, dtype="f
 
 
 def ran(job, *rows, backend="gloo"):
-    return replace(job, collectives=Collectives(backend, "asked", torch="2.13.0", measurements=rows))
+    return replace(job, collectives=Collectives(backend, torch="2.13.0", measurements=rows))
 
 
 @pytest.fixture

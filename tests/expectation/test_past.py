@@ -21,7 +21,7 @@ def measured(nodes=2, per_node=2, backend="gloo", **asked):
         Measurement("broadcast", 4 * MIB, "bfloat16", 5, (0.001, 0.001) * nodes),
         Measurement("all_reduce", MIB, "float32", 5, (0.001, 0.001), group="node1"),
     )
-    return replace(job, collectives=Collectives(backend, "asked", measurements=ran))
+    return replace(job, collectives=Collectives(backend, measurements=ran))
 
 
 def names(job):

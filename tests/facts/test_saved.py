@@ -14,8 +14,9 @@ from distcheck.facts.errors import UsageError
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.placement import Placement
-from distcheck.facts.rank import ProcessFacts, RankFacts
+from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
 
+PYTHON = Installed("3.11.7", "/usr", Missing(reason="not installed"))
 UNKNOWN = Missing(reason="made up")
 
 
@@ -30,7 +31,9 @@ def job_of(*ranks, world=4, met=False, command="env"):
     return Job(
         distcheck="0", run="r", met=met, nodes=(node(),),
         asked=Asked(command=command, looks=("environment", "meeting")),
-        processes=tuple(ProcessFacts(uid=f"p{r}", node="n", pid=r or 0, command=("distcheck",)) for r in ranks),
+        processes=tuple(
+            ProcessFacts(uid=f"p{r}", node="n", pid=r or 0, command=("distcheck",), installed=PYTHON) for r in ranks
+        ),
         ranks=tuple(
             RankFacts(process=f"p{r}", placement=Placement(rank=r, world_size=world), environment={}) for r in ranks
         ),

@@ -27,8 +27,6 @@ class Adapter(NamedTuple):
     state: str = "ACTIVE"
     physical: str = "LinkUp"
     rate: str = "400 Gb/sec (4X NDR)"
-    lid: int = 12
-    sm_lid: int = 1
     gids: tuple[tuple[str, str], ...] = (("fe80:0000:0000:0000:a088:c203:00f0:0001", V1),)
     """Address and type by index; an empty address is an empty entry."""
     gid_slots: int = 8
@@ -56,14 +54,14 @@ def roce(name: str = "mlx5_0", address: str = "10.1.0.1", **fields: object) -> A
     """Return a ConnectX-7 on Ethernet: each address twice in the GID table, the link-local one first."""
     own = "fe80:0000:0000:0000:a288:c2ff:fef0:0001"
     gids = ((own, V1), (own, V2), *(((ipv4(address), V1), (ipv4(address), V2)) if address else ()))
-    return Adapter(name, "Ethernet", lid=0, sm_lid=0, gids=gids, keys=(0xFFFF,))._replace(**fields)
+    return Adapter(name, "Ethernet", gids=gids, keys=(0xFFFF,))._replace(**fields)
 
 
 def efa(name: str = "rdmap16s27") -> Adapter:
     """Return an Elastic Fabric Adapter."""
     gid = "fe80:0000:0000:0000:100b:f5ff:fe02:e2b0"
     return Adapter(
-        name, "Unspecified", "efa", rate="100 Gb/sec (4X EDR)", lid=0, sm_lid=0, gids=((gid, ""),), gid_slots=1,
+        name, "Unspecified", "efa", rate="100 Gb/sec (4X EDR)", gids=((gid, ""),), gid_slots=1,
         guid="0000:0000:0000:0000", board="",
     )  # fmt: skip
 
@@ -108,8 +106,6 @@ def _adapter(root: Path, adapter: Adapter, number: int) -> None:
         "phys_state": f"{PHYSICAL[adapter.physical]}: {adapter.physical}",
         "rate": adapter.rate,
         "link_layer": adapter.link,
-        "lid": f"{adapter.lid:#x}",
-        "sm_lid": f"{adapter.sm_lid:#x}",
     }
     for name, text in texts.items():
         _write(port / name, text)

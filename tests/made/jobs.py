@@ -13,7 +13,7 @@ from distcheck.facts.nccl import NcclFile
 from distcheck.facts.network import Attempt, Bind, Interface, Resolution
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement
-from distcheck.facts.rank import ProcessFacts, RankFacts, Role
+from distcheck.facts.rank import Installed, ProcessFacts, RankFacts, Role
 from distcheck.selection.placement import local_placements, place, rank_environment
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def process_of(node: NodeFacts, number: int, launcher: str, *, leader: bool, alo
         node=node.key,
         pid=100 + number,
         command=("python", "-m", "distcheck", "env"),
+        installed=Installed(node.python, "/opt/venv", node.torch),
         ancestors=("/usr/bin/python /usr/bin/torchrun --nnodes 2 distcheck", "bash") if agent else ("bash", "sshd"),
         stage="done",
         role=Role.ALONE if alone else Role.LEADER if leader else Role.FOLLOWER,

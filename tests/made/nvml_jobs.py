@@ -49,7 +49,7 @@ def machines(fake_nvml: Any, job_of: Callable[..., Job], change: Any) -> Callabl
                 job = change.environment(job, i, CUDA_VISIBLE_DEVICES=value)
                 shown = visible(value, devices)
                 own = device_of(job.ranks[i].placement.local_rank, shown.uuids)
-                job = change.rank(job, i, visible_gpus=shown.uuids, visible_stop=shown.stop, gpu=own)
+                job = change.rank(job, i, visible_gpus=shown.uuids, gpu=own)
         return job
 
     return job

@@ -74,9 +74,7 @@ def healthy(nodes: int, per_node: int = GPUS, *, sparse: bool = False) -> Job:
         nodes=tuple(known.values()),
         processes=tuple([replace(report.process, stage="done") for report in reports]),
         ranks=tuple([leader.with_run(rank) for report in reports for rank in report.ranks]),
-        collectives=Collectives(
-            backend="nccl", backend_reason="there are GPUs", torch="2.13.0", nccl="2.28.9", measurements=rows
-        ),
+        collectives=Collectives(backend="nccl", torch="2.13.0", nccl="2.28.9", measurements=rows),
     )
     return replace(job, peers=tuple(leader.trials(_trials(job))))
 

@@ -132,8 +132,6 @@ def _adapters(n: int) -> Infiniband:
             rate_Gbps=400.0 if own else 200.0,
             lanes=4,
             speed="NDR" if own else "HDR",
-            lid=12 * (n % 4000) + place + 1 if own else 0,
-            sm_lid=1 if own else 0,
             gids={0: Gid(gid, "IB/RoCE v1")}
             | ({} if own else {1: Gid(gid, "RoCE v2", f"enp{place}s0np0"), 2: Gid(gid, "RoCE v2", f"enp{place}s0np0")}),
             gid_slots=256,
@@ -209,8 +207,8 @@ def _gpu(gpu: Gpu, place: int, address: str, n: int, load: GpuLoad | None) -> Gp
         ecc=ecc(uncorrected=0),
         remapped_rows=RemappedRows(0, 0, pending=False, failure=False),
         retired_pages_pending=False,
-        clocks=GpuClocks(1, 345, 1980, 1980, 1980),
-        pcie=PcieLink(5, 16, 5, 16, 5, 0),
+        clocks=GpuClocks(1, 345, 1980, 1980),
+        pcie=PcieLink(5, 16, 5, 16, 0),
         nvlinks=NvLinks(active=(True,) * 18, remote=("switch",) * 18, version=6, speed_MBps=26562),
         fabric=Fabric(3, 0, "", 0, 0, 1),
         power_limit_watts=700.0,
@@ -224,7 +222,6 @@ def _gpu(gpu: Gpu, place: int, address: str, n: int, load: GpuLoad | None) -> Gp
         utilisation_percent=0,
         display=False,
         module=place + 1,
-        minor=place,
         vbios="96.00.61.00.01",
         cpus=machines.DGX_H100.cpus[place // 4],
         numa_node=place // 4,
@@ -233,14 +230,7 @@ def _gpu(gpu: Gpu, place: int, address: str, n: int, load: GpuLoad | None) -> Gp
 
 
 def ecc(uncorrected: int) -> Ecc:
-    return Ecc(
-        enabled=True,
-        enabled_after_reset=True,
-        corrected_volatile=0,
-        uncorrected_volatile=uncorrected,
-        corrected_aggregate=0,
-        uncorrected_aggregate=uncorrected,
-    )
+    return Ecc(enabled=True, enabled_after_reset=True, uncorrected_volatile=uncorrected)
 
 
 def _load(number: int) -> GpuLoad:

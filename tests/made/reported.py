@@ -136,7 +136,7 @@ def build(
         for op, full in FULL.items()
         for size in SIZES[: 5 if gpus else 3]
     )  # fmt: skip
-    ran = Collectives("nccl" if gpus else "gloo", "", "2.13.0+cu130", "2.28.9" if gpus else "", figures, 3.4)
+    ran = Collectives("nccl" if gpus else "gloo", "2.13.0+cu130", "2.28.9" if gpus else "", figures, 3.4)
     return Job(
         distcheck="0.1.0",
         run="r1",

@@ -248,7 +248,6 @@ static nvmlReturn_t unsigned_at(device_t d, const char *key, unsigned place, uns
 
 #define ONE_NUMBER(name, key) \
     nvmlReturn_t nvmlDeviceGet##name(device_t d, unsigned *out) { return unsigned_of(d, key, out); }
-ONE_NUMBER(MinorNumber, "minor")
 ONE_NUMBER(ModuleId, "module")
 ONE_NUMBER(ComputeMode, "compute_mode")
 ONE_NUMBER(PersistenceMode, "persistence")
@@ -257,7 +256,6 @@ ONE_NUMBER(CurrPcieLinkGeneration, "pcie.gen")
 ONE_NUMBER(CurrPcieLinkWidth, "pcie.width")
 ONE_NUMBER(MaxPcieLinkGeneration, "pcie.max_gen")
 ONE_NUMBER(MaxPcieLinkWidth, "pcie.max_width")
-ONE_NUMBER(GpuMaxPcieLinkGeneration, "pcie.gpu_max_gen")
 ONE_NUMBER(PcieReplayCounter, "pcie.replays")
 ONE_NUMBER(EnforcedPowerLimit, "power.limit")
 ONE_NUMBER(PowerManagementDefaultLimit, "power.default")
@@ -266,7 +264,6 @@ ONE_NUMBER(RetiredPagesPendingStatus, "retired.pending")
 #define ONE_NUMBER_OF_A_KIND(name, key) \
     nvmlReturn_t nvmlDeviceGet##name(device_t d, unsigned kind, unsigned *out) { return unsigned_at(d, key, kind, out); }
 ONE_NUMBER_OF_A_KIND(ClockInfo, "clock")
-ONE_NUMBER_OF_A_KIND(MaxClockInfo, "clock.max")
 ONE_NUMBER_OF_A_KIND(ApplicationsClock, "clock.application")
 ONE_NUMBER_OF_A_KIND(DefaultApplicationsClock, "clock.application_default")
 ONE_NUMBER_OF_A_KIND(Temperature, "temperature")

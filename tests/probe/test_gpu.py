@@ -377,10 +377,10 @@ def test_a_device_outweighs_nvmls_answer(tmp_path):
 
 def test_a_counter_with_every_bit_set_is_missing_and_affects_no_other(ask):
     """The kernel and NVML return such a number for a value of a broken GPU."""
-    found = ask(H100 + f"0.ecc.0.0 {(1 << 64) - 1}\n0.reasons {1 << 63}\n")
+    found = ask(H100 + f"0.ecc.1.0 {(1 << 64) - 1}\n0.reasons {1 << 63}\n")
     assert isinstance(found, Gpus)
     health = found.devices[0].health
     assert health is not None
-    assert isinstance(health.ecc.corrected_volatile, Missing)
-    assert "every bit is set" in health.ecc.corrected_volatile.reason
+    assert isinstance(health.ecc.uncorrected_volatile, Missing)
+    assert "every bit is set" in health.ecc.uncorrected_volatile.reason
     assert health.clocks.event_reasons == 1 << 63

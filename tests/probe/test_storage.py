@@ -72,7 +72,7 @@ def test_folders_files_and_packages_are_one_answer_and_no_file_is_left(tmp_path)
     )
     folder, fifo, absent = answer.folders
     assert (folder.state, fifo.state, absent.state) == ("folder", "other", "absent")
-    assert (folder.write_error, folder.holds_sentinel, folder.rate_error) == ("", False, "")
+    assert (folder.write_error, folder.holds_sentinel) == ("", False)
     assert folder.write_MBps > 0 < folder.read_MBps
     assert folder.file_system
     assert [file.state for file in answer.files] == ["file", "file"]

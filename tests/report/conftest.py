@@ -17,7 +17,7 @@ from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.network import Attempt, Bind, Interface, PeerTrial, Resolution
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement
-from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, Role
+from distcheck.facts.rank import Installed, ProcessFacts, RankFacts, RankRun, Role
 from distcheck.rules import Rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 
@@ -135,6 +135,7 @@ def build_job(nodes: int, per_node: int, *, world: int | None = None, gpus: bool
             node=node.key,
             pid=100 + n,
             command=("distcheck", "gate"),
+            installed=Installed(node.python, "/opt/venv", node.torch),
             stage="done",
             role=Role.FOLLOWER if n else Role.LEADER,
             bind=None if n else Bind(29500, "bound"),
@@ -174,9 +175,7 @@ def build_job(nodes: int, per_node: int, *, world: int | None = None, gpus: bool
         processes=tuple(processes),
         ranks=tuple(ranks),
         peers=(PeerTrial("p0", "p1", "10.0.0.2", 40000, "met", 0.004),) if nodes > 1 else (),
-        collectives=Collectives("nccl", "every rank has a GPU", "2.13.0+cu130", "2.28.9", measurements, 2.2)
-        if measure
-        else None,
+        collectives=Collectives("nccl", "2.13.0+cu130", "2.28.9", measurements, 2.2) if measure else None,
     )
 
 

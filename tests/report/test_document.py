@@ -106,7 +106,6 @@ def test_bandwidth_is_bytes_over_the_mean_time(job_of, judge):
         job,
         collectives=Collectives(
             "gloo",
-            "",
             measurements=(Measurement("all_reduce", 1_000_000, "float32", 9, (0.5, 1.0, 1.0, 1.5)),),
         ),
         asked=Asked("bandwidth", ("collectives",), min_busbw_GBps=0.003),
@@ -139,10 +138,10 @@ def test_wrong_elements_are_summed_and_null_if_not_checked(job_of, judge):
 def test_a_rank_without_a_figure_is_null(job_of, judge):
     job = replace(
         job_of(1, 2),
-        collectives=Collectives("gloo", "", measurements=(Measurement("broadcast", 8, "f", 1, (math.nan, 2.0)),)),
+        collectives=Collectives("gloo", measurements=(Measurement("broadcast", 8, "f", 1, (math.nan, 2.0)),)),
     )
     assert document(*judge(job)).bandwidth[0].seconds.by_rank == (None, 2.0)
-    empty = replace(job, collectives=Collectives("gloo", "", measurements=(Measurement("broadcast", 8, "f", 1, ()),)))
+    empty = replace(job, collectives=Collectives("gloo", measurements=(Measurement("broadcast", 8, "f", 1, ()),)))
     assert document(*judge(empty)).bandwidth[0].algbw_GBps is None
 
 

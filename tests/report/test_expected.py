@@ -32,7 +32,7 @@ def h200(job_of, judge):
             replace(
                 job,
                 nodes=(replace(node, gpus=replace(node.gpus, devices=devices)),),
-                collectives=Collectives("nccl", "", measurements=rows),
+                collectives=Collectives("nccl", measurements=rows),
                 asked=replace(job.asked, **asked),
             )
         )

@@ -131,7 +131,7 @@ def test_prometheus_follows_the_exposition_format(any_job):
 def test_prometheus_escapes_labels(job_of, judge):
     job = msgspec.structs.replace(
         job_of(1, 2),
-        collectives=Collectives("gloo", "", measurements=(Measurement("broadcast", 8, "f", 1, (1.0, 1.0)),)),
+        collectives=Collectives("gloo", measurements=(Measurement("broadcast", 8, "f", 1, (1.0, 1.0)),)),
     )  # fmt: skip
     text = render("prometheus", *judge(job, Finding(rule='a"b\\c\nd', message="m", fix=Fix("f"))))
     assert r'distcheck_findings{rule="a\"b\\c\\nd",severity="error"} 1' in text

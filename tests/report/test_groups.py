@@ -34,9 +34,7 @@ def meshed(job_of, judge):
         RankRun(1, "done", "done", wrong={"all_reduce in dp": 0 if n < 3 else 7, "all_reduce": 5}) for n in range(4)
     ]
     ranks = tuple(msgspec.structs.replace(rank, run=run) for rank, run in zip(job.ranks, runs, strict=True))
-    return judge(
-        msgspec.structs.replace(job, ranks=ranks, collectives=Collectives("gloo", "", mesh=MESH, groups=figures))
-    )
+    return judge(msgspec.structs.replace(job, ranks=ranks, collectives=Collectives("gloo", mesh=MESH, groups=figures)))
 
 
 def test_a_row_has_the_first_group_alone_all_groups_together_and_the_slowest(meshed):

@@ -32,7 +32,7 @@ def full(job_of, judge):
     job = msgspec.structs.replace(
         job_of(1, 2),
         asked=Asked("bandwidth", (), min_busbw_GBps=2.0),
-        collectives=Collectives("gloo", "", measurements=measured),
+        collectives=Collectives("gloo", measurements=measured),
     )
     tests = (DeviceTest("float32", 256, 0.09, 14.0), DeviceTest("float32", 256, 0.0801, 15.0))
     runs = (RankRun(1, "done", "done", device_test=test) for test in tests)

@@ -223,7 +223,7 @@ def test_expectations_groups_and_an_early_end_are_shown(job_of, judge):
         job_of(1, 2),
         asked=Asked("bandwidth", (), min_busbw_GBps=2.0),
         collectives=Collectives(
-            "gloo", "", ended="the deadline came",
+            "gloo", ended="the deadline came",
             measurements=(
                 Measurement("all_reduce", 1000, "float32", 5, (1e-6, 1e-6)),
                 Measurement("all_reduce", 1000, "float32", 5, (1e-6, 2e-6), group="pair"),

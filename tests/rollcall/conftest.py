@@ -15,13 +15,14 @@ from distcheck.facts.base import Missing
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.pci import Pci
 from distcheck.facts.placement import Placement
-from distcheck.facts.rank import ProcessFacts, RankFacts
+from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
 from distcheck.probe import network
 from distcheck.rollcall import client, identity
 from distcheck.rollcall.client import Attendance
 from distcheck.rollcall.protocol import Found, Hello, Report
 from distcheck.rollcall.server import Server
 
+PYTHON = Installed("3.11.7", "/usr", Missing(reason="not installed"))
 JOB, MASTER = "a job", "127.0.0.1:29500"
 
 
@@ -36,7 +37,7 @@ def report_of(
     place = Placement(world_size=world_size, master_addr="127.0.0.1", master_port=29500)
     return Report(
         facts,
-        ProcessFacts(uid=uid, node=node, pid=1, command=("distcheck",)),
+        ProcessFacts(uid=uid, node=node, pid=1, command=("distcheck",), installed=PYTHON),
         tuple(RankFacts(process=uid, placement=msgspec.structs.replace(place, rank=n), environment={}) for n in ranks),
     )
 

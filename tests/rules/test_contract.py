@@ -114,7 +114,8 @@ def two_versions_of_nccl(job_of: Callable[..., Job], change: SimpleNamespace) ->
 
 def one_old_driver(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
     """Return a job of torch for CUDA 13, one node of which has a driver for CUDA 12."""
-    job = change.node(job_of(4, 2, "slurm", looks=("gpu",), gpus=2), None, torch=TorchBuild("2.10.0", "13.0", None))
+    job = job_of(4, 2, "slurm", looks=("gpu",), gpus=2)
+    job = change.process(job, None, installed=Installed("3.11.7", "/opt/venv", TorchBuild("2.10.0", "13.0", None)))
     gpus = job.nodes[1].gpus
     job = change.node(job, None, gpus=change.job(gpus, driver="580.65", cuda_driver="13.0"))
     return change.node(job, 1, gpus=change.job(gpus, driver="535.183", cuda_driver="12.2"))
@@ -168,7 +169,7 @@ def half_as_fast_as_before(cause: str) -> Callable[..., Job]:
         for n, one in enumerate(tests):
             job = change.rank(job, n, run=RankRun(1, "done", "done", device="NVIDIA H100", device_test=one))
         rows = [Measurement("all_reduce", 1 << 26, "float32", 5, (0.01 * n,) * 8, uncertainty=0.01) for n in (1, 2)]
-        before, now = (change.job(job, collectives=Collectives("nccl", "asked", measurements=(row,))) for row in rows)
+        before, now = (change.job(job, collectives=Collectives("nccl", measurements=(row,))) for row in rows)
         if not slow:
             now = change.asked(now, baseline=baseline.of(before, "before.json"))
         fast, low = (next(f for f in figures(j) if not f.ranks) for j in (before, now))

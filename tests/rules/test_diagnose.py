@@ -157,9 +157,7 @@ def test_a_chosen_rule_that_the_command_does_not_look_for_is_no_pass():
 
 
 @pytest.mark.parametrize("chosen", ["perf-below-min-busbw", "collective-wrong-result", "perf-below-expectation"])
-@pytest.mark.parametrize(
-    "measured", [None, Missing(reason="no torch"), Collectives("gloo", "asked", ended="by SIGKILL")]
-)
+@pytest.mark.parametrize("measured", [None, Missing(reason="no torch"), Collectives("gloo", ended="by SIGKILL")])
 def test_a_chosen_rule_that_had_no_figures_is_no_pass(measured, chosen):
     asked = Asked("bandwidth", ("collectives",), min_busbw_GBps=10.0)
     judged = diagnose(Job("0", "run", asked, met=True, collectives=measured), select=[chosen])

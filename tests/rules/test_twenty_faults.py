@@ -8,7 +8,8 @@ from made import hcas
 
 from distcheck.facts.libraries import Libraries, NcclPlugin
 from distcheck.facts.node import TorchBuild
-from distcheck.facts.rank import Installed, Script
+from distcheck.facts.rank import Installed
+from distcheck.facts.storage import CommandFile, Storage
 from distcheck.probe import infiniband
 from distcheck.report import PLAIN, text
 from distcheck.rules.finding import Fix
@@ -61,6 +62,10 @@ NCCL = Libraries(nccl="/venv/nvidia/nccl/lib/libnccl.so.2", version="2.27.3", fo
 PLUGIN = NcclPlugin("net", "libnccl-net.so", "/opt/hpcx/lib/libnccl-net.so", ("ncclNetPlugin_v10",))
 
 
+def with_script(sha256):
+    return Storage(files=(CommandFile("train.py", "script", "/job/train.py", "file", size_bytes=9, sha256=sha256),))
+
+
 @pytest.fixture
 def healthy(job_of, change, tmp_path):
     """Return eight nodes of two ranks with GPUs and InfiniBand, on which nothing is wrong."""
@@ -70,6 +75,7 @@ def healthy(job_of, change, tmp_path):
         job,
         None,
         infiniband=rails(tmp_path / "usual"),
+        storage=with_script("1" * 64),
         torch=TORCH,
         modules={"mlx5_core": "24.10"},
         cpu_vendor="AuthenticAMD",
@@ -80,7 +86,6 @@ def healthy(job_of, change, tmp_path):
         installed=Installed("3.11.7", "/venv", TORCH),
         libraries=NCCL,
         locked_memory_bytes=-1,
-        script=Script("/job/train.py", "1" * 64),
         shm_device=25,
         memory_policy_error="",
     )
@@ -104,7 +109,7 @@ def broken(healthy, change, tmp_path):
         0: rails(tmp_path / "0", mlx5_3=None),
         1: rails(tmp_path / "1", mlx5_1={"keys": (0x8001, 0, 0)}),
         2: rails(tmp_path / "2", mlx5_1={"state": "DOWN", "physical": "Polling"}),
-        3: rails(tmp_path / "3", mlx5_0={"state": "INIT", "lid": 0, "sm_lid": 0}),
+        3: rails(tmp_path / "3", mlx5_0={"state": "INIT"}),
         4: rails(tmp_path / "4", mlx5_2={"rate": "100 Gb/sec (4X EDR)"}),
         6: msgspec.structs.replace(rails(tmp_path / "6"), peer_memory=(), open_driver=False),
     }
@@ -114,7 +119,7 @@ def broken(healthy, change, tmp_path):
     job = change.process(job, (10, 11), locked_memory_bytes=64 << 10)
     older = TorchBuild("2.7.1+cu128", "12.8", None)
     job = change.process(job, (2, 3), installed=Installed("3.11.7", "/venv", older))
-    job = change.process(job, (4, 5), script=Script("/job/train.py", "2" * 64))
+    job = change.node(job, 2, storage=with_script("2" * 64))
     job = change.process(job, (8, 9), installed=Installed("3.12.1", "/venv", TORCH))
     preloaded = msgspec.structs.replace(NCCL, nccl="/opt/nccl/libnccl.so.2", version="2.26.2", found_by="LD_PRELOAD")
     job = change.process(job, 6, libraries=preloaded)

@@ -87,7 +87,7 @@ def test_the_figures_are_in_the_line_of_rank_0s_node_and_the_largest_sizes_fit()
         for op in ("all_reduce", "broadcast", "all_gather")
         for power in range(10, 40)
     )
-    job = msgspec.structs.replace(healthy_job(2, 2), collectives=Collectives("gloo", "asked", measurements=ran))
+    job = msgspec.structs.replace(healthy_job(2, 2), collectives=Collectives("gloo", measurements=ran))
     found = runs(job, *(finding(f"gpu-{'x' * 40}-{n}", "node1") for n in range(40)))
     kept = found["node1"].figures
     assert 9 <= len(kept) < len(ran)

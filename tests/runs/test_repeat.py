@@ -25,7 +25,7 @@ def ended():
 
     def ended(run):
         job = healthy_job(2, 2, looks=("environment", "meeting", "collectives"), command="bandwidth")
-        job = replace(job, collectives=Collectives("gloo", "--backend", "2.13.0", ""))
+        job = replace(job, collectives=Collectives("gloo", "2.13.0", ""))
         return change_rank(change_rank(job, None, run=DONE), 1, run=run)
 
     return ended

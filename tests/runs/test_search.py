@@ -22,7 +22,7 @@ def figure(dimension, op, slow=None, **more):
 
 def job_with(*groups):
     job = healthy_job(4, (2, 2, 2, 2), looks=("environment", "meeting", "collectives"), mesh=MESH)
-    return replace(job, collectives=Collectives("nccl", "--backend", mesh=MESH if groups else None, groups=groups))
+    return replace(job, collectives=Collectives("nccl", mesh=MESH if groups else None, groups=groups))
 
 
 def test_a_round_is_announced_with_its_groups_and_nodes():

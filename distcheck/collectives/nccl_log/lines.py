@@ -111,22 +111,16 @@ def _begin(reading: LogReading, match: re.Match[str]) -> None:
     reading.other = mine != (reading.told["rank"], reading.told["ranks"])
 
 
-@line(rf"Init timings(?: - \w+)?: rank \d+ nranks \d+ total ({_NUMBER}) .*")
-def _timings(reading: LogReading, match: re.Match[str]) -> None:
-    """src/init.cc from 2.22."""
-    reading.first("init_seconds", float(match[1]))
-
-
 @line(
     r"Pattern (\d{1,3}), crossNic \d+, nChannels (\d{1,4}), (?:bw|speed) ",
-    rf"({_NUMBER})/({_NUMBER}), type (\w+)/(\w+), sameChannels \d+",
+    rf"({_NUMBER})/({_NUMBER}), type (\w+)/\w+, sameChannels \d+",
 )
 def _graph(reading: LogReading, match: re.Match[str]) -> None:
     """src/graph/search.cc; "speed" until 2.12; pattern numbers are in src/include/graph.h."""
     name = _PATTERNS.get(int(match[1]))
     if name is None or reading.other or any(graph.pattern == name for graph in reading.lists.get("graphs", ())):
         return
-    reading.append("graphs", NcclGraph(name, int(match[2]), float(match[3]), float(match[4]), match[5], match[6]))
+    reading.append("graphs", NcclGraph(name, int(match[2]), float(match[3]), float(match[4]), match[5]))
 
 
 @line(r"(\d{1,4}) coll channels,(?: \d+ collnet channels,)?(?: (\d{1,4}) nvls channels,)? \d+ p2p channels, .*")
@@ -190,12 +184,6 @@ def _gdr_refused(reading: LogReading, match: re.Match[str]) -> None:
     reading.first("gdr_refused", match[0][:LONGEST])
 
 
-@line(r"NET/OFI Selected [Pp]rovider is (\w[\w;-]{0,40})\b.*")
-def _provider(reading: LogReading, match: re.Match[str]) -> None:
-    """aws/aws-ofi-nccl, src/nccl_ofi_net.cpp."""
-    reading.first("provider", match[1])
-
-
 @line(
     r"(?P<kind>NET|TUNER)/Plugin ?: (?:Loaded (?P<what>net|collnet|coll) plugin|Using tuner plugin|Using) ",
     r"(?P<name>(?!internal ).+)",
@@ -253,36 +241,3 @@ def _failed(reading: LogReading, match: re.Match[str]) -> None:
 def _setting(reading: LogReading, match: re.Match[str]) -> None:
     """src/misc/param.cc and where a variable is read; numbers have a full stop after them."""
     reading.put("settings", match[1], match[2].removesuffix(".")[:LONGEST])
-
-
-@line(r"Algorithm +\|(.*)")
-def _heads(reading: LogReading, match: re.Match[str]) -> None:
-    """src/graph/tuning.cc from 2.18; from 2.22 three algorithms at a time."""
-    reading.heads = [_spelt(cell.strip()) for cell in match[1].split("|") if cell.strip()]
-    reading.columns = []
-
-
-@line(r"Protocol +\|(.*)")
-def _protocols(reading: LogReading, match: re.Match[str]) -> None:
-    """src/graph/tuning.cc from 2.18, after the algorithms: three protocols for each."""
-    names = [cell.strip().upper() for cell in match[1].split("|") if cell.strip()]
-    algorithms = [head for head in reading.heads for _ in _PROTOCOLS]
-    reading.columns = [f"{algorithm}/{name}" for algorithm, name in zip(algorithms, names, strict=False)]
-
-
-@line(r"Latency/AlgBw \|(.*)")
-def _old_heads(reading: LogReading, match: re.Match[str]) -> None:
-    """src/graph/tuning.cc until 2.17."""
-    cells = [cell.partition("/") for cell in match[1].split("|") if cell.strip()]
-    reading.columns = [f"{_spelt(algorithm.strip())}/{name.strip().upper()}" for algorithm, _, name in cells]
-
-
-@line(r"(Broadcast|Reduce|AllGather|ReduceScatter|AllReduce) \|((?:[\s\w.-]*/[\s\w.-]*\|)+)")
-def _row(reading: LogReading, match: re.Match[str]) -> None:
-    """src/graph/tuning.cc: microseconds and GB/s for each algorithm and protocol."""
-    if reading.other:
-        return
-    pairs = re.findall(rf"({_NUMBER})/\s*({_NUMBER})\s*\|", match[2])
-    for column, (latency, bandwidth) in zip(reading.columns, pairs, strict=False):
-        if float(bandwidth):
-            reading.put("tuning", f"{_snake(match[1])} {column}", (float(latency), float(bandwidth)))

@@ -22,8 +22,6 @@ class LogReading:
         self.peers: dict[str, set[int]] = {}
         self.other = False
         """Whether a later communicator than the first is being set up; its ranks have other numbers."""
-        self.heads: list[str] = []
-        self.columns: list[str] = []
 
     def first(self, name: str, value: object) -> None:
         """Set a field unless it is set."""

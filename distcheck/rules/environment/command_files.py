@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
-from distcheck.facts.rank import Role, Script
+from distcheck.facts.rank import Role
 from distcheck.facts.storage import CommandFile, Packages, Storage
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.versions import installed_of, torch_of
-from distcheck.rules.wording import brief, found, grouped, listed, majority, named, nodes_of, once, unread
+from distcheck.rules.wording import brief, found, grouped, listed, majority, named, nodes_of, once
 from distcheck.selection.command import ON_NODES
 
 if TYPE_CHECKING:
@@ -108,9 +108,6 @@ def command_file_differs(job: Job) -> Iterator[Outcome]:
 
     Fix: copy the file to all nodes again, or use a shared folder or one image.
     """
-    lost = {p.uid: p.script.reason for p in job.processes if isinstance(p.script, Missing)}  # jobs of version 0.1.0
-    if lost:
-        yield from unread(job, ((rank, lost[rank.process]) for rank in job.ranks if rank.process in lost))
     for word, seen in _by_word(job).items():
         groups = grouped((s for s in seen if s.file.sha256), lambda s: (s.file.sha256, s.file.size_bytes))
         if len(groups) < 2:
@@ -196,11 +193,6 @@ def _packages(storage: Storage | Missing | None) -> Packages | None:
 def _by_word(job: Job) -> dict[str, list[_Seen]]:
     """Return every file of COMMAND as the nodes find it, by the word that names it."""
     seen = [_Seen(file, job.ranks_on(node)) for node in job.nodes for file in _files(node.storage)]
-    scripts = {p.uid: p.script for p in job.processes if isinstance(p.script, Script)}
-    for rank in job.ranks if scripts else ():
-        if (script := scripts.get(rank.process)) is not None:
-            file = CommandFile(script.path, "script", script.path, "file", sha256=script.sha256)
-            seen.append(_Seen(file, (rank,)))
     return grouped((s for s in seen if s.ranks), lambda s: s.file.word)
 
 

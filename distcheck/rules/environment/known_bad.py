@@ -12,7 +12,7 @@ from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_by
-from distcheck.rules.job.versions import nccl_of, torch_of, uses_nccl, version_of
+from distcheck.rules.job.versions import installed_of, nccl_of, torch_of, version_of
 from distcheck.rules.wording import found, named
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def _c10d(job: Job, ranks: Concerned) -> Concerned:
 
 
 def _python(job: Job, rank: RankFacts) -> str:
-    installed = job.process_of(rank).installed
-    return (installed or job.node_of(rank)).python
+    return installed_of(job, rank).python
 
 
 NCCL: tuple[Known, ...] = (
@@ -134,7 +133,7 @@ def sw_nccl_known_bad(job: Job) -> Iterator[Outcome]:
     See: https://github.com/NVIDIA/nccl/issues/750
     See: https://github.com/NVIDIA/nccl/issues/1184
     """
-    if uses_nccl(job):
+    if job.backend == "nccl":
         yield from _known(job, "NCCL", NCCL, nccl_of)
 
 
@@ -154,7 +153,7 @@ def sw_torch_known_bad(job: Job) -> Iterator[Outcome]:
     See: https://github.com/pytorch/pytorch/issues/153960
     """
     for known in TORCH:
-        if known.meets is not _nonblocking or uses_nccl(job):
+        if known.meets is not _nonblocking or job.backend == "nccl":
             yield from _known(job, "torch", (known,), torch_of)
 
 

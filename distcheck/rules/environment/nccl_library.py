@@ -14,7 +14,7 @@ from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.job.kinds import ranks_by
-from distcheck.rules.job.versions import nccl_of, uses_nccl, version_of
+from distcheck.rules.job.versions import nccl_of, version_of
 from distcheck.rules.wording import brief, found, listed, named, once, unread
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Loaded(msgspec.Struct, frozen=True, gc=False):
 @once
 def loaded(job: Job) -> list[Loaded]:
     """Return the ranks whose libraries are known, if the job uses NCCL."""
-    if not uses_nccl(job):
+    if job.backend != "nccl":
         return []
     return [Loaded(rank, its.libraries) for rank, its, _ in job.placed if isinstance(its.libraries, Libraries)]
 
@@ -41,7 +41,7 @@ def loaded(job: Job) -> list[Loaded]:
 def unseen(job: Job) -> Iterator[NotChecked]:
     """Yield the ranks whose libraries could not be read; this never fails a run."""
     silent = {p.uid: p.libraries.reason for p in job.processes if isinstance(p.libraries, Missing)}
-    if uses_nccl(job):
+    if job.backend == "nccl":
         yield from unread(job, ((rank, silent[rank.process]) for rank in job.ranks if rank.process in silent))
 
 
@@ -67,7 +67,7 @@ def sw_nccl_shadowed(job: Job) -> Iterator[Outcome]:
     See: https://github.com/pytorch/pytorch/issues/186591
     """
     yield from unseen(job)
-    for known, ranks in ranks_by(job, partial(_libraries, job)).items() if uses_nccl(job) else ():
+    for known, ranks in ranks_by(job, partial(_libraries, job)).items() if job.backend == "nccl" else ():
         if known.error and not known.nccl:
             yield _shadow(job, ranks, known, f"torch cannot load NCCL: {brief(known.error, 150)}", "error")
         elif known.error:
@@ -154,7 +154,7 @@ def sw_nccl_env_version_misleading(job: Job) -> Iterator[Outcome]:
         odd = value and version and value.partition("-")[0] != version and _libraries(job, rank)
         return (value, version) if odd else None
 
-    for (value, version), ranks in ranks_by(job, versions).items() if uses_nccl(job) else ():
+    for (value, version), ranks in ranks_by(job, versions).items() if job.backend == "nccl" else ():
         yield found(
             job,
             ranks,

@@ -11,7 +11,7 @@ from distcheck.facts.node import NO_TORCH, TorchBuild
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_by
-from distcheck.rules.job.versions import build_of, installed_of, nccl_of, torch_of, uses_nccl
+from distcheck.rules.job.versions import build_of, installed_of, nccl_of, torch_of
 from distcheck.rules.wording import found, grouped, listed, majority, named, nodes_of
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ def _where(job: Job, ranks: list[RankFacts], what: str) -> str:
     """Return the Python environments of ranks; of NCCL the files that they load, if known."""
     if what == "NCCL" and (files := _libraries(job, ranks)):
         return files
-    prefixes = {process.prefix for r in ranks if (process := job.process_of(r).installed)}
-    return listed(sorted(prefixes), most=2) or "environment unknown"
+    return listed(sorted({installed_of(job, rank).prefix for rank in ranks}), most=2)
 
 
 def _libraries(job: Job, ranks: list[RankFacts]) -> str:
@@ -77,7 +76,7 @@ def _torch_severity(job: Job, groups: Mapping[str, list[RankFacts]]) -> Severity
     builds = [build for ranks in groups.values() if isinstance(build := build_of(job, ranks[0]), TorchBuild)]
     lacks = {build.cuda is None and build.hip is None for build in builds}
     releases = {_release(version) for version in groups}
-    return "error" if len(releases) > 1 or (len(lacks) > 1 and uses_nccl(job)) else "warning"
+    return "error" if len(releases) > 1 or (len(lacks) > 1 and job.backend == "nccl") else "warning"
 
 
 @rule("environment", scope="rank")
@@ -119,8 +118,7 @@ def sw_torch_missing(job: Job) -> Iterator[Outcome]:
 
 
 def _python(job: Job, rank: RankFacts) -> str:
-    installed = job.process_of(rank).installed
-    return f"{installed.prefix}/bin/python" if installed else "python3"
+    return f"{installed_of(job, rank).prefix}/bin/python"
 
 
 @rule("environment", scope="rank")
@@ -176,7 +174,7 @@ def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
     Fix: use the same environment on all nodes; ``unset LD_LIBRARY_PATH LD_PRELOAD`` where they load another NCCL.
     See: https://github.com/NVIDIA/nccl/issues/354
     """
-    if not uses_nccl(job):
+    if job.backend != "nccl":
         return
     versions = ranks_by(job, lambda r: (torch_of(job, r), _importable_nccl(job, r)))
     for same_torch in grouped(versions.items(), lambda item: item[0][0]).values():

@@ -66,10 +66,7 @@ def alone(job: Job) -> bool:
 
 def uses_nccl(job: Job) -> bool:
     """Return whether the ranks use NCCL between several nodes, or a node is checked by itself."""
-    if alone(job):
-        return True
-    backend = job.made_for if job.asked.backend == "auto" else job.asked.backend
-    return backend == "nccl" and len(job.nodes) > 1
+    return alone(job) or (job.backend == "nccl" and len(job.nodes) > 1)
 
 
 @once

@@ -21,7 +21,7 @@ _FALLEN = 0.8
 _MOST = 8
 
 
-@rule("collectives", "gpu-silent-data-corruption", scope=("gpu", "node"), owner="admin")
+@rule("collectives", scope=("gpu", "node"), owner="admin")
 def gpu_wrong_product(job: Job) -> Iterator[Outcome]:
     """A GPU or CPU returns different results for the same matrix product.
 

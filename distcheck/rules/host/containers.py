@@ -12,7 +12,7 @@ from distcheck.facts.ranges import numbered, unfold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.host.shown import limited
-from distcheck.rules.job.versions import nccl_of, uses_nccl, version_of
+from distcheck.rules.job.versions import nccl_of, version_of
 from distcheck.rules.nccl.settings import alike
 from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbers_of
 
@@ -45,7 +45,7 @@ def host_ptrace_pidns(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-cumem-enable
     """
-    if not uses_nccl(job):
+    if job.backend != "nccl":
         return
     places = {(node.boot_id, node.hostname, *limits.namespaces.values()) for _, node, limits in limited(job)}
     split = {host for host, number in Counter(place[:2] for place in places).items() if number > 1}
@@ -157,7 +157,7 @@ def host_vm_topology(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-topo-file
     """
-    if not uses_nccl(job) or len(job.nodes) < 2:
+    if job.backend != "nccl" or len(job.nodes) < 2:
         return
     flat = [node for node in job.nodes if isinstance(node.pci, Pci) and node.pci.virtual and _flat(node.pci)]
     bare = [node for node in flat if not any(_has_topology(job, rank) for rank in job.ranks_on(node))]

@@ -12,7 +12,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.host.cpus import threads
 from distcheck.rules.host.shown import limited, unread
-from distcheck.rules.job.versions import nccl_of, uses_nccl, version_of
+from distcheck.rules.job.versions import nccl_of, version_of
 from distcheck.rules.wording import found, grouped, named, once
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def host_stack_unlimited(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#stack-size,
     https://github.com/NVIDIA/nccl/issues/2186
     """
-    if not uses_nccl(job):
+    if job.backend != "nccl":
         return
     unlimited = [rank for rank, _, limits in limited(job) if limits.stack_bytes < 0]
     for version, ranks in grouped(unlimited, lambda r: nccl_of(job, r)).items():
@@ -185,7 +185,7 @@ def host_address_space(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (unified virtual address space),
     https://man7.org/linux/man-pages/man2/getrlimit.2.html (RLIMIT_AS)
     """
-    if not uses_nccl(job):
+    if job.backend != "nccl":
         return
     few = [(r, n, limits.address_space_bytes) for r, n, limits in limited(job) if limits.address_space_bytes >= 0]
     for (limit, needed), group in grouped(few, lambda item: (item[2], _reserved(item[1]))).items():

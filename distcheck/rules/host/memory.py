@@ -9,7 +9,6 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.deaths import more_memory
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.host.shown import elsewhere, hosts, limited, unread, who_else
-from distcheck.rules.job.versions import uses_nccl
 from distcheck.rules.wording import found, grouped, named, numbers_of
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def host_memory_low(job: Job) -> Iterator[Outcome]:
 
 
 def _needed(job: Job, node: NodeFacts) -> int:
-    return _RANK_BYTES if node.accelerator == "none" or not uses_nccl(job) else _GPU_RANK_BYTES
+    return _RANK_BYTES if node.accelerator == "none" or job.backend != "nccl" else _GPU_RANK_BYTES
 
 
 def _evidence(host: HostFacts) -> dict[str, int | None]:

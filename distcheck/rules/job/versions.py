@@ -12,13 +12,12 @@ from distcheck.facts.rank import RankFacts
 
 if TYPE_CHECKING:
     from distcheck.facts.base import Missing
-    from distcheck.facts.node import NodeFacts
     from distcheck.facts.rank import Installed
 
 
-def installed_of(job: Job, rank: RankFacts) -> Installed | NodeFacts:
-    """Return what holds a rank's versions: its process, or its node in older files."""
-    return job.process_of(rank).installed or job.node_of(rank)
+def installed_of(job: Job, rank: RankFacts) -> Installed:
+    """Return the software of the process that reports for a rank."""
+    return job.process_of(rank).installed
 
 
 def build_of(job: Job, rank: RankFacts) -> TorchBuild | Missing:
@@ -38,15 +37,10 @@ def nccl_of(job: Job, rank: RankFacts) -> str:
     if isinstance(ran, NcclLog) and ran.version:
         return ran.version.partition("+")[0]
     loads = job.process_of(rank).libraries
-    return (loads.version if isinstance(loads, Libraries) else "") or getattr(installed_of(job, rank), "nccl", "")
+    return (loads.version if isinstance(loads, Libraries) else "") or installed_of(job, rank).nccl
 
 
 def version_of(text: str) -> tuple[int, ...]:
     """Return a version as numbers: (2, 27, 3) of 2.27.3+cuda12.9; empty for another text."""
     parts = text.partition("+")[0].split(".")
     return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()
-
-
-def uses_nccl(job: Job) -> bool:
-    """Return whether the job uses NCCL or RCCL."""
-    return job.asked.backend == "nccl" or (job.asked.backend == "auto" and job.made_for == "nccl")

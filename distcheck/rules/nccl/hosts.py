@@ -11,7 +11,7 @@ from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.job.kinds import ranks_with
-from distcheck.rules.job.versions import build_of, nccl_of, uses_nccl, version_of
+from distcheck.rules.job.versions import build_of, nccl_of, version_of
 from distcheck.rules.nccl.settings import alike
 from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbers_of
 from distcheck.selection.nccl_settings import setting_of
@@ -34,7 +34,7 @@ _HOST_BY_CHOICE, _HOST_BY_DEFAULT, _HOST_CHECKED = (2, 23), (2, 24), (2, 26, 3)
 
 def _nvidia(job: Job) -> bool:
     """Return whether the job uses NCCL itself; AMD's RCCL has its own defaults."""
-    return uses_nccl(job) and not any(node.accelerator == "amd" for node in job.nodes)
+    return job.backend == "nccl" and not any(node.accelerator == "amd" for node in job.nodes)
 
 
 def _numbers(job: Job, name: str, default: int) -> dict[int, int]:

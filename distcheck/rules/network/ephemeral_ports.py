@@ -42,7 +42,7 @@ def ports_needed(job: Job) -> int:
     """
     here = max((len(job.ranks_on(node)) for node in job.nodes), default=1)
     per_rank = (job.world_size or len(job.ranks)) + 1
-    if job.asked.backend == "nccl" or (job.asked.backend == "auto" and job.made_for == "nccl"):
+    if job.backend == "nccl":
         per_rank += _channels(job.ranks) * _NEIGHBOURS * (_sockets(job.ranks) + 2)
     return -(-max(here, 1) * per_rank // _STEP) * _STEP
 

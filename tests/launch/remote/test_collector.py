@@ -12,16 +12,18 @@ import pytest
 
 from distcheck import __version__
 from distcheck.facts.asked import Asked
+from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement
-from distcheck.facts.rank import ProcessFacts, RankFacts
+from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
 from distcheck.launch.remote import frames, mpi, slurm, ssh
 from distcheck.launch.remote.collector import Homecoming
 from distcheck.launch.remote.frames import Arrived, Collected, Concluded
 from distcheck.launch.remote.spec import Outside
 from distcheck.rollcall.protocol import Report
 
+PYTHON = Installed("3.11.7", "/usr", Missing(reason="not installed"))
 ASKED = Asked("env", ("launch", "environment", "meeting"))
 HOSTS = ("node1", "node2", "node3")
 WORDS = {"ssh": ssh.WORDS, "slurm": slurm.WORDS, "mpi": mpi.WORDS}
@@ -36,7 +38,7 @@ def report_of(node: int) -> Report:
         distcheck=__version__, torch=TorchBuild(version="2", cuda=None, hip=None), interfaces=(),
         ephemeral_ports=(32768, 60999), unprivileged_port_start=1024, accelerator="none",
     )  # fmt: skip
-    process = ProcessFacts(uid=f"p{node}", node=name, pid=node, command=("python",))
+    process = ProcessFacts(uid=f"p{node}", node=name, pid=node, command=("python",), installed=PYTHON)
     places = [Placement(rank=2 * node - 2 + i, world_size=6, local_rank=i) for i in range(2)]
     return Report(facts, process, tuple(RankFacts(process=process.uid, placement=p, environment={}) for p in places))
 

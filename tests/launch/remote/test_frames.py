@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distcheck.facts.asked import Asked
+from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement
-from distcheck.facts.rank import ProcessFacts, RankFacts
+from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
 from distcheck.launch.remote import frames
 from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Reader
 from distcheck.rollcall.protocol import Report
 
+PYTHON = Installed("3.11.7", "/usr", Missing(reason="not installed"))
 ARRIVED = Arrived("0.1.0", "node1", 7)
 
 
@@ -30,7 +32,7 @@ def report_of(rank: int, *, noise: int = 0) -> Report:
         ephemeral_ports=(32768, 60999), unprivileged_port_start=1024, accelerator="none",
     )  # fmt: skip
     words = random.Random(rank).randbytes(noise).hex()
-    process = ProcessFacts(uid=f"p{rank}", node=node.key, pid=rank, command=("python", words))
+    process = ProcessFacts(uid=f"p{rank}", node=node.key, pid=rank, command=("python", words), installed=PYTHON)
     placement = Placement(rank=rank, world_size=4, master_addr="node0", master_port=29500)
     return Report(node, process, (RankFacts(process=process.uid, placement=placement, environment={}),))
 

@@ -46,7 +46,7 @@ def measured(job_of, change):
             run = RankRun(1, "farewell", "done", device="cuda", gpu=rank.gpu, nccl=nccl if r == 0 else None)
             job = change.rank(job, r, run=run)
         rows = tuple(row(op, nodes * per_node, busbw, size) for op, busbw in figures.items())
-        return change.job(job, collectives=Collectives(backend, "--backend", measurements=rows))
+        return change.job(job, collectives=Collectives(backend, measurements=rows))
 
     return build
 
@@ -419,7 +419,7 @@ def test_operations_without_published_results_are_not_judged_but_bounded(measure
 
 
 def test_nccls_graph_counts_where_the_adapters_are_unclear(measured, said):
-    graph = NcclGraph("ring", 8, 45.0, 45.0, "NVL", "PIX")
+    graph = NcclGraph("ring", 8, 45.0, 45.0, "NVL")
     log = replace(nvls(algorithm="RING/SIMPLE"), graphs=(graph,), network="IB")
     rules, result = said(measured({"all_reduce": 200.0}, nodes=2, nics=adapters(10), nccl=log))
     assert rules == [("perf-below-expectation", "warning")]
@@ -427,7 +427,7 @@ def test_nccls_graph_counts_where_the_adapters_are_unclear(measured, said):
 
 
 def test_a_slow_nccl_graph_does_not_lower_the_expectation(measured, said):
-    graph = NcclGraph("ring", 2, 3.0, 1.2, "NVL", "SYS")
+    graph = NcclGraph("ring", 2, 3.0, 1.2, "NVL")
     log = replace(nvls(algorithm="RING/SIMPLE"), graphs=(graph,), network="IB")
     rules, result = said(measured({"all_reduce": 2.0}, nodes=2, nics=adapters(10), nccl=log))
     assert rules == [("perf-below-expectation", "warning")]

@@ -27,7 +27,7 @@ def held(job_of, change):
 
     def held(now, before=None, **asked):
         job = job_of(2, 2, looks=("environment", "meeting", "collectives"), operations=("all_reduce", "broadcast"))
-        ran = Collectives("gloo", "asked", torch="2.13.0", measurements=rows() if before is None else before)
+        ran = Collectives("gloo", torch="2.13.0", measurements=rows() if before is None else before)
         earlier = baseline.of(change.job(job, collectives=ran), "before.json")
         runs = change.job(job, collectives=change.job(ran, measurements=now))
         return change.job(runs, asked=change.job(runs.asked, baseline=earlier, sizes_bytes=SIZES, **asked))

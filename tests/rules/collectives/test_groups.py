@@ -37,7 +37,7 @@ def grouped(job_of, change):
         job = job_of(len(per_node), per_node, looks=("environment", "meeting", "collectives"), mesh=mesh)
         for rank in range(sum(per_node)):
             job = change.rank(job, rank, run=RankRun(pid=100 + rank, **(runs or {}).get(rank, DONE)))
-        ran = Collectives(backend, "--backend", mesh=mesh, groups=tuple(healthy() if figures is None else figures))
+        ran = Collectives(backend, mesh=mesh, groups=tuple(healthy() if figures is None else figures))
         return change.job(job, collectives=ran)
 
     return build

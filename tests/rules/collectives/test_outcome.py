@@ -28,7 +28,7 @@ def measured(ranks, seconds=0.01, operations=("all_reduce", "broadcast"), sizes=
         for op in operations
         for size in sizes
     )
-    return Collectives(backend="gloo", backend_reason="--backend", torch="2.13.0", measurements=rows)
+    return Collectives(backend="gloo", torch="2.13.0", measurements=rows)
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_averages_that_all_ranks_have_with_the_same_factor_are_a_fault_of_the_jo
 def test_gloo_that_sums_for_fsdp2_is_a_warning(job, judge):
     old = job(2, {n: lambda t: replace(t, wrong_average=WRONG, scale=2.0) for n in range(2)})
     ranks = (replace(r, run=replace(r.run, training={"FSDP2": r.run.training["DDP"]})) for r in old.ranks)
-    ran = replace(old, ranks=tuple(ranks), collectives=Collectives("gloo", "--backend", torch="2.7.1"))
+    ran = replace(old, ranks=tuple(ranks), collectives=Collectives("gloo", torch="2.7.1"))
     (finding,) = judge(ran, *STEP).findings
     assert (finding.rule, finding.severity) == ("step-average-scaled", "warning")
     assert "2.7.1" in finding.fix.text
@@ -204,6 +204,6 @@ def test_a_rank_that_hangs_in_a_training_step_is_named(job_of, change, judge, be
     for number in range(4):
         run = RankRun(1, f"training step: {behind if number == 2 else ahead}", "stalled")
         job = change.rank(job, number, run=run)
-    job = change.job(job, collectives=Collectives("gloo", "--backend", ended="time limit reached"))
+    job = change.job(job, collectives=Collectives("gloo", ended="time limit reached"))
     said = judge(job, "collectives")
     assert [(f.rule, f.ranks) for f in said.findings] == [("collective-stalled", (2,))]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from distcheck.facts.base import Missing
 from distcheck.facts.job import Launched, LaunchedNode
 from distcheck.facts.node import TorchBuild
-from distcheck.facts.rank import Installed, Script
+from distcheck.facts.rank import Installed
 from distcheck.facts.storage import CommandFile, Packages, Storage
 
 SAME, OTHER = "a" * 64, "b" * 64
@@ -133,16 +132,6 @@ def test_another_python_is_reported_once(job, with_files, told, change):
     torch = job.nodes[0].torch
     job = change.process(job, None, installed=Installed("3.11.7", "/venv", torch))
     assert told(change.process(job, (2, 3), installed=Installed("3.12.1", "/venv", torch))) == []
-
-
-def test_the_script_of_a_job_saved_by_an_earlier_version_is_still_judged(job, told, judge, change):
-    job = change.process(job, None, script=Script("train.py", SAME))
-    assert told(job) == []
-    assert told(change.process(job, (2, 3), script=Script("train.py", OTHER))) == [
-        ("command-file-differs", "warning", (2, 3), ("node2",))
-    ]
-    unread = judge(change.process(job, 4, script=Missing(reason="train.py: No such file")), "command_files")
-    assert [(n.rule, n.ranks, n.required) for n in unread.not_checked] == [("command-file-differs", (4,), False)]
 
 
 def with_packages(job, change, *nodes):

@@ -22,7 +22,7 @@ def shown(change):
             if isinstance(gpus, Gpus):
                 seen = visible(rank.environment.get("CUDA_VISIBLE_DEVICES"), gpus.devices)
                 device = device_of(rank.placement.local_rank, seen.uuids)
-                job = change.rank(job, i, visible_gpus=seen.uuids, visible_stop=seen.stop, gpu=device)
+                job = change.rank(job, i, visible_gpus=seen.uuids, gpu=device)
         return job
 
     return shown

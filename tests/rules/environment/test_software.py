@@ -88,11 +88,6 @@ def test_another_build_of_one_release_is_an_error_only_without_nccl(job, said, o
     assert exit_code == (30 if severity == "error" else 0)
 
 
-def test_older_files_have_the_torch_of_each_node(job_of, change, said):
-    (found,), _ = said(change.node(job_of(4, 2, "slurm"), 2, torch=OLD))
-    assert (found.rule, found.nodes) == ("sw-torch-version-differs", ("node3",))
-
-
 def test_another_nccl_is_an_error_only_in_an_nccl_job(job, said, change):
     odd = job(CU130, "3.11.7", "2.29.7", gpus=2, r2=having(CU130, "3.11.7", "2.27.3"))
     (found,), exit_code = said(odd)

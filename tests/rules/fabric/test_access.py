@@ -61,7 +61,7 @@ def test_a_low_limit_without_adapters_is_no_fault(fabric, told, change):
 def test_nccl_efa_plugin_missing_until_nccls_log_decides(fabric, read, told, change):
     job = fabric([efa()], [efa()])
     assert told(job) == [("nccl-efa-plugin-missing", "warning", *ALL)]
-    assert told(change.job(job, collectives=Collectives(backend="nccl", backend_reason=""))) == []
+    assert told(change.job(job, collectives=Collectives(backend="nccl"))) == []
     assert told(fabric(*[read([efa()], net_plugin="libnccl-net.so")] * 2)) == []
 
 

@@ -75,7 +75,7 @@ def test_distcheck_node_compares_the_ports_of_one_board(fabric, told, change):
 
 
 def test_ib_no_subnet_manager_is_told_from_a_cable(fabric, told, message):
-    initial = [rail._replace(state="INIT", lid=0, sm_lid=0) for rail in RAILS]
+    initial = [rail._replace(state="INIT") for rail in RAILS]
     job = fabric(RAILS, RAILS, initial, RAILS)
     assert told(job) == [("ib-no-subnet-manager", "error", *NODE3)]
     assert "mlx5_0:1, mlx5_1:1, mlx5_2:1 and mlx5_3:1 of node3 are in state INIT" in message(job)

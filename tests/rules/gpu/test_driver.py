@@ -7,17 +7,30 @@ import pytest
 from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import TorchBuild
+from distcheck.facts.rank import Installed
 from distcheck.rules.gpu.driver import runs
 
 BUILT = ("sm_75", "sm_80", "sm_86", "sm_90", "compute_90")
 
 
 @pytest.fixture
-def job(job_of, change):
+def with_torch(change):
+    """Return a job whose nodes, or one of them, have this torch, and its processes on them."""
+
+    def made(job, torch, number=None):
+        job = change.node(job, number, torch=torch)
+        its = None if number is None else (2 * number, 2 * number + 1)
+        return change.process(job, its, installed=Installed("3.11.7", "/opt/venv", torch))
+
+    return made
+
+
+@pytest.fixture
+def job(job_of, change, with_torch):
     """Four nodes of two GPUs; torch needs CUDA `cuda`, CUDA supports `supported` on the nodes of `old`."""
 
     def make(cuda="12.8", supported=12080, old=(), capability=(9, 0), built=BUILT, error=0):
-        made = change.node(job_of(4, 2, "slurm", looks=("gpu",), gpus=2), None, torch=TorchBuild("2.8.0", cuda, None))
+        made = with_torch(job_of(4, 2, "slurm", looks=("gpu",), gpus=2), TorchBuild("2.8.0", cuda, None))
         made = change.process(made, None, libraries=Libraries(version="2.27.3", architectures=built))
         for n, rank in enumerate(made.ranks):
             devices = tuple(CudaDevice(uuid, capability=capability) for uuid in rank.visible_gpus)
@@ -111,13 +124,13 @@ def test_a_gpu_for_which_torch_has_no_code_is_an_error(job, said, capability, bu
     assert code == (30 if bad else 0)
 
 
-def test_a_cpu_build_is_an_error_only_where_nccl_is_asked_for_on_gpus(job, said, change):
-    made = change.node(job(), None, torch=TorchBuild("2.8.0+cpu", None, None))
+def test_a_cpu_build_is_an_error_only_where_nccl_is_asked_for_on_gpus(job, said, change, with_torch):
+    made = with_torch(job(), TorchBuild("2.8.0+cpu", None, None))
     found, code = said(change.asked(made, backend="nccl"))
     assert ([f[0] for f in found], code) == (["sw-torch-cpu-build"], 30)
     assert said(made) == ([], 0)
     assert said(change.asked(job(), backend="nccl")) == ([], 0)
-    rocm = change.node(job(), None, torch=TorchBuild("2.8.0+rocm6.4", None, "6.4"))
+    rocm = with_torch(job(), TorchBuild("2.8.0+rocm6.4", None, "6.4"))
     assert said(change.asked(rocm, backend="nccl")) == ([], 0)
-    one = change.node(change.asked(job(), backend="nccl"), 2, torch=TorchBuild("2.8.0+cpu", None, None))
+    one = with_torch(change.asked(job(), backend="nccl"), TorchBuild("2.8.0+cpu", None, None), 2)
     assert said(one)[0] == [], "sw-torch-version-differs reports it"

@@ -41,7 +41,6 @@ def with_value(change):
                 job,
                 i,
                 visible_gpus=seen.uuids,
-                visible_stop=seen.stop,
                 gpu=device_of(rank.placement.local_rank, seen.uuids),
             )
         return job
