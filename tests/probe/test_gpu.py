@@ -64,7 +64,7 @@ NOT_SUPPORTED = Missing(reason="NVML error 3: Not Supported")
         ("memory.used !3", "memory_used_bytes", NOT_SUPPORTED),
         ("memory.reserved !13", "memory_used_bytes", 581828608),  # a driver that does not separate reserved memory
         ("mig !3", "mig", False),
-        ("name !15", "lost", "NVML error 15: a GPU is lost (NVML_ERROR_GPU_IS_LOST)"),
+        ("name !15", "lost", "NVML error 15: a GPU is lost: it fell off the bus or is unreachable"),
         ("handle !999", "lost", "NVML error 999: unknown error"),
         ("handle !4", "lost", ""),  # a GPU of another job
         ("handle !4", "uuid", DENIED),
@@ -205,7 +205,7 @@ def test_a_crash_is_named(ask):
 
 @pytest.mark.parametrize(
     ("script", "words"),
-    [('echo \'{"fact": "gpus"}\'; echo hello; exit 3', "gave no answer (exit code 3): hello"), ("exit 0", "no output")],
+    [('echo \'{"fact": "gpus"}\'; echo hello; exit 3', "no answer (exit code 3): hello"), ("exit 0", "no output")],
 )
 def test_garbage_and_no_output_are_no_answer(ask, other_python, script, words):
     other_python(script)
