@@ -28,19 +28,8 @@ def gpu(cluster, fake_nvml):
                 (node3 if node == "node3" else H100).replace("GPU-0", f"GPU-{number}").replace("MIG-0", f"MIG-{number}")
             )
             cluster.write(node, "/etc/distcheck-fake-nvml", text)
-        look = (
-            "distcheck",
-            "gpu",
-            "--nproc",
-            "8",
-            "--format",
-            "json",
-            "--hosts",
-            "node[1-4]",
-            "--env",
-            "LD_LIBRARY_PATH",
-        )
-        ended = cluster.run("head", *look, env={"LD_LIBRARY_PATH": "/shared"}, timeout=150)
+        look = ("gpu", "--nproc", "8", "--format", "json", "--hosts", "node[1-4]", "--env", "LD_LIBRARY_PATH")
+        ended = cluster.run("head", "distcheck", *look, env={"LD_LIBRARY_PATH": "/shared"}, timeout=150)
         assert ended.out, ended
         (report,) = reports(ended)
         return report
