@@ -161,6 +161,11 @@ class FakeNvml(NamedTuple):
         folders = [str(self.folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders), "DISTCHECK_FAKE_NVML": str(self.facts)}
 
+    def variables(self, text: str) -> dict[str, str]:
+        """Write down the answers and return only the variables with which the libraries are found."""
+        told = self.environ(text)
+        return {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")}
+
     def read(self, text: str) -> Gpus:
         """Return what nvidia-ml-py reads, as the child that asks NVML does it, but in this process."""
         self.write(text)

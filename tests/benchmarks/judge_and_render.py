@@ -30,8 +30,8 @@ from distcheck.rules.diagnose import diagnose
 from distcheck.run.garbage import THRESHOLDS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.pace import against_a_walk, beside_a_walk
-from benchmarks.ratio import Pair, Row, at_most, of_growth, until_decided
+from benchmarks.pace import beside_a_walk
+from benchmarks.ratio import Pair
 from made import real_job
 
 if TYPE_CHECKING:
@@ -42,13 +42,8 @@ if TYPE_CHECKING:
     from distcheck.rules.diagnose import Diagnosis
 
 PARTS = 8
-FEWEST, MOST = 3, 8
-"""Pairs."""
-OF_HUGE = 6
-"""The most pairs of a huge job."""
-GOAL = at_most(1.05)
-SECONDS, SECONDS_OF_HUGE = 5.0, 60.0
-"""Goals of a whole job."""
+TIMES, OF_HUGE = 5, 3
+"""How many pairs are measured."""
 DEAR = 0.1
 """A rule that takes a larger share of the judging is named."""
 HEALTHY = "healthy"
@@ -87,7 +82,7 @@ class Sides:
         """Take the memory that all rounds use: the first of them would pay for it."""
         self._round(0)
 
-    def once(self, _number: int) -> Pair:
+    def once(self) -> Pair:
         """Return the seconds of CPU of either side for two rounds.
 
         Who comes first changes from rule to rule, and in the second round it is the other way round: who comes first
@@ -117,16 +112,8 @@ class Sides:
         time_both(partial(report.render, "text"), number % 2)
         return took[0], took[1]
 
-    def pairs(self, most: int = MOST) -> list[Pair]:
-        """Return pairs until the growth is known."""
-        taken: list[Pair] = []
-
-        def rows(found: list[Pair]) -> list[Row]:
-            taken[:] = found
-            return [of_growth(self.kind, found, PARTS, GOAL)]
-
-        until_decided(self.once, rows, FEWEST, most)
-        return taken
+    def pairs(self, times: int = TIMES) -> list[Pair]:
+        return [self.once() for _ in range(times)]
 
     def shares(self) -> dict[str, float]:
         """Return each rule's share of judging the large job."""
@@ -142,27 +129,19 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
 
 
-def healthy(
-    nodes: int, goal: float = SECONDS, times: int = MOST, pairs: int = MOST, *, sparse: bool = False
-) -> dict[str, object]:
-    """Measure the whole, with its goal, so many times at most, and so many pairs."""
+def healthy(nodes: int, times: int = TIMES, *, sparse: bool = False) -> dict[str, object]:
+    """Measure the whole and the pairs, so many times each."""
     before = peak()
     large = real_job.healthy(nodes, sparse=sparse)
     built = peak()
     gc.freeze()  # the facts: the searches for garbage between the runs need not look at them again
-    seconds: list[Pair] = []
-
-    def rows(taken: list[Pair]) -> list[Row]:
-        seconds[:] = taken
-        return [against_a_walk(HEALTHY, taken, goal)]
-
-    until_decided(lambda _: beside_a_walk(lambda: whole(large)), rows, FEWEST, times)
+    seconds = [beside_a_walk(lambda: whole(large)) for _ in range(times)]
     most = peak()
     small = [real_job.healthy(nodes // PARTS, sparse=sparse) for _ in range(PARTS)]
     gc.freeze()
     sides = Sides(HEALTHY, large, small)
     sides.warm_up()
-    taken, of_rules = sides.pairs(pairs), sides.shares()
+    taken, of_rules = sides.pairs(times), sides.shares()
     return {
         "pairs": {HEALTHY: taken},
         "seconds": seconds,
@@ -187,7 +166,7 @@ def main() -> None:
     gc.set_threshold(*THRESHOLDS)
     whole(real_job.healthy(2))  # imports the rules, once for all that follows
     nodes = int(sys.argv[2]) // real_job.GPUS
-    huge = partial(healthy, goal=SECONDS_OF_HUGE, times=FEWEST, pairs=OF_HUGE, sparse=True)
+    huge = partial(healthy, times=OF_HUGE, sparse=True)
     print(json.dumps({HEALTHY: healthy, "faulty": faulty, "huge": huge}[sys.argv[1]](nodes)))
 
 

@@ -7,9 +7,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.pace import against_a_walk, usual
-from benchmarks.patience import most
 from benchmarks.programs import output_of_script
-from benchmarks.ratio import Pair, Row, alone, at_least, at_most, counted, until_decided
+from benchmarks.ratio import Pair, Row, alone, at_least, at_most, counted
 
 HOSTS = 1024
 NODES = 4096
@@ -40,8 +39,8 @@ def starting_by_ssh() -> list[Row]:
 def roll_call_of_many_nodes() -> list[Row]:
     """What the roll call of a very large job costs its leader; some nodes are late, slow, silent or missing."""
     return [
-        *until_decided(lambda _: json.loads(output_of_script("many_nodes.py")), _of_nodes, TIMES, most(TIMES, 10)),
-        *until_decided(_one_of_processes, _of_processes, TIMES, most(TIMES, 24)),
+        *_of_nodes([json.loads(output_of_script("many_nodes.py")) for _ in range(TIMES)]),
+        *_of_processes([_one_of_processes() for _ in range(TIMES)]),
     ]
 
 
@@ -68,7 +67,7 @@ def _paced(runs: list[Run], figure: str, factor: float = 1) -> list[Pair]:
     return [(run[figure] * factor, run["slowness"]) for run in runs]
 
 
-def _one_of_processes(_number: int) -> Run:
+def _one_of_processes() -> Run:
     """Every rank is a process of its own; as many as a limit of 20,000 open files allows."""
     run: Run = json.loads(output_of_script("many_nodes.py", str(NODES_OF_PROCESSES), "each"))
     return run

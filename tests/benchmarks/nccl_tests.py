@@ -21,7 +21,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from benchmarks.programs import NotMeasuredError, free_port, output_of, outputs_of
-from benchmarks.ratio import Row, compared, until_decided
+from benchmarks.ratio import Row, compared, in_turn
 
 PROGRAMS = {"all_reduce": "all_reduce_perf", "broadcast": "broadcast_perf"}
 """By distcheck's name of the operation."""
@@ -60,29 +60,17 @@ def figures_against_nccl_tests() -> list[Row]:
         raise NotMeasuredError(
             f"needs {' and '.join(PROGRAMS.values())} in PATH and two GPUs, or one and mpiexec; there are {ranks}"
         )
-    processes, where, most = _shared() if _on_one_gpu() else ((), f"{ranks} GPUs", 12)
+    processes, where, times = _shared() if _on_one_gpu() else ((), f"{ranks} GPUs", 12)
 
     def ours() -> Seconds:
         return of_distcheck_on_one_gpu(processes) if processes else of_distcheck(ranks)
 
-    def once(number: int) -> tuple[Seconds, Seconds]:
-        if number % 2:
-            theirs = of_nccl_tests(ranks, processes)
-            return ours(), theirs
-        return ours(), of_nccl_tests(ranks, processes)
-
-    def rows(runs: list[tuple[Seconds, Seconds]]) -> list[Row]:
-        return [
-            compared(
-                f"{op}, {size >> 20} MiB, {where} / {program}",
-                [(ours[op, size], theirs[op, size]) for ours, theirs in runs],
-                GOAL,
-            )
-            for op, program in PROGRAMS.items()
-            for size in SIZES
-        ]
-
-    return until_decided(once, rows, 3, most)
+    runs = in_turn(ours, lambda: of_nccl_tests(ranks, processes), times, warm_up=lambda: None)
+    return [
+        compared(f"{op}, {size >> 20} MiB, {where} / {program}", [(a[op, size], b[op, size]) for a, b in runs], GOAL)
+        for op, program in PROGRAMS.items()
+        for size in SIZES
+    ]
 
 
 def may_share() -> bool:

@@ -1,12 +1,8 @@
 """Whether a measured ratio is within its goal, judged by the spread of its own repetitions.
 
 Both sides of a row run in turn. Each pair of runs gives one ratio, from which what slows both alike is gone. The row's
-ratio is the median of these, with an interval around it. The goal is met if the whole interval lies within it and not
-met if all of it lies outside; otherwise the row is undecided, and the pairs go on until it is decided, or they are
-many, or more of them would not decide it.
-
-The interval is looked at up to ten times. Each look is wrong in 1 of 100 cases, all ten together in 1 of 20.
-Source: S. J. Pocock, Group sequential methods in the design and analysis of clinical trials, Biometrika 64 (1977)
+ratio is the median of these, with an interval around it that is wrong in 1 of 100 cases. The goal is met if the whole
+interval lies within it and not met if all of it lies outside; otherwise the row is undecided, and stays so.
 """
 
 from __future__ import annotations
@@ -22,14 +18,9 @@ Pair = tuple[float, float]
 """What ours and theirs took."""
 Met = Literal["yes", "NO", "undecided"]
 
-LOOKS = 10
 CONFIDENCE = 0.99
-"""Of one look."""
 _STUDENT = {3: 9.925, 4: 5.841, 5: 4.604, 6: 4.032, 7: 3.707}
 """By the number of samples, Student's t for `CONFIDENCE` on both sides."""
-_FEWEST_TO_GIVE_UP = 5
-_NORMAL = 2.576
-"""The same for many samples."""
 _OF_A_MEDIAN = math.sqrt(math.pi / 2)
 """The standard error of a median in that of a mean, for normal samples; it is less for few."""
 
@@ -95,31 +86,13 @@ def estimate(samples: Sequence[float]) -> Estimate:
     if number < min(_STUDENT):
         return Estimate(middle, -math.inf, math.inf)
     if number in _STUDENT:
-        off = _deviations(number) * statistics.stdev(samples)
+        off = _STUDENT[number] * _OF_A_MEDIAN / math.sqrt(number) * statistics.stdev(samples)
         return Estimate(middle, middle - off, middle + off)
     outside, cut = 0.0, 0
     while (outside := outside + math.comb(number, cut) / 2**number) <= (1 - CONFIDENCE) / 2:
         cut += 1
     ordered = sorted(samples)
     return Estimate(middle, ordered[cut - 1], ordered[number - cut])
-
-
-def _deviations(number: int) -> float:
-    """Return how far off the median of so many normal samples may be, in their standard deviations."""
-    return _STUDENT.get(number, _NORMAL) * _OF_A_MEDIAN / math.sqrt(number)
-
-
-def hopeless(ratio: Estimate, goal: Interval, times: int, most: int) -> bool:
-    """Return whether an undecided ratio would very likely be undecided after `most` repetitions, too.
-
-    It would if even half of the interval that is expected then, around the median of now, did not decide it. What is
-    expected from fewer than five repetitions says too little.
-    """
-    if times < _FEWEST_TO_GIVE_UP:
-        return False
-    shrunk = _deviations(most) / _deviations(times) / 2
-    low, high = (ratio.middle + shrunk * (end - ratio.middle) for end in (ratio.low, ratio.high))
-    return judged(Estimate(ratio.middle, low, high), goal) == "undecided"
 
 
 def estimate_of_ratios(ratios: Iterable[float]) -> Estimate:
@@ -167,39 +140,15 @@ def counted(
 
 
 def in_turn(
-    ours: Callable[[], float], theirs: Callable[[], float], warm_up: Callable[[], object] | None = None
-) -> Callable[[int], Pair]:
-    """Return what measures a pair; who comes first changes. The warm-up is one run of each that does not count."""
-
-    def once(number: int) -> Pair:
-        if number == 0:
-            warm_up() if warm_up else (ours(), theirs())
+    ours: Callable[[], T], theirs: Callable[[], T], times: int, warm_up: Callable[[], object] | None = None
+) -> list[tuple[T, T]]:
+    """Measure so many pairs; who comes first changes. The warm-up is one run of each that does not count."""
+    warm_up() if warm_up else (ours(), theirs())
+    pairs = []
+    for number in range(times):
         if number % 2:
             other = theirs()
-            return ours(), other
-        return ours(), theirs()
-
-    return once
-
-
-def looks(fewest: int, most: int) -> list[int]:
-    """Return after how many repetitions to look whether they suffice: `LOOKS` times at most."""
-    return sorted({round(fewest * (most / fewest) ** (look / (LOOKS - 1))) for look in range(LOOKS)})
-
-
-def until_decided(
-    once: Callable[[int], T], rows: Callable[[list[T]], list[Row]], fewest: int = 3, most: int = 12
-) -> list[Row]:
-    """Repeat a measurement until each of its rows is decided or hopeless, and return them."""
-    found: list[T] = []
-    current: list[Row] = []
-    for number in looks(fewest, most):
-        found += [once(i) for i in range(len(found), number)]
-        current = rows(found)
-        if all(row.met != "undecided" or _is_hopeless(row, number, most) for row in current):
-            break
-    return current
-
-
-def _is_hopeless(row: Row, times: int, most: int) -> bool:
-    return row.ratio is not None and row.times == times and hopeless(row.ratio, row.goal, times, most)
+            pairs.append((ours(), other))
+        else:
+            pairs.append((ours(), theirs()))
+    return pairs

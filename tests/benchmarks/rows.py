@@ -21,7 +21,6 @@ from benchmarks.large import (
 )
 from benchmarks.nccl_tests import figures_against_nccl_tests
 from benchmarks.pace import against_a_walk, usual
-from benchmarks.patience import most
 from benchmarks.programs import (
     HERE,
     NotMeasuredError,
@@ -44,7 +43,6 @@ from benchmarks.ratio import (
     counted,
     in_turn,
     of_growth,
-    until_decided,
 )
 from benchmarks.unit_costs import unit_costs
 
@@ -56,22 +54,21 @@ BARE = "import os, torch, torch.distributed\npid = os.fork()\nos._exit(0) if pid
 
 
 def start_of_env_against_typer() -> list[Row]:
-    name = "distcheck env / typer app with one empty command"
-    once = in_turn(distcheck_env, lambda: seconds_of([PYTHON, str(HERE / "empty_app.py")]))
-    return until_decided(once, lambda pairs: [compared(name, pairs, at_most(1.3))], 8, 24)
+    return [against_typer("distcheck env", distcheck_env, 1.3)]
 
 
 def start_of_env_against_collect_env() -> list[Row]:
-    name = "distcheck env / python -m torch.utils.collect_env"
-    once = in_turn(distcheck_env, lambda: seconds_of([PYTHON, "-m", "torch.utils.collect_env"]))
-    return until_decided(once, lambda pairs: [compared(name, pairs, at_most(0.10))], 4, 12)
+    pairs = in_turn(distcheck_env, lambda: seconds_of([PYTHON, "-m", "torch.utils.collect_env"]), 5)
+    return [compared("distcheck env / python -m torch.utils.collect_env", pairs, at_most(0.10))]
 
 
 def start_of_node_against_typer() -> list[Row]:
-    name = "distcheck node / typer app with one empty command"
-    node = [PYTHON, "-m", "distcheck", "node"]
-    once = in_turn(lambda: seconds_of(node), lambda: seconds_of([PYTHON, str(HERE / "empty_app.py")]))
-    return until_decided(once, lambda pairs: [compared(name, pairs, at_most(1.5))], 8, 24)
+    return [against_typer("distcheck node", lambda: seconds_of([PYTHON, "-m", "distcheck", "node"]), 1.5)]
+
+
+def against_typer(command: str, ours: Callable[[], float], goal: float) -> Row:
+    pairs = in_turn(ours, lambda: seconds_of([PYTHON, str(HERE / "empty_app.py")]), 12)
+    return compared(f"{command} / typer app with one empty command", pairs, at_most(goal))
 
 
 def distcheck_env() -> float:
@@ -82,15 +79,13 @@ def distcheck_env() -> float:
 
 
 def first_figure_against_torchrun() -> list[Row]:
-    name = "bandwidth --nproc 8 to its first figure / torchrun"
-    once = in_turn(first_figure, torchrun, warm_up=lambda: seconds_of([PYTHON, "-c", BARE]))
-    return until_decided(once, lambda pairs: [compared(name, pairs, at_most(0.33))], 3, 7)
+    pairs = in_turn(first_figure, torchrun, 5, warm_up=lambda: seconds_of([PYTHON, "-c", BARE]))
+    return [compared("bandwidth --nproc 8 to its first figure / torchrun", pairs, at_most(0.33))]
 
 
 def first_figure_against_an_import() -> list[Row]:
-    name = "bandwidth --nproc 8 to its first figure / import torch and one fork"
-    once = in_turn(first_figure, lambda: seconds_of([PYTHON, "-c", BARE]))
-    return until_decided(once, lambda pairs: [compared(name, pairs, at_most(1.25))], 3, 8)
+    pairs = in_turn(first_figure, lambda: seconds_of([PYTHON, "-c", BARE]), 5)
+    return [compared("bandwidth --nproc 8 to its first figure / import torch and one fork", pairs, at_most(1.25))]
 
 
 def gate_before_a_command() -> list[Row]:
@@ -98,8 +93,8 @@ def gate_before_a_command() -> list[Row]:
     name = "gate --nproc 8 -- COMMAND, seconds beyond COMMAND and an import of torch"
     job = [PYTHON, str(HERE / "import_and_fork.py")]
     gate = names_from_files([PYTHON, "-m", "distcheck", "gate", "--nproc", "8", "--", *job])
-    once = in_turn(lambda: seconds_of(gate), lambda: seconds_of(job) + seconds_of(job), lambda: seconds_of(job))
-    return until_decided(once, lambda pairs: [beyond(name, pairs, at_most(1.5))], 3, most(7, 14))
+    pairs = in_turn(lambda: seconds_of(gate), lambda: seconds_of(job) + seconds_of(job), 5, lambda: seconds_of(job))
+    return [beyond(name, pairs, at_most(1.5))]
 
 
 def first_figure() -> float:
@@ -133,32 +128,22 @@ def torchrun() -> float:
 
 def gate_on_four_nodes() -> list[Row]:
     """A gate costs a job what it takes beyond an import of torch on every node, after which the job's own is quick."""
-    name, fewest = "whole gate on 4 nodes x 2 ranks", 4
-
-    def rows(runs: list[dict[str, float]]) -> list[Row]:
-        torchrun, imports = (
-            [(run["gate"], run[other]) for run in runs if other in run] for other in ("torchrun", "import")
-        )
-        return [
-            compared(f"{name} / torchrun of a bare all_reduce", torchrun, at_most(0.42)),
-            beyond(f"{name}, seconds beyond an import of torch on each node", imports, at_most(1.5)),
-        ]
-
+    name, order = "whole gate on 4 nodes x 2 ranks", ("gate", "torchrun", "import")
     with four_nodes() as ask:
         ask("start")
-
-        def once(number: int) -> dict[str, float]:
-            sides = ("gate", "torchrun", "import") if number < most(fewest, 16) else ("gate", "torchrun")
-            return {side: ask(side)[0] for side in (sides if number % 2 else sides[::-1])}
-
-        return until_decided(once, rows, fewest, most(6, 16))
+        runs = [{side: ask(side)[0] for side in (order if number % 2 else order[::-1])} for number in range(5)]
+    torchrun, imports = ([(run["gate"], run[other]) for run in runs] for other in ("torchrun", "import"))
+    return [
+        compared(f"{name} / torchrun of a bare all_reduce", torchrun, at_most(0.42)),
+        beyond(f"{name}, seconds beyond an import of torch on each node", imports, at_most(1.5)),
+    ]
 
 
 def net_on_four_nodes() -> list[Row]:
     name = "net on 4 nodes x 2 ranks, seconds beyond the start of its processes"
     with four_nodes() as ask:
-        once = in_turn(lambda: ask("net")[0], lambda: ask("start")[0])
-        return until_decided(once, lambda pairs: [beyond(name, pairs, at_most(2.0))], 3, 8)
+        pairs = in_turn(lambda: ask("net")[0], lambda: ask("start")[0], 5)
+    return [beyond(name, pairs, at_most(2.0))]
 
 
 def a_master_whose_packets_are_dropped() -> list[Row]:
@@ -247,16 +232,14 @@ def roll_call_against_a_tcp_store() -> list[Row]:
     ranks = 8192
     name = f"roll call of {ranks} ranks on {ranks // 8} simulated nodes"
 
-    def rows(pairs: list[Pair]) -> list[Row]:
-        against = compared(f"{name} / TCPStore with a client per rank", pairs, at_most(0.2))
-        costs = {"store_seconds_per_client": (against.theirs or 0) / ranks}
-        return [against, alone(f"{name}, seconds", [ours for ours, _ in pairs], at_most(1.0), costs=costs)]
-
-    once = in_turn(
+    pairs = in_turn(
         lambda: float(output_of_script("roll_call.py", "distcheck")),
         lambda: float(output_of_script("roll_call.py", "store")),
+        5,
     )
-    return until_decided(once, rows, 3, 24)
+    against = compared(f"{name} / TCPStore with a client per rank", pairs, at_most(0.2))
+    costs = {"store_seconds_per_client": (against.theirs or 0) / ranks}
+    return [against, alone(f"{name}, seconds", [ours for ours, _ in pairs], at_most(1.0), costs=costs)]
 
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
@@ -291,4 +274,4 @@ TOO_LONG_FOR_A_WHOLE_RUN = frozenset(
         judging_half_a_million_ranks.__name__,
     }
 )
-"""Measured with --only: rows that seconds cannot decide, and a job of which every run takes a minute."""
+"""Measured with --only: rows of minutes each, and a job of which every run takes a minute."""

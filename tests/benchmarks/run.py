@@ -1,8 +1,8 @@
 """Measure distcheck against what people would use instead: ``python tests/benchmarks/run.py [--json]``.
 
-``--only NAME`` measures the rows of one kind, also of those that take too long for a whole run, and repeats them more
-often; ``--write`` writes them into docs/benchmarks.md, and their unit costs into docs/scale.md, which wants a quiet
-machine. What is measured is an installed, compiled package, not the checkout: pip installs it into a temporary folder.
+``--only NAME`` measures the rows of one kind, also of those that take too long for a whole run; ``--write`` writes
+them into docs/benchmarks.md, and their unit costs into docs/scale.md, which wants a quiet machine. What is measured is
+an installed, compiled package, not the checkout: pip installs it into a temporary folder.
 
 Absolute times say little on a machine that has other work, so ratios are judged, by their own spread: see ratio.py. The
 exit code is 0 if every row is met, 20 if some are only undecided, else 1. A row that could not be measured is not met
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import build_scale
 import measured
-from benchmarks import nccl_tests, patience
+from benchmarks import nccl_tests
 from benchmarks.programs import install
 from benchmarks.ratio import Estimate, Interval, Row, at_most, counted
 from benchmarks.rows import BENCHMARKS, TOO_LONG_FOR_A_WHOLE_RUN
@@ -153,7 +153,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="NAME", help=f"part of one of: {', '.join(BENCHMARKS)}")
     parser.add_argument("--write", action="store_true", help=f"write the rows into {PAGE}")
     asked = parser.parse_args()
-    names, patience.alone = chosen(asked.only), asked.only is not None
+    names = chosen(asked.only)
     if not names:
         parser.error(f"no benchmark's name contains {asked.only!r}; there are {', '.join(BENCHMARKS)}")
     start = time.monotonic()

@@ -1,10 +1,9 @@
 """Time collectives as distcheck reports them and in a bare torch loop, burst by burst in turn, on the same ranks.
 
 ``python side_by_side.py RANKS`` prints one JSON line per operation and size: the medians of the seconds per call, the
-ratio of the two, that of the bare loop to itself, each with its interval, and the number of bursts. Each row is
-measured until it is decided, for some minutes at most. With a second number, all_reduce in a group of so many ranks is
-timed while the other ranks wait, as distcheck does with --mesh; in bursts that are longer and for longer, so that few
-rows are known well.
+ratio of the two, that of the bare loop to itself, each with its interval, and the number of bursts. With a second
+number, all_reduce in a group of so many ranks is timed while the other ranks wait, as distcheck does with --mesh; in
+bursts that are longer and for longer, so that few rows are known well.
 
 Each burst of distcheck's own code has one of the bare loop beside it, by turns before and after: a machine that becomes
 slower changes nothing, and neither does a slow moment, which meets either side as often. (A burst over the mean of two
@@ -40,7 +39,7 @@ import torch.distributed as dist
 from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.ratio import LOOKS, estimate_of_ratios, judged
+from benchmarks.ratio import estimate_of_ratios
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 OPERATIONS = ("all_reduce", "broadcast")
 SIZES = (1 << 20, 1 << 24, 1 << 26, 1 << 28)
 CPU = torch.device("cpu")
-GOAL = (0.97, 1.03)
 DEADLINE_SECONDS = 3600
 
 
@@ -62,8 +60,8 @@ class Patience(NamedTuple):
     """No new buffers after these."""
 
 
-OF_MANY_ROWS = Patience(0.02, 8, 900.0)
-OF_FEW_ROWS = Patience(0.3, 8, 900.0)
+OF_MANY_ROWS = Patience(0.02, 8, 120.0)
+OF_FEW_ROWS = Patience(0.3, 8, 600.0)
 SECONDS_OF_A_SESSION = 0.6
 """Ten times these end the bursts with the same buffers on a machine that is busy."""
 _MEETINGS = 3
@@ -116,25 +114,20 @@ def be_rank(task: Task, patience: Patience) -> Iterator[int | Told]:
 
 
 def row(task: Task, op: str, size: int, group: Group, store: Store, patience: Patience) -> Iterator[Told]:
-    """Yield the bursts of each set of buffers until rank 0 knows whether the ratio is as it should be."""
+    """Yield the bursts of each set of buffers, for as long as a row is measured."""
     begin = time.monotonic()
     told: list[Told] = []
     loop = bare_loop(op, size, group.handle)
     seconds = min(loop(1) for _ in range(2))
     calls = agree(store, "calls", max(1, round(patience.burst_seconds / seconds)) if task.rank == 0 else None)
     del loop
-    ahead = [patience.seconds_of_a_row / 100 ** (look / (LOOKS - 1)) for look in range(LOOKS)]
     while True:
         plan, part = replace(task.plan, iterations=calls), part_of(store, f"buffers {len(told)}")
         told.append(bursts(plan, op, size, group, part, patience.bursts, len(told)))
         yield told[-1]
         enough = None
         if task.rank == 0:
-            seconds = time.monotonic() - begin
-            enough = int(seconds > patience.seconds_of_a_row)
-            if not enough and seconds > ahead[-1]:
-                ahead = [moment for moment in ahead if moment > seconds]
-                enough = int(judged(estimate_of_ratios(ratios(told)), GOAL) != "undecided")
+            enough = int(time.monotonic() - begin > patience.seconds_of_a_row)
         if agree(store, f"enough after {len(told)}", enough):
             return
 

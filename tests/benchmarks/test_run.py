@@ -3,7 +3,6 @@ import math
 from pathlib import Path
 
 import pytest
-from benchmarks import patience, run
 from benchmarks.ratio import Estimate, Row, alone, at_least, at_most, counted
 from benchmarks.rows import BENCHMARKS
 from benchmarks.run import WHOLE_RUN, Measured, as_json, as_text, chosen, exit_code, measure, of_benchmarks
@@ -54,17 +53,6 @@ def test_a_benchmark_that_takes_too_long_for_a_whole_run_is_measured_by_its_name
     left_out = set(BENCHMARKS) - set(chosen(None)) - {"figures_against_nccl_tests"}
     assert left_out == {group, huge, "figures_against_a_bare_loop"}
     assert chosen("of_a_group") == [group]
-
-
-def test_a_benchmark_that_is_measured_by_its_name_repeats_its_rows_more_often(monkeypatch):
-    allowed = []
-    monkeypatch.setattr(run, "install", lambda _folder: None)
-    monkeypatch.setattr(patience, "alone", False)
-    monkeypatch.setitem(BENCHMARKS, "by its name", lambda: allowed.append(patience.most(3, 10)) or [YES])
-    measure("by its name")
-    monkeypatch.setattr("sys.argv", ["run.py", "--only", "by its name"])
-    assert run.main() == 0
-    assert allowed == [3, 10]
 
 
 def test_every_benchmark_has_its_code_and_its_place_in_the_page():

@@ -63,15 +63,6 @@ def test_open_mpi_over_ssh_in_a_job_of_pbs_is_healthy(cluster):
     assert (ended.code, report["verdict"], findings(report)) == (0, "pass", []), ended
 
 
-@pytest.mark.slow  # tests/cluster/test_soak.py gates with MPICH in every change
-def test_mpich_is_healthy_and_the_job_runs_after_it(cluster):
-    carried = ("-genv", "MASTER_ADDR", "node1", "-genv", "MASTER_PORT", "29500")
-    job = _mpich("distcheck", *GATE, "--", sys.executable, JOB)
-    ended = cluster.run("node1", *_mpiexec(*carried), *job, timeout=PATIENCE)
-    report = assert_healthy([ended], blocks(2, 2, 2, 2), "hydra")
-    assert findings(report, "info") == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mpi", ["openmpi", "hydra"])
 def test_export_needs_nothing_but_mpi(cluster, mpi):

@@ -84,17 +84,6 @@ def test_export_needs_nothing_but_srun(cluster):
     assert findings(report, "info") == []
 
 
-@pytest.mark.slow
-def test_ranks_given_by_hand_on_two_nodes_are_healthy(cluster):
-    given = ["--world-size", "2", "--local-rank", "0", "--master-addr", "node1", "--master-port", "29511"]
-    running = [
-        cluster.start(node, "distcheck", *GATE, "--rank", str(i), *given, "--export", "--", sys.executable, PLAIN_JOB)
-        for i, node in enumerate(NODES[:2])
-    ]
-    report = assert_healthy([r.wait(PATIENCE) for r in running], blocks(1, 1), "by hand")
-    assert findings(report, "info") == []
-
-
 def test_a_bare_srun_runs_to_the_end_with_one_warning(cluster):
     """As the README has it: nothing is mapped, and what env:// would miss is said once."""
     script = "import os; print(*(os.environ.get(n) for n in ('RANK', 'MASTER_ADDR')))"

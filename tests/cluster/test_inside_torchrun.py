@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from cluster.inside import JOB, mapped
+from cluster.inside import GATE, JOB, findings, mapped, reports, summed
 from real.agents import QUICK_TORCHRUN
 
 if TYPE_CHECKING:
@@ -17,22 +15,8 @@ if TYPE_CHECKING:
 
 _NODES = ("node1", "node2", "node3", "node4")
 _AGENT = " ".join(QUICK_TORCHRUN)
-_LAUNCH = [sys.executable, "-m", "torch.distributed.launch"]
 _MASTER = ["--master-addr", "node1", "--master-port", "29555"]
 _C10D = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29556", "--rdzv-id", "job-7"]
-_LOOK = [
-    "gate",
-    "--backend",
-    "gloo",
-    "--sizes",
-    "1K:1K",
-    "--op",
-    "all_reduce",
-    "--format",
-    "json",
-    "--join-timeout",
-    "40",
-]
 
 
 class Launched(NamedTuple):
@@ -46,46 +30,20 @@ class Launched(NamedTuple):
 
     @property
     def reports(self) -> list[dict[str, Any]]:
-        lines = [line for ended in self.agents.values() for line in (ended.out + ended.err).splitlines()]
-        return [json.loads(line) for line in lines if line.startswith('{"schema"')]
+        return reports(*self.agents.values())
 
     @property
     def report(self) -> dict[str, Any]:
         (report,) = self.reports
         return report
 
-    @property
-    def summed(self) -> list[str]:
-        """What the job said that ran right after distcheck, rank by rank."""
-        pattern = r"rank \d+ of \d+ summed up \d+"
-        return sorted(words for ended in self.agents.values() for words in re.findall(pattern, ended.out))
-
-
-def rules(report: dict[str, Any], *severities: str) -> list[str]:
-    return [f["rule"] for f in report["findings"] if f["severity"] in (severities or ("error", "warning"))]
-
 
 @pytest.fixture
 def launched(cluster):
-    """Start an agent on each of some nodes, its number after --node-rank, and wait for all of them."""
+    """Start an agent on each of some nodes, and wait for all of them."""
 
-    def launch(
-        agent: list[str],
-        *script: str,
-        nodes: tuple[str, ...] = _NODES,
-        numbered: bool = False,
-        env: dict[str, str] | None = None,
-    ) -> Launched:
-        running = {
-            node: cluster.start(
-                node,
-                *agent,
-                *(["--node-rank", str(number)] if numbered else []),
-                *script,
-                env={"OMP_NUM_THREADS": "1"} | (env or {}),
-            )
-            for number, node in enumerate(nodes)
-        }
+    def launch(*command: str, nodes: tuple[str, ...] = _NODES) -> Launched:
+        running = {node: cluster.start(node, *command, env={"OMP_NUM_THREADS": "1"}) for node in nodes}
         return Launched({node: r.wait(150) for node, r in running.items()})
 
     return launch
@@ -94,7 +52,7 @@ def launched(cluster):
 def assert_healthy(launched: Launched, world: int = 8) -> None:
     assert set(launched.codes.values()) == {0}, launched
     report = launched.report
-    assert rules(report) == [], report["findings"]
+    assert findings(report) == [], report["findings"]
     assert (report["verdict"], report["world"]["ranks"], report["missing_ranks"]) == ("pass", world, [])
     by_node = [row["node"] for row in sorted(report["ranks"], key=lambda row: row["rank"])]
     assert len(report["ranks"]) == world
@@ -102,23 +60,11 @@ def assert_healthy(launched: Launched, world: int = 8) -> None:
     assert all(first == second for first, second in zip(by_node[::2], by_node[1::2], strict=True))
     assert sorted(set(by_node)) == sorted(launched.agents)
     total = world * (world + 1) // 2
-    assert launched.summed == [f"rank {rank} of {world} summed up {total}" for rank in range(world)]
+    assert summed(*launched.agents.values()) == [f"rank {rank} of {world} summed up {total}" for rank in range(world)]
 
 
-# In every change tests/cluster/test_soak.py gates with torchrun's c10d, and tests/end_to_end/test_torchrun.py has its
-# static rendezvous, torch.distributed.launch and --standalone.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nodes", [2, 4])
-def test_static_torchrun_is_healthy_and_the_job_runs_after_it(launched, nodes):
-    agent = [*QUICK_TORCHRUN, "--nnodes", str(nodes), *_MASTER, "--nproc-per-node", "2"]
-    script = ("--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB)
-    done = launched(agent, *script, nodes=_NODES[:nodes], numbered=True)
-    assert_healthy(done, world=2 * nodes)
-    by_rank = [row["node"] for row in sorted(done.report["ranks"], key=lambda row: row["rank"])]
-    assert by_rank[::2] == list(_NODES[:nodes])
-    assert rules(done.report, "info") == []
+# tests/cluster/test_soak.py gates with torchrun's static rendezvous and its c10d, and tests/end_to_end/test_torchrun.py
+# has torch.distributed.launch and --standalone.
 
 
 @pytest.mark.slow
@@ -127,9 +73,9 @@ def test_c10d_torchrun_on_four_nodes_is_healthy_and_the_job_runs_after_it(launch
     # An elastic rendezvous waits for this long after the first node, so that all four belong to the first world.
     more = ["--rdzv-conf", "last_call_timeout=20"] if ":" in nnodes else []
     agent = [*QUICK_TORCHRUN, "--nnodes", nnodes, *_C10D, *more, "--nproc-per-node", "2"]
-    done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB)
+    done = launched(*agent, "--no-python", "distcheck", *GATE, "--", sys.executable, JOB)
     assert_healthy(done)
-    assert rules(done.report, "info") == []
+    assert findings(done.report, "info") == []
 
 
 @pytest.mark.without_slurm
@@ -142,59 +88,21 @@ def test_agents_of_which_one_has_the_variables_of_an_salloc_shell_are_healthy(cl
         for number, node in enumerate(_NODES[:2])
     ]
     done = Launched({node: r.wait(150) for node, r in zip(_NODES, running, strict=False)})
-    assert (set(done.codes.values()), done.report["verdict"], rules(done.report)) == ({0}, "pass", []), done
-
-
-@pytest.mark.slow
-def test_standalone_torchrun_on_one_node_is_healthy_and_the_job_runs_after_it(launched):
-    agent = [*QUICK_TORCHRUN, "--standalone", "--nproc-per-node", "2"]
-    done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB, nodes=("node2",))
-    assert_healthy(done, world=2)
-    assert rules(done.report, "info") == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("use_env", [[], ["--use-env"]], ids=["argument", "use-env"])
-def test_the_legacy_launcher_is_healthy_and_the_job_runs_after_it(launched, use_env):
-    agent = [*_LAUNCH, "--nnodes", "2", *_MASTER, "--nproc-per-node", "2", *use_env]
-    script = ("-m", "distcheck", *_LOOK, "--", sys.executable, JOB)
-    # torch.distributed.launch reads --node-rank before -m, as torchrun does
-    done = launched(agent, *script, nodes=_NODES[:2], numbered=True)
-    assert_healthy(done, world=4)
-    assert rules(done.report, "info") == ([] if use_env else ["launch-local-rank-arg"])
+    assert (set(done.codes.values()), done.report["verdict"], findings(done.report)) == ({0}, "pass", []), done
 
 
 @pytest.mark.slow
 def test_under_srun_a_torchrun_per_node_is_healthy(cluster):
     agent = " ".join([_AGENT, "--nnodes 4", *_MASTER, "--node-rank $SLURM_NODEID --nproc-per-node 2 --no-python"])
-    command = f"{agent} distcheck {' '.join(_LOOK)} -- {sys.executable} {JOB}"
+    command = f"{agent} distcheck {' '.join(GATE)} -- {sys.executable} {JOB}"
     ended = cluster.run(
         "node1", "srun", "--nodes=4", "--ntasks-per-node=1", "bash", "-c", command,
         env={"MASTER_ADDR": "node1", "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1"}, timeout=150,
     )  # fmt: skip
     done = Launched({"srun": ended})
     assert done.codes == {"srun": 0}, ended
-    assert rules(done.report, "error", "warning", "info") == []
-    assert len(done.summed) == 8
-
-
-@pytest.mark.slow  # tests/end_to_end/test_torchrun.py has it on one node in every change
-def test_an_address_exported_for_torchrun_is_reported_as_ignored(cluster):
-    ended = cluster.run(
-        # A file for each task: srun tears the tasks' long lines and mixes them.
-        "node1", "srun", "--nodes=4", "--ntasks-per-node=1", "--kill-on-bad-exit=0",
-        "bash", "-c", 'exec "$@" > /shared/$SLURM_PROCID.json', "bash",
-        *QUICK_TORCHRUN, "--nproc-per-node", "2", "--no-python", "distcheck", "env", "--format", "json",
-        env={"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}, timeout=150,
-    )  # fmt: skip
-    written = [path.read_text() for path in cluster.shared.glob("*.json")]
-    reports = [json.loads(line) for text in written for line in text.splitlines() if line.startswith('{"schema"')]
-    assert [rules(report) for report in reports] == [["torchrun-ignores-master-env"]] * 4, ended
-    assert [report["exit_code"] for report in reports] == [30] * 4
-    assert sorted(report["ranks"][0]["node"] for report in reports) == list(_NODES)
-    (found,) = reports[0]["findings"]
-    assert found["ranks"] == [0, 1]
-    assert "--master-addr=node1 --master-port=29500" in found["fix"]["commands"][0]
+    assert findings(done.report, "error", "warning", "info") == []
+    assert len(summed(ended)) == 8
 
 
 def test_a_torchrun_without_nnodes_on_each_node_of_a_step_is_a_warning(cluster):
@@ -204,7 +112,7 @@ def test_a_torchrun_without_nnodes_on_each_node_of_a_step_is_a_warning(cluster):
     )  # fmt: skip
     reports = Launched({"srun": ended}).reports
     assert ended.code == 0
-    assert [rules(report) for report in reports] == [["torchrun-nnodes-mismatch"]] * 2, ended
+    assert [findings(report) for report in reports] == [["torchrun-nnodes-mismatch"]] * 2, ended
 
 
 def _step_of_agents(cluster, script):
@@ -221,7 +129,7 @@ def _step_of_agents(cluster, script):
 def test_agents_that_wait_for_different_numbers_of_nodes_are_the_jobs_error_and_the_one_left_out_is_named(cluster):
     nnodes = "$((SLURM_NODEID ? 4 : 3))"
     report = _step_of_agents(cluster, f"{_AGENT} --nnodes {nnodes} --node-rank $SLURM_NODEID {' '.join(_MASTER)}")
-    assert (report["exit_code"], rules(report)) == (30, ["torchrun-nnodes-mismatch"])
+    assert (report["exit_code"], findings(report)) == (30, ["torchrun-nnodes-mismatch"])
     assert report["findings"][0]["evidence"]["in no world"] == "node4"
 
 
@@ -231,7 +139,7 @@ def test_a_node_dropped_by_its_clock_is_named_and_the_run_does_not_pass(cluster)
     agent = f"[ $SLURM_NODEID = 2 ] && agent='{skewed}' || agent='{_AGENT}'; $agent --nnodes 4"
     report = _step_of_agents(cluster, f"{agent} {' '.join(_C10D)}")
     met = {row["node"] for row in report["ranks"]}
-    assert (report["exit_code"], rules(report), len(met)) == (20, ["torchrun-nnodes-mismatch"], 3)
+    assert (report["exit_code"], findings(report), len(met)) == (20, ["torchrun-nnodes-mismatch"], 3)
     assert report["findings"][0]["nodes"] == sorted(set(_NODES) - met)
 
 
@@ -241,7 +149,7 @@ def test_a_torchrun_for_every_task_is_named(cluster):
         *QUICK_TORCHRUN, "--nproc-per-node", "2", "--no-python", "distcheck", "env", "--format", "json", timeout=150,
     )  # fmt: skip
     reports = Launched({"srun": ended}).reports
-    assert [rules(report) for report in reports] == [["torchrun-per-task-under-srun"]] * len(reports), ended
+    assert [findings(report) for report in reports] == [["torchrun-per-task-under-srun"]] * len(reports), ended
     assert reports
 
 
@@ -250,8 +158,8 @@ def test_an_empty_rendezvous_id_is_named_where_elastic_nodes_start_alone(launche
     agent += ["--rdzv-id=", "--rdzv-conf", "last_call_timeout=1", "--nproc-per-node", "1"]
     # node1 keeps the rendezvous until a slower node2 has found it
     look = 'distcheck env --format json; code=$?; sleep 6; exit "$code"'
-    done = launched(agent, "--no-python", "bash", "-c", look, nodes=("node1", "node2"))
-    assert [rules(report) for report in done.reports] == [["torchrun-rdzv-id-mismatch"]] * 2, done
+    done = launched(*agent, "--no-python", "bash", "-c", look, nodes=("node1", "node2"))
+    assert [findings(report) for report in done.reports] == [["torchrun-rdzv-id-mismatch"]] * 2, done
 
 
 def test_the_same_node_rank_on_all_nodes_is_found_before_torchrun_starts(cluster):
@@ -274,7 +182,7 @@ def test_a_host_name_unknown_to_the_others_is_named(cluster, launched):
     agent = [*QUICK_TORCHRUN, "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:29558"]
     agent += ["--rdzv-id", "job-8", "--nproc-per-node", "1"]
     done = launched(
-        agent, "--no-python", "distcheck", "env", "--format", "json", "--join-timeout", "10", nodes=("node1", "node2")
+        *agent, "--no-python", "distcheck", "env", "--format", "json", "--join-timeout", "10", nodes=("node1", "node2")
     )
     named = {f["rule"]: f for report in done.reports for f in report["findings"] if f["severity"] == "error"}
     assert "torchrun-fqdn-unreachable" in named, done

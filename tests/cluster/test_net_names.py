@@ -81,14 +81,6 @@ def test_an_own_name_on_the_loopback_works_by_luck_or_not_as_gloo_shows(bare_on,
         assert_healthy(*net(cluster, GLOO_SOCKET_IFNAME="eth0"))
 
 
-@pytest.mark.slow
-def test_two_own_names_on_the_loopback_never_work(bare):
-    for node in ("node2", "node4"):
-        rename(bare, node, node, "127.0.1.1")
-    ended, report = net(bare)
-    assert (ended.code, blamed(report)) == (30, {"net-hostname-loopback": on(2, 4)})
-
-
 @pytest.mark.parametrize("networks", sampled(["10.x", "192.168.x"], "10.x"))
 def test_an_own_name_that_does_not_resolve_leaves_gloo_the_loopback(bare_on, networks):
     cluster = bare_on(NETWORKS[networks])

@@ -8,7 +8,7 @@ import time
 
 import psutil
 import pytest
-from cluster.inside import NODES, findings, reports
+from cluster.inside import NODES, reports
 from cluster.reaching import on
 from forms.sampled import sampled
 from real.ended import BEYOND_SECONDS
@@ -139,15 +139,6 @@ def gate(cluster, *words):
     ended = cluster.run("head", *look, *words, timeout=200)
     (report,) = reports(ended)
     return ended, report
-
-
-@pytest.mark.slow
-def test_the_node_with_a_small_dev_shm_is_named_before_anything_dies_of_it(cluster):
-    shrink(cluster, "node3")
-    ended, report = gate(cluster)
-    assert (ended.code, findings(report)) == (0, ["host-shm-too-small"]), report["findings"]
-    (found,) = [f for f in report["findings"] if f["rule"] == "host-shm-too-small"]
-    assert found["nodes"] == ["node3"]
 
 
 @pytest.mark.slow

@@ -167,10 +167,9 @@ def gpu(distcheck, fake_nvml):
     """Run ``distcheck gpu --nproc N`` on the node that `text` describes, with further variables."""
 
     def gpu(nproc, text, *args, more_libraries="", **variables):
-        told = fake_nvml.environ(text)
+        told = fake_nvml.variables(text)
         told["LD_LIBRARY_PATH"] += f":{more_libraries}" if more_libraries else ""
-        env = {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")} | variables
-        return distcheck("gpu", "--nproc", str(nproc), "--format", "json", *args, env=env)
+        return distcheck("gpu", "--nproc", str(nproc), "--format", "json", *args, env=told | variables)
 
     return gpu
 

@@ -84,8 +84,7 @@ def test_the_scripts_of_the_page_print_what_it_shows(start, port, other_port, tm
 
 @pytest.mark.parametrize("name", ["one-node", "visible-devices"])
 def test_each_local_rank_has_the_gpu_of_the_recorded_report(start, fake_nvml, name):
-    told = fake_nvml.environ(FOUR_GPUS)
-    env = {each: told[each] for each in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")}
+    env = fake_nvml.variables(FOUR_GPUS)
     env |= {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "DISTCHECK_FORMAT": "json", "OMP_NUM_THREADS": "1"}
     ended = start("-c", REPORTS[name], program=["bash"], env=env).wait()
     assert ended.code == 0, ended

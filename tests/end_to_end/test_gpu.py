@@ -1,40 +1,48 @@
-"""Which GPU each rank gets, on a node with eight H100 as far as NVML says: the library is ours, the rest is real."""
+"""`distcheck gpu` on machines as NVML and CUDA describe them: the libraries are ours, the rest is real."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from forms.sampled import sampled
-from real.ended import STARTING_SECONDS
+from real.ended import BEYOND_SECONDS, STARTING_SECONDS
 
+NVML = Path(__file__).parents[1] / "nvml"
 BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
-H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
-
-
-@pytest.fixture
-def gpu(distcheck, fake_nvml):
-    """Run ``distcheck gpu --nproc N`` on the node that `text` describes, with further variables."""
-
-    def gpu(nproc, *args, text=H100, **variables):
-        told = fake_nvml.environ(text)
-        env = {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")} | variables
-        return distcheck("gpu", "--nproc", str(nproc), "--format", "json", *args, env=env)
-
-    return gpu
-
-
-def uuids(ended):
-    return [row["gpu"]["uuid"] if row["gpu"] else None for row in ended.report["ranks"]]
-
-
-def named(ended):
-    """Return the errors as pairs of rule and ranks."""
-    return [(f["rule"], f["ranks"]) for f in ended.report["findings"] if f["severity"] == "error"]
+H100, H200 = ((NVML / f"{name}.txt").read_text() for name in ("dgx_h100", "h200"))
+MODELS = "".join(f"{i}.name NVIDIA {name}\n" for i, name in enumerate(["T4", "A100", "A100", "T4"]))
+MIXED = H200 + "count 4\n" + MODELS + "cuda.order 1 2 0 3\n"
+STEP = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0",
+    "SLURM_STEP_GPUS": "0,1",
+}  # fmt: skip
 
 
 def h100(index):
     return f"GPU-0000000{index}-aaaa-bbbb-cccc-dddddddddddd"
+
+
+def indices(ended):
+    return [row["gpu"] and row["gpu"]["index"] for row in ended.report["ranks"]]
+
+
+@pytest.mark.parametrize(
+    ("profile", "nproc"),
+    sampled(
+        [
+            ("dgx_a100", 8), ("dgx_h100", 8), ("h200", 8), ("pcie_l40s", 8),
+            ("dgx_h100_mig", 1), ("gh200", 1), ("h200", 1), ("h200_vm", 1),
+        ],
+        ("dgx_h100", 8),
+        ("dgx_h100_mig", 1),
+    ),
+)  # fmt: skip
+def test_a_healthy_machine_passes_in_silence(gpu, profile, nproc):
+    ended = gpu(nproc, (NVML / f"{profile}.txt").read_text())
+    assert (ended.code, ended.report["findings"], ended.unchecked) == (0, [], [])
+    assert all(row["gpu"] for row in ended.report["ranks"])
 
 
 @pytest.mark.parametrize(
@@ -51,9 +59,9 @@ def h100(index):
     ),
 )
 def test_each_rank_has_the_gpu_that_cuda_would_give_it(gpu, nproc, variables, expected):
-    ended = gpu(nproc, **variables)
+    ended = gpu(nproc, H100, **variables)
     assert (ended.code, ended.report["findings"], ended.unchecked) == (0, [], [])
-    assert uuids(ended) == [h100(i) for i in expected]
+    assert [row["gpu"]["uuid"] for row in ended.report["ranks"]] == [h100(i) for i in expected]
     first = next(iter(expected))
     assert ended.report["ranks"][0]["gpu"] == {
         "index": first, "uuid": h100(first), "pci": f"0000:{BUSES[first]}:00.0", "name": "NVIDIA H100 80GB HBM3",
@@ -62,16 +70,81 @@ def test_each_rank_has_the_gpu_that_cuda_would_give_it(gpu, nproc, variables, ex
     }  # fmt: skip
 
 
+ALL, BOTH = list(range(8)), [0, 1]
+FAULTS = {
+    "gpu-outside-allocation": (2, H100, {"CUDA_VISIBLE_DEVICES": "0,2", **STEP}, 30, [1], ""),
+    "env-local-rank-out-of-range": (9, H100, {}, 30, [8], "LOCAL_RANK 8 and sees 8 GPUs"),
+    "env-local-rank-out-of-range list": (4, H100, {"CUDA_VISIBLE_DEVICES": "0,1"}, 30, [2, 3], "invalid device"),
+    "gpu-duplicate": (2, H100, {"CUDA_VISIBLE_DEVICES": "5"}, 30, BOTH, h100(5)),
+    "gpu-cvd-bad-item": (4, H100, {"CUDA_VISIBLE_DEVICES": "0 1 2 3"}, 30, [0, 1, 2, 3], ""),
+    "gpu-nvml-init-failed": (8, H100 + "init !18\n", {}, 40, ALL, ""),
+    "gpu-fell-off-bus": (8, H100 + "7.lost yes\n", {}, 40, [7], ""),
+    "gpu-ecc-uncorrected": (8, H200 + "3.ecc.1.0 2\n", {}, 40, [3], "GPU 3 (0000:61:00.0)"),
+    "gpu-ecc-uncorrected its own": (
+        2, H200 + "5.ecc.1.0 1\n", {"CUDA_VISIBLE_DEVICES": "4,5"}, 40, [1], "GPU 5 (0000:c3:00.0)"
+    ),
+    "gpu-needs-reset": (8, H200 + "3.field.230 type 1 1\n", {}, 40, [3], "GPU 3 (0000:61:00.0)"),
+    "gpu-nvlink-down": (8, H200 + "3.link.state.5 0\n", {}, 20, [3], "GPU 3 (0000:61:00.0)"),
+    "gpu-pcie-downgraded": (8, H200 + "3.pcie.width 8\n", {}, 0, [3], "GPU 3 (0000:61:00.0)"),
+    "gpu-other-processes": (8, H200 + "3.processes 4711:2000000000\n", {}, 0, [3], "GPU 3 (0000:61:00.0)"),
+    "gpu-mixed-models": (8, H200 + "3.memory.total 70000000000\n", {}, 0, [3], "GPU 3 (0000:61:00.0)"),
+    "gpu-hidden-from-cuda": (8, H200 + "cuda.hidden 7\n", {}, 20, [7], "GPU 7 (0000:df:00.0) is hidden"),
+    "gpu-cuda-init-failed 999": (2, H200 + "cuda.init !999\n", {}, 20, BOTH, "error 999 ("),
+    "gpu-cuda-init-failed 100": (2, H200 + "cuda.init !100\n", {}, 20, BOTH, "error 100 ("),
+    "gpu-cuda-init-failed 46": (2, H200 + "cuda.init !46\n", {}, 20, BOTH, "error 46 ("),
+    "gpu-fabric-manager-down": (2, H200 + "cuda.init !802\n", {}, 40, BOTH, "error 802 ("),
+    "sw-compat-libcuda 803": (2, H200 + "cuda.init !803\n", {}, 40, BOTH, "error 803 ("),
+    "sw-compat-libcuda 804": (2, H200 + "cuda.init !804\n", {}, 30, BOTH, "error 804 ("),
+    "sw-compat-libcuda 34": (2, H200 + "cuda.init !34\n", {}, 30, BOTH, "error 34 ("),
+}  # fmt: skip
+SLOW = (
+    "gpu-needs-reset", "gpu-other-processes", "gpu-mixed-models", "gpu-cuda-init-failed 100", "gpu-cuda-init-failed 46",
+    "gpu-fabric-manager-down", "sw-compat-libcuda 803", "sw-compat-libcuda 34",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sampled({name: name for name in FAULTS}, *(n for n in FAULTS if n not in SLOW)))
+def test_a_fault_is_one_finding_at_its_ranks_and_decides_the_exit_code(gpu, name):
+    nproc, text, variables, code, ranks, words = FAULTS[name]
+    ended = gpu(nproc, text, **variables)
+    (found,) = [f for f in ended.report["findings"] if f["severity"] != "info"]
+    severity = "error" if code else "warning"
+    assert (ended.code, found["rule"], found["severity"], found["ranks"]) == (code, name.split()[0], severity, ranks)
+    assert words in found["message"]
+    node = ended.report["ranks"][0]["node"]
+    assert ended.report["exclude"] == {"hostlist": node if code == 40 else "", "nodes": [node] if code == 40 else []}
+    if "cuda.init" in text:
+        assert indices(ended) == [0, 1], "predicted by NVML and the variables"
+
+
+def test_gpus_are_listed_in_cudas_order_and_a_gpu_that_cuda_hides_is_none(gpu):
+    by_speed = gpu(4, MIXED)
+    assert (by_speed.code, indices(by_speed)) == (0, [1, 2, 0, 3])
+    found = by_speed.finding("gpu-order-mismatch")
+    assert (found["severity"], found["ranks"]) == ("warning", [0, 1, 2])
+    assert "cuda:0 is GPU 1 (0000:43:00.0), not GPU 0 (0000:1b:00.0)" in found["message"]
+    assert found["fix"]["commands"] == ["export CUDA_DEVICE_ORDER=PCI_BUS_ID"]
+    along_the_bus = gpu(4, MIXED, CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert (indices(along_the_bus), along_the_bus.rules) == ([0, 1, 2, 3], ["gpu-mixed-models"])
+    assert indices(gpu(8, H200 + "cuda.hidden 7\n")) == [*range(7), None]
+    assert indices(gpu(9, H100))[7:] == [7, None]
+
+
+def test_a_fault_of_a_gpu_that_no_rank_takes_is_worth_knowing(gpu):
+    ended = gpu(2, H200 + "3.ecc.1.0 1\n", CUDA_VISIBLE_DEVICES="4,5")
+    assert (ended.code, [f["severity"] for f in ended.report["findings"]]) == (0, ["info"])
+
+
 @pytest.mark.parametrize(
     ("changed", "rules"), sampled({"healthy": ("", []), "lost": ("3.lost yes\n", ["gpu-fell-off-bus"])}, "lost")
 )
 def test_a_bare_shell_sees_the_gpus_and_their_faults_before_it_is_told_to_set_rank(
     distcheck, fake_nvml, changed, rules
 ):
-    told = fake_nvml.environ(H100 + changed)
-    env = {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")}
+    env = fake_nvml.variables(H100 + changed)
     ended = distcheck("gpu", "--format", "json", env=env)
-    assert (ended.code, [rule for rule, _ in named(ended)]) == (30, ["env-rank-unset", *rules])
+    errors = [f["rule"] for f in ended.report["findings"] if f["severity"] == "error"]
+    assert (ended.code, errors) == (30, ["env-rank-unset", *rules])
     assert [row["lost"] for row in ended.report["gpus"]] == [bool(changed) and i == 3 for i in range(8)]
     assert ended.report["gpus"][0]["gpu"]["uuid"] == h100(0)
     text = distcheck("gpu", env=env).out
@@ -79,73 +152,79 @@ def test_a_bare_shell_sees_the_gpus_and_their_faults_before_it_is_told_to_set_ra
     assert text.index("7 0000:df:00.0 GPU-00000007") < text.index("error: env-rank-unset")
 
 
-def test_a_rank_on_a_gpu_of_another_job_is_named(gpu):
-    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
-    ended = gpu(2, CUDA_VISIBLE_DEVICES="0,2", SLURM_STEP_GPUS="0,1", **step)
-    assert (ended.code, named(ended)) == (30, [("gpu-outside-allocation", [1])])
-
-
-def test_a_ninth_rank_on_eight_gpus_is_named(gpu):
-    ended = gpu(9)
-    assert (ended.code, named(ended)) == (30, [("env-local-rank-out-of-range", [8])])
-    assert uuids(ended)[7:] == [h100(7), None]
-    (finding,) = ended.report["findings"]
-    assert "LOCAL_RANK 8 and sees 8 GPUs" in finding["message"]
-    assert "invalid device ordinal" in finding["message"]
-    assert finding["fix"]["commands"]
-
-
-def test_a_list_that_is_too_short_names_the_ranks_beyond_it(gpu):
-    ended = gpu(4, CUDA_VISIBLE_DEVICES="0,1")
-    assert (ended.code, named(ended)) == (30, [("env-local-rank-out-of-range", [2, 3])])
-    assert uuids(ended) == [h100(0), h100(1), None, None]
-
-
-def test_cpu_ranks_need_no_gpu(gpu):
-    ended = gpu(9, "--backend", "gloo")
-    assert (ended.code, ended.report["findings"]) == (0, [])
-
-
-def test_ranks_on_one_gpu_are_named(gpu):
-    ended = gpu(2, CUDA_VISIBLE_DEVICES="5")
-    assert (ended.code, named(ended)) == (30, [("gpu-duplicate", [0, 1])])
-    assert h100(5) in ended.report["findings"][0]["message"]
-
-
-def test_a_list_that_cuda_misreads_is_one_finding(gpu):
-    ended = gpu(4, CUDA_VISIBLE_DEVICES="0 1 2 3")
-    assert (ended.code, named(ended)) == (30, [("gpu-cvd-bad-item", [0, 1, 2, 3])])
-
-
-def test_a_driver_that_does_not_fit_puts_the_node_on_the_exclude_list(gpu):
-    ended = gpu(8, text=H100 + "init !18\n")
-    assert (ended.code, named(ended)) == (40, [("gpu-nvml-init-failed", list(range(8)))])
-    node = ended.report["ranks"][0]["node"]
-    assert ended.report["exclude"] == {"hostlist": node, "nodes": [node]}
-
-
-def test_a_lost_gpu_is_the_one_finding_and_excludes_the_node(gpu):
-    ended = gpu(8, text=H100 + "7.lost yes\n")
-    assert (ended.code, named(ended)) == (40, [("gpu-fell-off-bus", [7])])
-    assert ended.report["exclude"]["nodes"] == [ended.report["ranks"][0]["node"]]
-
-
-def test_a_hang_ends_within_the_deadline_and_may_pass_elsewhere(gpu):
-    ended = gpu(2, "--timeout", "8", text=H100 + "3.name hang\n")
-    assert (ended.code, named(ended)) == (20, [("gpu-nvml-init-failed", [0, 1])])
-    assert "did not answer" in ended.report["findings"][0]["message"]
+@pytest.mark.parametrize(
+    ("line", "seconds", "rule", "words"),
+    [
+        ("3.name hang", 8, "gpu-nvml-init-failed", "did not answer"),
+        ("3.processes hang", 16, "gpu-nvml-init-failed", "did not answer"),
+        ("cuda.init hang", 16, "gpu-cuda-init-failed", "CUDA did not answer within"),
+    ],
+)
+def test_a_hang_ends_within_the_deadline_and_is_reported_with_everything_else(gpu, line, seconds, rule, words):
+    ended = gpu(2, H200 + f"{line}\n", "--timeout", str(seconds))
+    found = ended.error
+    assert (ended.code, found["rule"], found["ranks"]) == (20, rule, [0, 1])
+    assert words in found["message"]
     assert ended.report["exclude"]["nodes"] == []
-    assert ended.seconds < 13 + STARTING_SECONDS
+    assert ended.seconds < seconds + BEYOND_SECONDS
+    if "processes" in line:
+        assert "gpu-ecc-uncorrected" in {unseen["rule"] for unseen in ended.report["not_checked"]}
+    if "name" not in line:
+        assert indices(ended) == [0, 1]
+
+
+def test_cpu_ranks_need_no_gpu_and_ask_cuda_nothing(gpu):
+    ended = gpu(9, H200 + "cuda.init hang\n", "--backend", "gloo", "--timeout", "20")
+    assert (ended.code, ended.report["findings"]) == (0, [])
+    assert ended.seconds < 10 + STARTING_SECONDS
 
 
 @pytest.mark.without_gpus
 @pytest.mark.parametrize("text", sampled({"no driver": H100 + "init !9\n", "no GPU": H100 + "count 0\n"}, "no driver"))
 def test_nccl_without_a_gpu_is_not_a_pass(gpu, text):
-    ended = gpu(2, "--backend", "nccl", text=text)
-    assert ended.code == 30
-    assert [rule for rule, _ in named(ended)] == ["gpu-none-visible"]
+    ended = gpu(2, text, "--backend", "nccl")
+    assert (ended.code, ended.error["rule"]) == (30, "gpu-none-visible")
 
 
 def test_nccl_without_nvmls_library_is_not_a_pass(distcheck):
     ended = distcheck("gpu", "--nproc", "2", "--backend", "nccl", "--format", "json")
     assert ended.code != 0 or all(row["gpu"] for row in ended.report["ranks"])
+
+
+def test_a_container_without_cudas_library_fails_an_nccl_job(gpu, fake_nvml, fake_torch, tmp_path):
+    told = fake_nvml.environ(H200)
+    (tmp_path / "utility").mkdir()
+    (tmp_path / "utility" / "libnvidia-ml.so.1").symlink_to(fake_nvml.folder / "libnvidia-ml.so.1")
+    (tmp_path / "utility" / "libcuda.so.1").write_text("")  # whatever this machine may have of its own
+    folders = told["LD_LIBRARY_PATH"].replace(str(fake_nvml.folder), str(tmp_path / "utility"))
+    ended = gpu(2, H200, "--backend", "nccl", LD_LIBRARY_PATH=folders, **fake_torch.environ())
+    found = ended.error
+    assert (ended.code, found["rule"], found["ranks"]) == (30, "gpu-cuda-init-failed", [0, 1])
+    assert "libcuda.so.1 cannot be loaded" in found["message"]
+
+
+def test_each_rank_under_a_launcher_is_asked_with_its_own_variables(start, fake_nvml, port):
+    common = fake_nvml.variables(H200)
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    running = [
+        start("gpu", "--format", "json", env=common | {"RANK": str(i), "LOCAL_RANK": str(i), "CUDA_VISIBLE_DEVICES": v})
+        for i, v in enumerate(("5", "3"))
+    ]
+    first, second = [each.wait() for each in running]
+    assert (first.code, second.code) == (0, 0)
+    assert (first.report["findings"], indices(first)) == ([], [5, 3])
+
+
+def test_no_torch_is_imported_for_it(gpu, tmp_path):
+    trap = tmp_path / "trap" / "torch"
+    trap.mkdir(parents=True)
+    (trap / "__init__.py").write_text("raise SystemExit('torch was imported')\n")
+    assert gpu(8, H200, PYTHONPATH=str(trap.parent)).code == 0
+
+
+def test_the_gpus_are_watched_while_the_collectives_run(distcheck, fake_nvml, tmp_path):
+    saved = tmp_path / "job.json"
+    distcheck("bandwidth", "--nproc", "2", "--save", str(saved), env=fake_nvml.variables(H200))
+    (node,) = json.loads(saved.read_text())["nodes"]
+    assert "unwatched" not in node["gpus"] or node["gpus"]["unwatched"] == ""
+    assert [device["load"]["replays"] for device in node["gpus"]["devices"]] == [0] * 8

@@ -16,8 +16,7 @@ def pinned(distcheck, fake_nvml):
     """Run ``distcheck gpu --nproc 8`` on one CPU, next to which are the first four GPUs of a DGX H100."""
 
     def pinned(cpu, text):
-        told = fake_nvml.environ(text)
-        env = {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")}
+        env = fake_nvml.variables(text)
         program = ["taskset", "--cpu-list", str(cpu), sys.executable, "-m", "distcheck"]
         return distcheck("gpu", "--nproc", "8", "--format", "json", env=env, program=program)
 

@@ -28,8 +28,7 @@ def on_node(tmp_path, fake_nvml):
     """Run distcheck on a node of this name, with NVML's answer `text`."""
 
     def on_node(*args, name="node3", text=H100):
-        told = fake_nvml.environ(text)
-        environ = {key: told[key] for key in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")} | {"SLURMD_NODENAME": name}
+        environ = fake_nvml.variables(text) | {"SLURMD_NODENAME": name}
         command = [sys.executable, "-m", "distcheck", *args]
         return subprocess.run(
             command, env=environ, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=60

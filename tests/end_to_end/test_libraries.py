@@ -30,8 +30,7 @@ def pair(start, fake_nvml, fake_torch, port):
     """Start rank 0 and rank 1 by hand, rank 1 with further variables, and return rank 0's report."""
 
     def pair(more_libraries="", **second):
-        told = fake_nvml.environ(H200)
-        common = {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")} | fake_torch.environ()
+        common = fake_nvml.variables(H200) | fake_torch.environ()
         common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
         second |= {"LD_LIBRARY_PATH": f"{common['LD_LIBRARY_PATH']}:{more_libraries}"} if more_libraries else {}
         ranks = ({"RANK": "0", "LOCAL_RANK": "0"}, {"RANK": "1", "LOCAL_RANK": "1"} | second)

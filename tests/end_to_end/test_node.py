@@ -31,8 +31,7 @@ def node(tmp_path, fake_nvml):
     """Run ``distcheck node`` with only the given environment; `text` is NVML's answer."""
 
     def node(*args, text=None, env=None, **more):
-        told = fake_nvml.environ(text) if text else {}
-        environ = {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML") if name in told}
+        environ = fake_nvml.variables(text) if text else {}
         more = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "cwd": tmp_path} | more
         command = [sys.executable, "-m", "distcheck", "node", *args]
         return subprocess.run(command, env=environ | (env or {}), check=False, timeout=60, **more)

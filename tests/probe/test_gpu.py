@@ -53,26 +53,33 @@ def test_one_process_reads_the_health_for_all_unless_it_sees_fewer_gpus(ask, oth
     assert answer.unread == ""
 
 
-def test_a_gpu_without_its_own_memory(ask):
-    answer = ask(H100 + "0.memory.used !3\n")
-    assert answer.devices[0].memory_bytes == Missing(reason="NVML error 3: Not Supported")
-    assert answer.devices[0].memory_used_bytes == answer.devices[0].memory_bytes
-    assert answer.devices[1].memory_used_bytes == 1048576
+DENIED = Missing(reason="NVML error 4: no permission to use the NVIDIA driver")
+NOT_SUPPORTED = Missing(reason="NVML error 3: Not Supported")
 
 
-def test_a_driver_that_does_not_separate_reserved_memory(ask):
-    answer = ask(H100 + "0.memory.reserved !13\n")
-    assert answer.devices[0].memory_used_bytes == 581828608
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("memory.used !3", "memory_bytes", NOT_SUPPORTED),  # a GPU without its own memory
+        ("memory.used !3", "memory_used_bytes", NOT_SUPPORTED),
+        ("memory.reserved !13", "memory_used_bytes", 581828608),  # a driver that does not separate reserved memory
+        ("mig !3", "mig", False),
+        ("name !15", "lost", "NVML error 15: a GPU is lost: it fell off the bus or is unreachable"),
+        ("handle !999", "lost", "NVML error 999: unknown error"),
+        ("handle !4", "lost", ""),  # a GPU of another job
+        ("handle !4", "uuid", DENIED),
+    ],
+)
+def test_what_nvml_refuses_of_one_gpu_is_said_of_that_gpu_alone(ask, line, field, value):
+    answer = ask(H100 + f"5.{line}\n")
+    assert getattr(answer.devices[5], field) == value
+    assert getattr(answer.devices[1], field) == getattr(ask(H100).devices[1], field)
 
 
 def test_mig_devices_are_named_and_empty_slots_are_skipped(ask):
     answer = ask(H100 + "2.mig 1\n2.mig.slots 7\n2.0.uuid MIG-aaaa\n2.3.uuid MIG-bbbb\n")
     assert (answer.devices[2].mig, answer.devices[2].mig_uuids) == (True, ("MIG-aaaa", "MIG-bbbb"))
     assert answer.devices[3].mig is False
-
-
-def test_a_gpu_without_mig_support_is_not_in_mig_mode(ask):
-    assert ask(H100 + "mig !3\n").devices[0].mig is False
 
 
 def test_a_lost_gpu_is_recorded_and_the_others_are_read(ask):
@@ -83,22 +90,6 @@ def test_a_lost_gpu_is_recorded_and_the_others_are_read(ask):
     assert all(isinstance(device.uuid, str) for device in answer.devices if device.index != 3)
 
 
-def test_a_gpu_that_is_lost_after_its_handle_was_read(ask):
-    device = ask(H100 + "5.name !15\n").devices[5]
-    assert device.lost.startswith("NVML error 15")
-    assert isinstance(device.uuid, str)
-
-
-def test_a_gpu_without_a_handle_is_lost_with_nvmls_error(ask):
-    assert ask(H100 + "0.handle !999\n").devices[0].lost == "NVML error 999: unknown error"
-
-
-def test_a_gpu_of_another_job_is_not_lost(ask):
-    device = ask(H100 + "6.handle !4\n").devices[6]
-    assert device.lost == ""
-    assert device.uuid == Missing(reason="NVML error 4: no permission to use the NVIDIA driver")
-
-
 @pytest.mark.parametrize("key", ["driver", "cuda"])
 def test_a_node_fact_without_permission_is_missing(ask, key):
     answer = ask(H100 + f"{key} !4\n")
@@ -106,12 +97,11 @@ def test_a_node_fact_without_permission_is_missing(ask, key):
     assert isinstance(answer.driver if key == "driver" else answer.cuda_driver, Missing)
 
 
-@pytest.mark.parametrize(("key", "field"), [("uuid", "uuid"), ("pci", "pci"), ("name", "name"), ("mig", "mig")])
-def test_a_gpu_fact_without_permission_is_missing(ask, key, field):
+@pytest.mark.parametrize("key", ["uuid", "pci", "name", "mig"])
+def test_a_gpu_fact_without_permission_is_missing(ask, key):
     device = ask(H100 + f"4.{key} !4\n").devices[4]
-    assert getattr(device, field) == Missing(reason="NVML error 4: no permission to use the NVIDIA driver")
-    missing = [name for name in device.__struct_fields__ if isinstance(getattr(device, name), Missing)]
-    assert missing == [field]
+    missing = {name: value for name in device.__struct_fields__ if isinstance(value := getattr(device, name), Missing)}
+    assert missing == {key: DENIED}
 
 
 @pytest.mark.parametrize(
@@ -157,11 +147,16 @@ def test_a_damaged_library_is_another_reason_than_none(tmp_path, monkeypatch):
     assert reason.startswith(f"NVML error 12: NVIDIA's driver library cannot be loaded: {tmp_path}/libnvidia-ml.so.1: ")
 
 
+@pytest.fixture
+def born(monkeypatch):
+    """The child processes that were started."""
+    started, popen = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
+    return started
+
+
 @pytest.mark.parametrize("key", ["init", "3.handle", "7.name"])
-def test_a_hang_ends_at_the_deadline_and_leaves_no_process(ask, monkeypatch, key):
-    born = []
-    popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: born.append(popen(*a, **k)) or born[-1])
+def test_a_hang_ends_at_the_deadline_and_leaves_no_process(ask, born, key):
     began = time.monotonic()
     answer = ask(H100 + f"{key} hang\n", timeout=1.0)
     assert answer == Missing(reason="NVML did not answer within 1 s: a GPU or its driver hangs")
@@ -185,12 +180,9 @@ def test_a_child_that_cannot_be_killed_is_left_behind(ask, monkeypatch):
         os.waitpid(spared[0], 0)
 
 
-def test_cancelling_ends_the_child(fake_nvml, monkeypatch):
+def test_cancelling_ends_the_child(fake_nvml, monkeypatch, born):
     for name, value in fake_nvml.environ("init hang\n").items():
         monkeypatch.setenv(name, value)
-    born = []
-    popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: born.append(popen(*a, **k)) or born[-1])
 
     async def give_up():
         with pytest.raises(asyncio.TimeoutError):
@@ -211,15 +203,13 @@ def test_a_crash_is_named(ask):
     assert answer == Missing(reason="NVML crashed the process that queried it: SIGSEGV")
 
 
-def test_garbage_is_not_an_answer(ask, other_python):
-    other_python('echo \'{"fact": "gpus"}\'; echo hello; exit 3')
-    answer = ask(H100)
-    assert answer == Missing(reason="the process that queries NVML gave no answer (exit code 3): hello")
-
-
-def test_no_output_is_not_an_answer(ask, other_python):
-    other_python("exit 0")
-    assert "no output" in ask(H100).reason
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [('echo \'{"fact": "gpus"}\'; echo hello; exit 3', "no answer (exit code 3): hello"), ("exit 0", "no output")],
+)
+def test_garbage_and_no_output_are_no_answer(ask, other_python, script, words):
+    other_python(script)
+    assert words in ask(H100).reason
 
 
 def test_an_answer_among_other_output_is_found(ask, other_python):
@@ -316,19 +306,19 @@ def test_device_files_that_may_not_be_opened_are_reported_beside_the_gpus(monkey
     assert gpu.collect() == Gpus("580.159.04", "13.0", (), denied=("/dev/nvidia0",))
 
 
-def test_a_node_without_gpus_has_no_accelerator(tmp_path):
-    assert gpu.accelerator(tmp_path, {}) == "none"
-
-
-def test_a_folder_of_libraries_that_cannot_be_looked_into_shows_none(tmp_path):
-    # With a name that is too long, as with a folder that may not be entered, Path.exists raises.
-    assert gpu.accelerator(tmp_path, {"LD_LIBRARY_PATH": "/" + "a" * 300}) == "none"
-
-
-@pytest.mark.parametrize("path", ["dev/nvidiactl", "proc/driver/nvidia/version"])
-def test_nvidias_driver_shows_nvidia(tmp_path, path):
+@pytest.mark.parametrize(
+    ("path", "environ", "whose"),
+    [
+        ("dev/null", {}, "none"),
+        # With a name that is too long, as with a folder that may not be entered, Path.exists raises.
+        ("dev/null", {"LD_LIBRARY_PATH": "/" + "a" * 300}, "none"),
+        ("dev/nvidiactl", {}, "nvidia"),
+        ("proc/driver/nvidia/version", {}, "nvidia"),
+    ],
+)
+def test_nvidias_driver_shows_nvidia(tmp_path, path, environ, whose):
     put(tmp_path, path)
-    assert gpu.accelerator(tmp_path, {}) == "nvidia"
+    assert gpu.accelerator(tmp_path, environ) == whose
 
 
 @pytest.mark.parametrize(

@@ -218,21 +218,15 @@ def test_a_driver_that_refuses_many_fields_is_asked_for_the_gpus_alone(health):
     result = health(H200 + "fields 5\n")
     assert (result.recovery_action, result.clocks.power_brake_seconds) == (0, 0.0)
     assert isinstance(result.nvlinks.speed_MBps, Missing)
+    without = health(H200 + "fields !13\n" + "".join(f"link.errors.{n} 0\n" for n in range(4)))
+    assert without.recovery_action == Missing(reason="NVML error 13: Function Not Found")
+    assert without.nvlinks.errors == ()
 
 
-def test_a_driver_without_fields_has_missing_values(health):
-    result = health(H200 + "fields !13\n" + "".join(f"link.errors.{n} 0\n" for n in range(4)))
-    assert result.recovery_action == Missing(reason="NVML error 13: Function Not Found")
-    assert result.nvlinks.errors == ()
-
-
-def test_unsupported_link_counters_are_missing(health):
+def test_unsupported_link_counters_are_missing_and_older_names_of_the_clock_reasons_are_read(health):
     assert health(A100 + "".join(f"link.errors.{n} !4\n" for n in range(4))).nvlinks.errors == Missing(
         reason="NVML error 4: no permission to use the NVIDIA driver"
     )
-
-
-def test_older_names_of_the_clock_reasons_are_read(health):
     assert health(H200 + "reasons !13\nthrottle_reasons 0x20\n").clocks.event_reasons == 0x20
 
 
@@ -294,9 +288,8 @@ def test_an_old_binding_has_few_values():
     )
     result = gpu_health.read(old, object())
     assert result.compute_mode == 0
-    assert "this version of nvidia-ml-py does not support it" in result.recovery_action.reason
-    assert "this version of nvidia-ml-py does not support it" in result.fabric.reason
-    assert "this version of nvidia-ml-py does not support it" in result.module.reason
+    for value in (result.recovery_action, result.fabric, result.module):
+        assert "this version of nvidia-ml-py does not support it" in value.reason
     assert gpu_health.confidential_compute(old).reason.startswith("this version of nvidia-ml-py")
 
 

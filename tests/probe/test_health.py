@@ -190,67 +190,39 @@ def test_the_cpus_of_numa_nodes_are_read_where_there_are_several(machine):
     assert machine.state().numa_cpus == {0: "0-31", 1: "32-63"}
 
 
+ETC, USR = "etc/systemd/logind.conf", "usr/lib/systemd/logind.conf"
+
+
 @pytest.mark.parametrize(
-    ("files", "uid", "removed"),
+    ("files", "removed"),
     [
-        ({"etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\n"}, 1000, True),
-        ({"etc/systemd/logind.conf": "[Login]\n#RemoveIPC=no\n"}, 1000, False),
-        ({"etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\nRemoveIPC=no\n"}, 1000, False),
-        ({"etc/systemd/logind.conf": "[Login]\n#RemoveIPC=no\n  RemoveIPC = yes \n"}, 1000, True),
-        ({"etc/systemd/logind.conf": "[Login]\nRemoveIPC=yes\n; RemoveIPC = no\n"}, 1000, True),
-        ({"etc/systemd/logind.conf": "[Login]\nRemoveIPC=no\nRemoveIPC=on\n"}, 1000, True),
-        ({"etc/systemd/logind.conf": "[Login]\nRemoveIPC=yes\nRemoveIPC=maybe\n"}, 1000, True),
-        ({"etc/systemd/logind.conf": "RemoveIPC=yes\n"}, 1000, False),  # outside of its section
-        (
-            {"usr/lib/systemd/logind.conf": "[Login]\nRemoveIPC=yes\n", "etc/systemd/logind.conf": "[Login]\n"},
-            1000,
-            False,
-        ),
-        (
-            {
-                "etc/systemd/logind.conf": "[Login]\nRemoveIPC=no\n",
-                "usr/lib/systemd/logind.conf.d/90-site.conf": "[Login]\nRemoveIPC=yes\n",
-                "etc/systemd/logind.conf.d/10-jobs.conf": "[Login]\nRemoveIPC=no\n",
-            },
-            1000,
-            True,
-        ),
-        (
-            {
-                "usr/lib/systemd/logind.conf.d/90-site.conf": "[Login]\nRemoveIPC=yes\n",
-                "etc/systemd/logind.conf.d/90-site.conf": "",
-            },
-            1000,
-            False,
-        ),
-        (
-            {
-                "etc/systemd/logind.conf": "[Login]\nRemoveIPC=yes\n",
-                "etc/systemd/logind.conf.d/50-jobs.conf": "[Login]\n#RemoveIPC=no\n",
-            },
-            1000,
-            True,
-        ),
-        ({"usr/lib/systemd/logind.conf": "#RemoveIPC=yes\n"}, 1000, True),
-        (
-            {
-                "etc/systemd/logind.conf": "#RemoveIPC=yes\n",
-                "etc/systemd/logind.conf.d/50-jobs.conf": "[Login]\nRemoveIPC=no\n",
-            },
-            1000,
-            False,
-        ),
-        ({"etc/systemd/logind.conf": "[Login]\nRemoveIPC=yes\n"}, 0, False),
-        ({}, 1000, False),
+        ({ETC: "[Login]\n#RemoveIPC=yes\n"}, True),
+        ({ETC: "[Login]\n#RemoveIPC=no\n"}, False),
+        ({ETC: "[Login]\n#RemoveIPC=yes\nRemoveIPC=no\n"}, False),
+        ({ETC: "[Login]\n#RemoveIPC=no\n  RemoveIPC = yes \n"}, True),
+        ({ETC: "[Login]\nRemoveIPC=yes\n; RemoveIPC = no\n"}, True),
+        ({ETC: "[Login]\nRemoveIPC=no\nRemoveIPC=on\n"}, True),
+        ({ETC: "[Login]\nRemoveIPC=yes\nRemoveIPC=maybe\n"}, True),
+        ({ETC: "RemoveIPC=yes\n"}, False),  # outside of its section
+        ({USR: "[Login]\nRemoveIPC=yes\n", ETC: "[Login]\n"}, False),
+        ({ETC: "[Login]\nRemoveIPC=no\n", f"{USR}.d/90-site.conf": "[Login]\nRemoveIPC=yes\n",
+          f"{ETC}.d/10-jobs.conf": "[Login]\nRemoveIPC=no\n"}, True),
+        ({f"{USR}.d/90-site.conf": "[Login]\nRemoveIPC=yes\n", f"{ETC}.d/90-site.conf": ""}, False),
+        ({ETC: "[Login]\nRemoveIPC=yes\n", f"{ETC}.d/50-jobs.conf": "[Login]\n#RemoveIPC=no\n"}, True),
+        ({USR: "#RemoveIPC=yes\n"}, True),
+        ({ETC: "#RemoveIPC=yes\n", f"{ETC}.d/50-jobs.conf": "[Login]\nRemoveIPC=no\n"}, False),
+        ({}, False),
     ],
-)
-def test_logind_removes_the_files_of_ordinary_users_by_its_configuration(machine, monkeypatch, files, uid, removed):
-    monkeypatch.setattr(health.os, "getuid", lambda: uid)
+)  # fmt: skip
+def test_logind_removes_the_files_of_ordinary_users_by_its_configuration(machine, monkeypatch, files, removed):
+    monkeypatch.setattr(health.os, "getuid", lambda: 1000)
     for name, text in files.items():
         machine.file(name, text)
     assert machine.state().removes_ipc is False, "logind does not run"
     machine.file("run/systemd/users/1", "")
     assert machine.state().removes_ipc is removed
+    monkeypatch.setattr(health.os, "getuid", lambda: 0)
+    assert machine.state().removes_ipc is False, "root's files stay"
 
 
 def test_a_folder_of_logind_that_may_not_be_entered_costs_no_other_fact(machine, monkeypatch):

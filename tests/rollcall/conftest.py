@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import msgspec
 import pytest
@@ -19,6 +19,7 @@ from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
 from distcheck.probe import network
 from distcheck.rollcall import client, identity
 from distcheck.rollcall.client import Attendance
+from distcheck.rollcall.doors import PeerListener
 from distcheck.rollcall.protocol import Found, Hello, Report
 from distcheck.rollcall.server import Server
 
@@ -103,6 +104,25 @@ async def _leading(world_size: int = 4, secret: bytes | None = None) -> AsyncIte
         for writer in leader.writers:
             writer.transport.abort()
         await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def endpoints(
+    *addresses: str,
+    uid: str = "b",
+    nonce: str = "nonce",
+    secret: bytes | None = None,
+    uses: Iterable[str] = ("master",),
+) -> AsyncIterator[PeerListener]:
+    """Open the endpoints of a process, which has its roster unless `nonce` is empty."""
+    listener = PeerListener(uid, secret)
+    await listener.open(dict.fromkeys(addresses or ("127.0.0.1",), tuple(uses)))
+    if nonce:
+        listener.expect(nonce)
+    try:
+        yield listener
+    finally:
+        await listener.close()
 
 
 @pytest.fixture

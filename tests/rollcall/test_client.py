@@ -19,23 +19,14 @@ from distcheck.rollcall.protocol import Welcome
 async def _attend(hello, *ways: Door, seconds: float = 0.5, connect_seconds: float = 0.4):
     start = asyncio.get_running_loop().time()
     came = await client.attend(ways, hello("follower", 1), seconds=seconds, connect_seconds=connect_seconds)
+    if came.connection is not None:
+        came.connection.writer.close()
     return came, asyncio.get_running_loop().time() - start
 
 
 @contextlib.asynccontextmanager
-async def _program(answer: bytes | None, *, close: bool = False):
-    """Serve something that is not a roll call."""
-
-    async def serve(reader, writer):
-        if close:
-            writer.close()
-            return
-        if answer is not None:
-            writer.write(answer)
-        with contextlib.suppress(OSError):
-            await reader.read()
-        writer.close()
-
+async def _serving(serve):
+    """Yield the port of a program that does this with each connection."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         yield int(server.sockets[0].getsockname()[1])
@@ -75,7 +66,6 @@ async def test_an_open_endpoint_is_joined_at_once(leading, hello):
         assert came.connection.welcome.uid == "leader"
         assert came.connection.local_address == came.connection.leader_address == "127.0.0.1"
         assert seconds < 2
-        came.connection.writer.close()
 
 
 @pytest.mark.parametrize(
@@ -91,7 +81,15 @@ async def test_an_open_endpoint_is_joined_at_once(leading, hello):
     ids=["ssh", "http", "stale", "silent", "closed", "huge"],
 )
 async def test_other_servers_are_reported_as_what_they_are(hello, answer, close, outcome, detail):
-    async with _program(answer, close=close) as port:
+    async def serve(reader, writer):
+        if answer is not None:
+            writer.write(answer)
+        if not close:
+            with contextlib.suppress(OSError):
+                await reader.read()
+        writer.close()
+
+    async with _serving(serve) as port:
         came, seconds = await _attend(hello, _door(port))
         assert came.connection is None
         assert [a.outcome for a in came.attempts] == [outcome]
@@ -114,12 +112,11 @@ async def test_a_store_of_torch_is_known_by_its_answer_to_a_ping(hello, side):
             await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(store, "127.0.0.1", 0)
-    came, _ = await _attend(hello, _door(server.sockets[0].getsockname()[1], side=side))
+    async with _serving(store) as port:
+        came, _ = await _attend(hello, _door(port, side=side))
     assert [a.outcome for a in came.attempts] == ["silent"]
     assert (came.attempts[0].detail == A_STORE) == (not side)
     assert (b"\x00\xce\xf7\x85\x3c\x0d" in heard) == (not side)
-    server.close()
 
 
 async def test_a_closed_port_is_refused_and_retried(hello, closed_port):
@@ -142,12 +139,11 @@ async def test_an_agent_gets_a_connection_and_no_data(hello):
         heard.append(await reader.read())
         writer.close()
 
-    server = await asyncio.start_server(agent, "127.0.0.1", 0)
-    came, _ = await _attend(hello, _door(server.sockets[0].getsockname()[1], only_connect=True))
-    assert [a.outcome for a in came.attempts] == ["agent"]
-    await asyncio.sleep(0.05)
-    assert set(heard) == {b""}
-    server.close()
+    async with _serving(agent) as port:
+        came, _ = await _attend(hello, _door(port, only_connect=True))
+        assert [a.outcome for a in came.attempts] == ["agent"]
+        await asyncio.sleep(0.05)
+        assert set(heard) == {b""}
 
 
 @pytest.mark.parametrize("outcome", ["agent", "refused"])
@@ -177,7 +173,6 @@ def test_a_side_port_is_used_soon_if_the_master_port_drops_packets(leading, live
                 assert (master.port, master.outcome) == (port, "timeout")
                 assert master.detail.startswith("no answer within ")
                 assert [a.outcome for a in came.attempts if a.door == "side"] == ["met"]
-                came.connection.writer.close()
 
 
 async def test_a_master_port_without_time_to_answer_is_not_called_closed(leading, hello, monkeypatch):
@@ -189,7 +184,6 @@ async def test_a_master_port_without_time_to_answer_is_not_called_closed(leading
             came, _ = await _attend(hello, _door(port), _door(leader.port, side=True), seconds=30, connect_seconds=25)
             assert came.connection is not None
             assert [a.door for a in came.attempts] == ["side"]
-            came.connection.writer.close()
 
 
 async def test_a_master_port_that_is_slow_to_answer_is_reachable_though_a_side_port_answers_first(
@@ -210,7 +204,6 @@ async def test_a_master_port_that_is_slow_to_answer_is_reachable_though_a_side_p
         came, seconds = await _attend(hello, *ways, seconds=30, connect_seconds=25)
         assert {(a.door, a.outcome) for a in came.attempts} == {("master", "met"), ("side", "met")}
         assert seconds < 5
-        came.connection.writer.close()
         server.close()
 
 
@@ -239,7 +232,6 @@ async def test_a_master_port_that_was_silent_is_tried_again_once_a_side_port_ans
         expected = "met" if seconds < 1 else "silent"
         assert {(a.door, a.outcome) for a in came.attempts} == {("master", expected), ("side", "met")}
         assert took < 5
-        came.connection.writer.close()
         server.close()
 
 
@@ -272,7 +264,6 @@ async def test_a_refused_master_port_is_reported_though_a_side_port_answers(lead
         came, _ = await _attend(hello, *ways, seconds=30, connect_seconds=25)
         assert [(a.door, a.outcome) for a in came.attempts] == [("master", "refused"), ("side", "met")]
         assert came.connection.leader_address == "127.0.0.1"
-        came.connection.writer.close()
 
 
 async def test_the_master_port_is_tried_briefly_after_a_side_port_answered(leading, hello):
@@ -290,7 +281,6 @@ async def test_the_master_port_is_tried_briefly_after_a_side_port_answered(leadi
             came, _ = await attending
             server.close()
         assert [(a.door, a.outcome) for a in came.attempts] == [("master", "foreign"), ("side", "met")]
-        came.connection.writer.close()
 
 
 async def test_closed_side_ports_are_not_reported(hello, closed_port):
@@ -310,9 +300,8 @@ async def test_a_follower_finds_the_leader_by_an_endpoint_added_meanwhile(leadin
         assert not attending.done()
         leads.append(_door(leader.port, side=True, found="job"))
         came = await asyncio.wait_for(attending, 10)
-        assert came.connection is not None
-        assert [(a.door, a.outcome) for a in came.attempts] == [("master", "refused"), ("side", "met")]
         came.connection.writer.close()
+        assert [(a.door, a.outcome) for a in came.attempts] == [("master", "refused"), ("side", "met")]
 
 
 @pytest.mark.long
@@ -332,7 +321,6 @@ async def test_a_follower_follows_a_redirect_and_reports_it(leading, hello, clos
             ("127.0.0.2", "elsewhere", "127.0.0.1"),
             ("127.0.0.1", "met", ""),
         }
-        came.connection.writer.close()
 
 
 @pytest.mark.parametrize("named", ["a name that a resolver would be asked for", "", "127.0.0.1:80", "[::1]"])

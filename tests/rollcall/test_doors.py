@@ -7,107 +7,80 @@ import contextlib
 import socket
 
 import pytest
+from rollcall.conftest import endpoints
 
 from distcheck.rollcall import doors, seal
 from distcheck.rollcall.doors import ANSWER, COUNT_BYTES, PeerListener, peer_handshake
 
 
-async def _opened(*addresses: str) -> PeerListener:
-    listener = PeerListener("b")
-    await listener.open(dict.fromkeys(addresses or ("127.0.0.1",), ("master",)))
-    return listener
+@contextlib.asynccontextmanager
+async def _connected(listener: PeerListener):
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
 
 
 async def test_each_address_has_a_tcp_and_a_udp_endpoint():
-    listener = PeerListener("b")
-    await listener.open({"127.0.0.1": ("master", "gloo"), "::1": ("nccl",)})
-    assert [(d.uid, d.address, d.uses) for d in listener.doors] == [
-        ("b", "127.0.0.1", ("master", "gloo")),
-        ("b", "::1", ("nccl",)),
-    ]
-    assert len({d.port for d in listener.doors}) == 2
-    assert all(d.datagram_port for d in listener.doors)
-    await listener.close()
+    async with endpoints("127.0.0.1", "::1") as listener:
+        assert [(d.uid, d.address) for d in listener.doors] == [("b", "127.0.0.1"), ("b", "::1")]
+        assert len({d.port for d in listener.doors}) == 2
+        assert all(d.datagram_port for d in listener.doors)
 
 
 @pytest.mark.parametrize("address", ["203.0.113.9", "2001:db8::9", "node1.invalid"])
 async def test_an_address_of_another_host_is_left_out(address):
-    listener = await _opened(address, "127.0.0.1")
-    assert [d.address for d in listener.doors] == ["127.0.0.1"]
-    await listener.close()
+    async with endpoints(address, "127.0.0.1") as listener:
+        assert [d.address for d in listener.doors] == ["127.0.0.1"]
 
 
 async def test_an_endpoint_identifies_itself_and_reports_the_bytes_received():
-    listener = await _opened()
-    listener.expect("nonce")
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
-    word = peer_handshake("nonce", "b").answer
-    assert await reader.readexactly(len(word)) == word
-    writer.write(bytes(300_000))
-    writer.write_eof()
-    count, waited = ANSWER.unpack(await reader.readexactly(ANSWER.size))
-    assert (count, waited >= 0) == (300_000, True)
-    assert await reader.read() == b""
-    writer.close()
-    await listener.close()
-
-
-async def test_the_first_roster_counts():
-    listener = await _opened()
-    listener.expect("nonce")
-    listener.expect("other")
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
-    assert await reader.readline() == b"nonce b\n"
-    writer.close()
-    await listener.close()
+    async with endpoints() as listener, _connected(listener) as (reader, writer):
+        listener.expect("other")  # the first roster counts
+        word = peer_handshake("nonce", "b").answer
+        assert await reader.readexactly(len(word)) == word
+        writer.write(bytes(300_000))
+        writer.write_eof()
+        count, waited = ANSWER.unpack(await reader.readexactly(ANSWER.size))
+        assert (count, waited >= 0) == (300_000, True)
+        assert await reader.read() == b""
 
 
 async def test_a_peer_that_sends_endlessly_is_dropped(monkeypatch):
     monkeypatch.setattr(doors, "_MOST_BYTES", 1 << 16)
 
-    listener = await _opened()
-    listener.expect("nonce")
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
-
-    async def flood():
-        while True:
-            writer.write(bytes(1 << 16))
-            await writer.drain()
-
-    with pytest.raises(OSError, match=r"[Rr]eset|[Bb]roken|lost"):
-        await flood()
-    writer.close()
-    await listener.close()
-    del reader
+    async with endpoints() as listener, _connected(listener) as (_reader, writer):
+        with pytest.raises(OSError, match=r"[Rr]eset|[Bb]roken|lost"):  # noqa: PT012
+            while True:
+                writer.write(bytes(1 << 16))
+                await writer.drain()
 
 
-async def test_a_silent_peer_is_dropped_after_a_timeout(monkeypatch):
-    monkeypatch.setattr(doors, "_CONVERSATION_SECONDS", 0.1)
+@pytest.mark.parametrize(
+    ("limit", "nonce", "heard"), [("_CONVERSATION_SECONDS", "nonce", b"nonce b\n"), ("_ROSTER_SECONDS", "", b"")]
+)
+async def test_a_silent_peer_is_dropped_after_a_timeout_and_hears_nothing_without_a_roster(
+    monkeypatch, limit, nonce, heard
+):
+    monkeypatch.setattr(doors, limit, 0.1)
 
-    listener = await _opened()
-    listener.expect("nonce")
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
-    assert await reader.read() == b"nonce b\n"
-    writer.close()
-    await listener.close()
+    async with endpoints(nonce=nonce) as listener, _connected(listener) as (reader, _writer):
+        assert await reader.read() == heard
 
 
-async def test_without_a_roster_an_endpoint_sends_nothing_and_closes_in_the_end(monkeypatch):
-    monkeypatch.setattr(doors, "_ROSTER_SECONDS", 0.1)
-
-    listener = await _opened()
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
-    assert await reader.read() == b""
-    writer.close()
-    await listener.close()
+@contextlib.contextmanager
+def _datagrams(port: int):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.settimeout(0)
+        sock.connect(("127.0.0.1", port))
+        yield sock
 
 
 async def _answer(port: int, data: bytes) -> bytes | None:
     """Send a datagram, and then one that is surely answered: what came before it is the first one's answer."""
     loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(0)
-        sock.connect(("127.0.0.1", port))
+    with _datagrams(port) as sock:
         last = peer_handshake("nonce", "b").answer + b"last"
         sock.send(data)
         sock.send(last)
@@ -121,11 +94,9 @@ def _echo(size: int) -> bytes:
 
 @pytest.mark.parametrize("size", [8, 228, 1472, 65507])
 async def test_a_datagram_of_a_peer_is_answered_with_its_size(size):
-    listener = await _opened()
-    listener.expect("nonce")
     data = peer_handshake("nonce", "b").answer.ljust(size, b"\0")
-    assert await _answer(listener.doors[0].datagram_port, data) == _echo(len(data))
-    await listener.close()
+    async with endpoints() as listener:
+        assert await _answer(listener.doors[0].datagram_port, data) == _echo(len(data))
 
 
 @pytest.mark.parametrize(
@@ -134,33 +105,24 @@ async def test_a_datagram_of_a_peer_is_answered_with_its_size(size):
 )
 async def test_a_strangers_datagram_is_not_answered(data):
     """Its sender's address may be forged: no host may be flooded from here."""
-
-    listener = await _opened()
-    listener.expect("nonce")
-    assert await _answer(listener.doors[0].datagram_port, data) is None
-    await listener.close()
+    async with endpoints() as listener:
+        assert await _answer(listener.doors[0].datagram_port, data) is None
 
 
 async def test_datagrams_before_the_roster_are_not_answered():
-    listener = await _opened()
     loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(0)
-        sock.connect(("127.0.0.1", listener.doors[0].datagram_port))
-        sock.send(peer_handshake("nonce", "b").answer.ljust(50))
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(loop.sock_recv(sock, 100), 0.2)
-    await listener.close()
+    async with endpoints(nonce="") as listener:
+        with _datagrams(listener.doors[0].datagram_port) as sock:
+            sock.send(peer_handshake("nonce", "b").answer.ljust(50))
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(loop.sock_recv(sock, 100), 0.2)
 
 
 async def test_a_closed_endpoint_answers_no_more():
-    listener = await _opened("127.0.0.1", "::1")
-    listener.expect("nonce")
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
-    assert await reader.readline() == b"nonce b\n"
-    await listener.close()
-    assert await reader.read() == b""
-    writer.close()
+    async with endpoints("127.0.0.1", "::1") as listener, _connected(listener) as (reader, _writer):
+        assert await reader.readline() == b"nonce b\n"
+        await listener.close()
+        assert await reader.read() == b""
     await asyncio.sleep(0.05)
     for door in listener.doors:
         with pytest.raises(ConnectionRefusedError):
@@ -170,24 +132,14 @@ async def test_a_closed_endpoint_answers_no_more():
 SECRET, OTHER = seal.secret_of("distcheck-" + 32 * "0"), seal.secret_of("distcheck-" + 32 * "1")
 
 
-async def _sealed() -> PeerListener:
-    listener = PeerListener("b", SECRET)
-    await listener.open({"127.0.0.1": ("master",)})
-    listener.expect("nonce")
-    return listener
-
-
 async def test_with_a_token_an_endpoint_answers_a_peer_that_knows_it():
-    listener = await _sealed()
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
     said = peer_handshake("nonce", "b", SECRET)
-    writer.write(said.knock + bytes(5000))
-    writer.write_eof()
-    assert await reader.readexactly(len(said.answer)) == said.answer
-    assert said.answer.endswith(b" b\n")
-    assert ANSWER.unpack(await reader.readexactly(ANSWER.size))[0] == 5000
-    writer.close()
-    await listener.close()
+    async with endpoints(secret=SECRET) as listener, _connected(listener) as (reader, writer):
+        writer.write(said.knock + bytes(5000))
+        writer.write_eof()
+        assert await reader.readexactly(len(said.answer)) == said.answer
+        assert said.answer.endswith(b" b\n")
+        assert ANSWER.unpack(await reader.readexactly(ANSWER.size))[0] == 5000
 
 
 @pytest.mark.parametrize(
@@ -203,35 +155,27 @@ async def test_with_a_token_an_endpoint_answers_a_peer_that_knows_it():
 )
 async def test_with_a_token_an_endpoint_does_not_answer_a_process_without_it(monkeypatch, said):
     monkeypatch.setattr(doors, "_KNOCK_SECONDS", 0.2)
+    loop, heard, good = asyncio.get_running_loop(), b"", peer_handshake("nonce", "b", SECRET)
 
-    listener = await _sealed()
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
-    writer.write(said)
-    heard = b""
-    with contextlib.suppress(ConnectionResetError):
-        heard = await asyncio.wait_for(reader.read(), 5)
-    assert heard == b""
-    writer.close()
-    loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(0)
-        sock.connect(("127.0.0.1", listener.doors[0].datagram_port))
-        good = peer_handshake("nonce", "b", SECRET)
-        sock.send(said)
-        sock.send(good.datagram.ljust(100))  # what is answered first came after what is not answered
-        assert await asyncio.wait_for(loop.sock_recv(sock, 200), 5) == good.answer + (100).to_bytes(8, "big")
-    await listener.close()
+    async with endpoints(secret=SECRET) as listener:
+        async with _connected(listener) as (reader, writer):
+            writer.write(said)
+            with contextlib.suppress(ConnectionResetError):
+                heard = await asyncio.wait_for(reader.read(), 5)
+            assert heard == b""
+        with _datagrams(listener.doors[0].datagram_port) as sock:
+            sock.send(said)
+            sock.send(good.datagram.ljust(100))  # what is answered first came after what is not answered
+            assert await asyncio.wait_for(loop.sock_recv(sock, 200), 5) == good.answer + (100).to_bytes(8, "big")
 
 
 async def test_many_connections_to_an_endpoint_do_not_keep_peers_out(monkeypatch):
     monkeypatch.setattr(doors, "_MOST_TALKING", 8)
-
-    listener = await _sealed()
-    crowd = [await asyncio.open_connection("127.0.0.1", listener.doors[0].port) for _ in range(50)]
     said = peer_handshake("nonce", "b", SECRET)
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
-    writer.write(said.knock)
-    assert await asyncio.wait_for(reader.readexactly(len(said.answer)), 5) == said.answer
-    for _, other in [*crowd, (reader, writer)]:
-        other.close()
-    await listener.close()
+
+    async with endpoints(secret=SECRET) as listener, contextlib.AsyncExitStack() as crowd:
+        for _ in range(50):
+            await crowd.enter_async_context(_connected(listener))
+        reader, writer = await crowd.enter_async_context(_connected(listener))
+        writer.write(said.knock)
+        assert await asyncio.wait_for(reader.readexactly(len(said.answer)), 5) == said.answer

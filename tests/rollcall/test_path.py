@@ -8,9 +8,10 @@ import errno
 import socket
 
 import pytest
+from rollcall.conftest import endpoints
 
 from distcheck.rollcall import path
-from distcheck.rollcall.doors import COUNT_BYTES, PeerListener, peer_handshake
+from distcheck.rollcall.doors import COUNT_BYTES, peer_handshake
 from distcheck.rollcall.path import TRANSFER_BYTES, datagrams, tcp_info, transfer
 from distcheck.rollcall.protocol import PeerDoor
 
@@ -19,13 +20,8 @@ WORD = peer_handshake("nonce", "b")
 
 @contextlib.asynccontextmanager
 async def _door(address: str = "127.0.0.1"):
-    listener = PeerListener("b")
-    await listener.open({address: ("master",)})
-    listener.expect("nonce")
-    try:
+    async with endpoints(address) as listener:
         yield listener.doors[0]
-    finally:
-        await listener.close()
 
 
 @contextlib.asynccontextmanager

@@ -8,10 +8,11 @@ from collections import Counter
 
 import pytest
 from msgspec.structs import replace
+from rollcall.conftest import endpoints
 
 from distcheck.facts.network import PeerTrial, Transfer
 from distcheck.rollcall import peers, seal
-from distcheck.rollcall.doors import PeerListener, peer_handshake
+from distcheck.rollcall.doors import peer_handshake
 from distcheck.rollcall.peers import better_of, choose, doubtful, send_again, try_peers
 from distcheck.rollcall.protocol import PeerDoor, Roster
 
@@ -44,65 +45,47 @@ def test_beyond_64_each_process_is_tested_as_often_as_it_tests(count):
     assert max(tries.values()) <= 13
 
 
-async def _listener(uid: str, *addresses: str, nonce: str | None = "nonce") -> PeerListener:
-    listener = PeerListener(uid)
-    await listener.open(dict.fromkeys(addresses or ("127.0.0.1",), ("master",)))
-    if nonce is not None:
-        listener.expect(nonce)
-    return listener
-
-
 async def test_two_processes_find_each_other_on_every_kind_of_address():
-    listener = await _listener("b", "127.0.0.1", "::1")
-    trials = await try_peers("a", Roster("nonce", listener.doors, 3.0), {"127.0.0.1": 1400})
-    assert [(t.source, t.target, t.address, t.outcome) for t in trials] == [
-        ("a", "b", "127.0.0.1", "met"),
-        ("a", "b", "::1", "met"),
-    ]
-    assert [t.datagrams for t in trials] == [{256: True, 1400: True}, {256: True, 1500: True}]
-    assert [t.transfer.bytes for t in trials] == [1 << 21, 1 << 21]
-    assert [t.sent_from for t in trials] == ["127.0.0.1", "::1"]
-    assert not any(t.transfer.stalled for t in trials)
-    assert all(0 < t.round_trip_seconds < 1 for t in trials)
-    await listener.close()
+    async with endpoints("127.0.0.1", "::1") as listener:
+        trials = await try_peers("a", Roster("nonce", listener.doors, 3.0), {"127.0.0.1": 1400})
+        assert [(t.source, t.target, t.address, t.outcome) for t in trials] == [
+            ("a", "b", "127.0.0.1", "met"),
+            ("a", "b", "::1", "met"),
+        ]
+        assert [t.datagrams for t in trials] == [{256: True, 1400: True}, {256: True, 1500: True}]
+        assert [t.transfer.bytes for t in trials] == [1 << 21, 1 << 21]
+        assert [t.sent_from for t in trials] == ["127.0.0.1", "::1"]
+        assert not any(t.transfer.stalled for t in trials)
+        assert all(0 < t.round_trip_seconds < 1 for t in trials)
 
 
 async def test_with_a_token_only_processes_of_the_job_find_each_other():
     secret, other = seal.secret_of("distcheck-" + 32 * "0"), seal.secret_of("distcheck-" + 32 * "1")
 
-    listener = PeerListener("b", secret)
-    await listener.open({"127.0.0.1": ("master",)})
-    listener.expect("nonce")
-    (trial,) = await try_peers("a", Roster("nonce", listener.doors, 3.0), secret=secret)
-    assert (trial.outcome, trial.datagrams) == ("met", {256: True, 1500: True})
-    assert trial.transfer.bytes == 1 << 21
-    (trial,) = await try_peers("a", Roster("nonce", listener.doors, 3.0), secret=other)
-    assert (trial.outcome, trial.transfer) == ("foreign", None)
-    await listener.close()
-    pretender = await _listener("b")  # it knows the round's nonce, and not the token
-    (trial,) = await try_peers("a", Roster("nonce", pretender.doors, 0.5), secret=secret)
-    assert (trial.outcome, trial.transfer) == ("silent", None)
-    await pretender.close()
+    async with endpoints(secret=secret) as listener:
+        (trial,) = await try_peers("a", Roster("nonce", listener.doors, 3.0), secret=secret)
+        assert (trial.outcome, trial.datagrams) == ("met", {256: True, 1500: True})
+        assert trial.transfer.bytes == 1 << 21
+        (trial,) = await try_peers("a", Roster("nonce", listener.doors, 3.0), secret=other)
+        assert (trial.outcome, trial.transfer) == ("foreign", None)
+    async with endpoints() as pretender:  # it knows the round's nonce, and not the token
+        (trial,) = await try_peers("a", Roster("nonce", pretender.doors, 0.5), secret=secret)
+        assert (trial.outcome, trial.transfer) == ("silent", None)
 
 
 async def test_a_trial_has_the_uses_of_its_endpoint():
-    listener = PeerListener("b")
-    await listener.open({"127.0.0.1": ("master", "nccl"), "127.0.0.2": ("gloo",)})
-    listener.expect("nonce")
-    trials = await try_peers("a", Roster("nonce", listener.doors, 3.0))
-    assert [(t.uses, t.port) for t in trials] == [(d.uses, d.port) for d in listener.doors]
-    assert [t.uses for t in trials] == [("master", "nccl"), ("gloo",)]
-    await listener.close()
+    async with endpoints("127.0.0.1", "127.0.0.2", uses=("master", "nccl")) as listener:
+        trials = await try_peers("a", Roster("nonce", listener.doors, 3.0))
+        assert [(t.uses, t.port) for t in trials] == [(("master", "nccl"), d.port) for d in listener.doors]
 
 
 async def test_a_peer_that_connects_before_the_roster_waits_for_it():
-    listener = await _listener("b", nonce=None)
-    trying = asyncio.ensure_future(try_peers("a", Roster("nonce", listener.doors, 5.0)))
-    await asyncio.sleep(0.2)
-    assert not trying.done()
-    listener.expect("nonce")
-    assert [t.outcome for t in await trying] == ["met"]
-    await listener.close()
+    async with endpoints(nonce="") as listener:
+        trying = asyncio.ensure_future(try_peers("a", Roster("nonce", listener.doors, 5.0)))
+        await asyncio.sleep(0.2)
+        assert not trying.done()
+        listener.expect("nonce")
+        assert [t.outcome for t in await trying] == ["met"]
 
 
 async def test_closed_foreign_silent_and_invalid_endpoints_are_distinguished(closed_port):
@@ -139,28 +122,26 @@ async def test_closed_foreign_silent_and_invalid_endpoints_are_distinguished(clo
 
 async def test_a_process_that_was_suspended_meanwhile_tries_again():
     """A missing answer proves nothing if nobody looked."""
-    listener = await _listener("b", nonce=None)
-    trying = asyncio.ensure_future(try_peers("a", Roster("nonce", listener.doors, 0.2)))
-    await asyncio.sleep(0.05)
-    time.sleep(1.0)  # noqa: ASYNC251 the whole process stands still
-    listener.expect("nonce")
-    assert [t.outcome for t in await trying] == ["met"]
-    await listener.close()
+    async with endpoints(nonce="") as listener:
+        trying = asyncio.ensure_future(try_peers("a", Roster("nonce", listener.doors, 0.2)))
+        await asyncio.sleep(0.05)
+        time.sleep(1.0)  # noqa: ASYNC251 the whole process stands still
+        listener.expect("nonce")
+        assert [t.outcome for t in await trying] == ["met"]
 
 
 async def test_an_endpoint_of_another_process_or_roster_is_foreign():
     """Two nodes that have the same address."""
 
-    listener = await _listener("c")
-    (door,) = listener.doors
-    doors = (PeerDoor("b", "127.0.0.1", door.port), door)
-    trials = await try_peers("a", Roster("nonce", doors, 3.0))
-    assert [(t.target, t.outcome) for t in trials] == [("b", "foreign"), ("c", "met")]
-    assert trials[0].detail == "nonce c"
-    assert (trials[0].transfer, trials[0].datagrams) == (None, {})
-    stale = await try_peers("a", Roster("other", (door,), 3.0))
-    assert [t.outcome for t in stale] == ["foreign"]
-    await listener.close()
+    async with endpoints(uid="c") as listener:
+        (door,) = listener.doors
+        doors = (PeerDoor("b", "127.0.0.1", door.port), door)
+        trials = await try_peers("a", Roster("nonce", doors, 3.0))
+        assert [(t.target, t.outcome) for t in trials] == [("b", "foreign"), ("c", "met")]
+        assert trials[0].detail == "nonce c"
+        assert (trials[0].transfer, trials[0].datagrams) == (None, {})
+        stale = await try_peers("a", Roster("other", (door,), 3.0))
+        assert [t.outcome for t in stale] == ["foreign"]
 
 
 async def test_hundreds_of_endpoints_are_tested_quickly(monkeypatch):
@@ -169,10 +150,9 @@ async def test_hundreds_of_endpoints_are_tested_quickly(monkeypatch):
 
     monkeypatch.setattr(peers, "transfer", nothing)
 
-    listener = await _listener("b")
-    trials = await try_peers("a", Roster("nonce", listener.doors * 300, 9.0))
-    assert Counter(t.outcome for t in trials) == {"met": 300}
-    await listener.close()
+    async with endpoints() as listener:
+        trials = await try_peers("a", Roster("nonce", listener.doors * 300, 9.0))
+        assert Counter(t.outcome for t in trials) == {"met": 300}
 
 
 async def test_every_open_endpoint_gets_its_transfer_though_others_stall(monkeypatch):
@@ -190,11 +170,10 @@ async def test_every_open_endpoint_gets_its_transfer_though_others_stall(monkeyp
     monkeypatch.setattr(peers, "transfer", transfer)
 
     addresses = [f"127.0.0.{n}" for n in range(1, 5)]
-    listener = await _listener("b", *addresses)
-    trials = await try_peers("a", Roster("nonce", listener.doors, 3.0))
-    assert list(dict.fromkeys(turns)) == addresses
-    assert [t.transfer for t in trials] == [None, good, good, good]
-    await listener.close()
+    async with endpoints(*addresses) as listener:
+        trials = await try_peers("a", Roster("nonce", listener.doors, 3.0))
+        assert list(dict.fromkeys(turns)) == addresses
+        assert [t.transfer for t in trials] == [None, good, good, good]
 
 
 async def test_transfers_with_losses_are_repeated_because_one_proves_nothing(monkeypatch):
@@ -341,9 +320,8 @@ def test_the_better_of_both_counts_with_all_that_was_repeated():
 
 
 async def test_transfers_are_repeated_only_to_open_endpoints(closed_port):
-    listener = await _listener("b")
-    gone = PeerDoor("c", "127.0.0.1", closed_port)
-    trials = await send_again("a", Roster("nonce", (*listener.doors, gone), 1.0, again=True))
-    assert [(t.source, t.target, t.address, t.transfer.bytes) for t in trials] == [("a", "b", "127.0.0.1", 1 << 21)]
-    assert 0 < trials[0].round_trip_seconds < 1
-    await listener.close()
+    async with endpoints() as listener:
+        gone = PeerDoor("c", "127.0.0.1", closed_port)
+        trials = await send_again("a", Roster("nonce", (*listener.doors, gone), 1.0, again=True))
+        assert [(t.source, t.target, t.address, t.transfer.bytes) for t in trials] == [("a", "b", "127.0.0.1", 1 << 21)]
+        assert 0 < trials[0].round_trip_seconds < 1
