@@ -5,24 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Collectives, Job
-from distcheck.rules import Outcome, rule
-from distcheck.rules.fabric.lines import FabricPort, View, alone, not_read, setting, views
-from distcheck.rules.finding import Fix, Severity
+from distcheck.rules import Answer, Outcome, rule
+from distcheck.rules.fabric.lines import View, each_view, views
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.nccl_remedies import removals
-from distcheck.rules.wording import are, brief, found, grouped, listed, named, nodes_of, starter
+from distcheck.rules.wording import are, brief, found, grouped, listed, named, once, starter
+from distcheck.selection.nccl_settings import value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from distcheck.facts.infiniband import Hca
     from distcheck.facts.rank import RankFacts
 
 _TOO_LITTLE_BYTES = 64 << 20
 _LITTLE_BYTES = 1 << 30
+_SHOWN = 16
+"""Adapters of a node that evidence shows."""
+_GIVE_FILES = "# add to docker run: --device=/dev/infiniband"
 
 
-@rule("peers", scope="rank")
-def ib_no_device_in_container(job: Job) -> Iterator[Outcome]:
+@rule("peers", scope="rank", of=each_view)
+def ib_no_device_in_container(_: Job, view: View) -> Answer:
     """The node has active InfiniBand adapters, but NCCL cannot use any of them here.
 
     NCCL logs ``NET/IB : No device found.`` or ``Failed to open libibverbs.so[.1]`` and uses TCP sockets, at a fraction
@@ -38,46 +42,41 @@ def ib_no_device_in_container(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl/issues/229
     """
-    yield from not_read(job)
-    faults = []
-    for view in views(job):
-        hcas = view.active
-        if hcas and view.adapters.libibverbs:
-            faults.append((view, f"libibverbs cannot be loaded ({view.adapters.libibverbs})"))
-        elif hcas and all(hca.device_file == "absent" for hca in hcas):
-            faults.append((view, "/dev/infiniband has no file for them"))
-        elif hcas and _without_provider(view, hcas):
-            drivers = list(dict.fromkeys(f"{hca.driver or hca.name}, kernel ABI {hca.abi}" for hca in hcas))
-            faults.append((view, f"libibverbs has no provider that fits their driver ({'; '.join(drivers)})"))
-    for why, group in grouped(faults, lambda fault: fault[1]).items() if not alone(job) else ():
-        ranks = [rank for view, _ in group for rank in view.ranks]
-        library = why.startswith("libibverbs")
-        names = [hca.name for hca in group[0][0].active]
-        yield found(
-            job,
-            ranks,
-            f"{listed(nodes_of(job, ranks))}: {listed(names, 2)} {are(names)} active, but {why}",
+    hcas, adapters = view.active, view.adapters
+    install = Fix(
+        "Install libibverbs and the providers of the adapters, in the container if there is one.",
+        ("apt-get install -y libibverbs1 ibverbs-providers librdmacm1", "ibv_devices"),
+    )
+    if not hcas:
+        return None
+    if adapters.libibverbs:
+        why, fix = f"libibverbs cannot be loaded ({adapters.libibverbs})", install
+    elif all(hca.device_file == "absent" for hca in hcas):
+        why, fix = (
+            "/dev/infiniband has no file for them",
             Fix(
-                "Install libibverbs and the providers of the adapters, in the container if there is one."
-                if library
-                else "Give the container the device files of the adapters.",
-                ("apt-get install -y libibverbs1 ibverbs-providers librdmacm1", "ibv_devices")
-                if library
-                else ("# add to docker run: --device=/dev/infiniband --cap-add=IPC_LOCK", "ls -l /dev/infiniband"),
+                "Give the container the device files of the adapters.",
+                (f"{_GIVE_FILES} --cap-add=IPC_LOCK", "ls -l /dev/infiniband"),
             ),
-            evidence={"adapters": names},
         )
+    elif _without_provider(view):
+        drivers = dict.fromkeys(f"{hca.driver or hca.name}, kernel ABI {hca.abi}" for hca in hcas)
+        why, fix = f"libibverbs has no provider that fits their driver ({'; '.join(drivers)})", install
+    else:
+        return None
+    names = [hca.name for hca in hcas]
+    return Fault(f"{listed(names, 2)} {are(names)} active, but {why}", fix, {"adapters": names})
 
 
-def _without_provider(view: View, hcas: Sequence[Hca]) -> bool:
-    """Whether libibverbs offers none of the adapters, although all can be opened."""
+def _without_provider(view: View) -> bool:
+    """Whether libibverbs offers none of the active adapters, although all can be opened."""
     offered = view.adapters.offered
-    asked = offered is not None and all(hca.abi is not None and hca.device_file == "usable" for hca in hcas)
-    return asked and not any(hca.name in (offered or ()) for hca in hcas)
+    asked = all(hca.abi is not None and hca.device_file == "usable" for hca in view.active)
+    return asked and offered is not None and not any(hca.name in offered for hca in view.active)
 
 
-@rule("peers", scope="node", owner="admin")
-def ib_device_not_openable(job: Job) -> Iterator[Outcome]:
+@rule("peers", scope="node", owner="admin", of=each_view)
+def ib_device_not_openable(job: Job, view: View) -> Answer:
     """The device files of some InfiniBand adapters cannot be opened here.
 
     NCCL logs ``NET/IB : Unable to open device mlx5_1`` and leaves them out; without any it uses TCP sockets.
@@ -86,40 +85,34 @@ def ib_device_not_openable(job: Job) -> Iterator[Outcome]:
     can be opened, a warning if fewer can than on other nodes, and an info finding if all nodes have equally many, as
     with a device plugin that assigns adapters to pods.
 
-    Fix: correct the permissions of /dev/infiniband/uverbs*, or the device plugin's assignment.
+    Fix: Correct the permissions of the device files, or what the container or the device plugin lets it open.
+
+        ls -l /dev/infiniband
+        # add to docker run: --device=/dev/infiniband
 
     See: https://github.com/NVIDIA/nccl/issues/2428
     """
-    if alone(job):
-        return
-    usable = {v.node.key: sum(hca.device_file == "usable" for hca in v.active) for v in views(job)}
-    most = max(usable.values(), default=0)
-    faults = []
-    for view in views(job):
-        refused = [hca for hca in view.active if hca.device_file in {"denied", "absent"}]
-        denied = [hca for hca in refused if hca.device_file == "denied"]
-        count = usable[view.node.key]
-        if refused and (count or denied):  # without any file ib-no-device-in-container reports it
-            severity: Severity = "error" if not count else "warning" if count < most else "info"
-            first = (denied or refused)[0]
-            why = f"{first.name} (/dev/infiniband/{first.file_name}: {first.denied or 'No such file or directory'})"
-            faults.append((view, (severity, f"{len(refused)} of {len(view.active)}", why)))
-    for (severity, share, why), group in grouped(faults, lambda fault: fault[1]).items():
-        ranks = [rank for view, _ in group for rank in view.ranks]
-        yield found(
-            job,
-            ranks,
-            f"{listed(nodes_of(job, ranks))}: {share} active adapters cannot be opened: {why}",
-            Fix(
-                "Correct the permissions of the device files, or what the container may open.",
-                ("ls -l /dev/infiniband", "# add to docker run: --device=/dev/infiniband"),
-            ),
-            severity=severity,
-            evidence={
-                view.node.name: [f"{hca.name} {hca.file_name}: {hca.device_file}" for hca in view.active]
-                for view, _ in group[:16]
-            },
-        )
+    refused = [hca for hca in view.active if hca.device_file in {"denied", "absent"}]
+    denied = [hca for hca in refused if hca.device_file == "denied"]
+    count = _usable(view)
+    if not refused or not (count or denied):  # without any file ib-no-device-in-container reports it
+        return None
+    first = (denied or refused)[0]
+    why = f"{first.name} (/dev/infiniband/{first.file_name}: {first.denied or 'No such file or directory'})"
+    return Fault(
+        f"{len(refused)} of {len(view.active)} active adapters cannot be opened: {why}",
+        severity="error" if not count else "warning" if count < _most_usable(job) else "info",
+        evidence={view.node.name: [f"{hca.name} {hca.file_name}: {hca.device_file}" for hca in view.active]},
+    )
+
+
+def _usable(view: View) -> int:
+    return sum(hca.device_file == "usable" for hca in view.active)
+
+
+@once
+def _most_usable(job: Job) -> int:
+    return max(map(_usable, views(job)), default=0)
 
 
 @rule("peers", "host-memlock", scope="rank", owner="admin")
@@ -137,43 +130,35 @@ def ib_fork_or_memlock(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl-tests/issues/206
     """
-    if alone(job):
-        return
     limits = {
         process.uid: limit
         for process in job.processes
         if (limit := process.locked_memory_bytes) is not None and 0 <= limit < _LITTLE_BYTES
     }
-    served = [rank for view in views(job) if limits and view.taken for rank in view.ranks]
-    concerned = [rank for rank in served if rank.process in limits]
-    for limit, ranks in grouped(concerned, lambda rank: limits[rank.process]).items():
-        slurm = starter(ranks[0]) == "srun"
+    served = [rank for view in views(job) if limits and view.taken for rank in view.ranks if rank.process in limits]
+    for limit, ranks in grouped(served, lambda rank: limits[rank.process]).items():
+        where: tuple[str, ...] = ("# add to docker run: --ulimit memlock=-1",)
+        if starter(ranks[0]) == "srun":
+            where = (
+                "# add to slurmd's unit: LimitMEMLOCK=infinity",
+                "# add to slurm.conf: PropagateResourceLimitsExcept=MEMLOCK",
+            )
+        raised = "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/memlock.conf"
         yield found(
             job,
             ranks,
             f"{named(job, ranks)} may lock {limit >> 10} KiB of memory (RLIMIT_MEMLOCK); expected unlimited for RDMA",
             Fix(
                 "Raise the limit where the ranks are started, then restart that service or session.",
-                (
-                    "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/memlock.conf",
-                    *(
-                        (
-                            "# add to slurmd's unit: LimitMEMLOCK=infinity",
-                            "# add to slurm.conf: PropagateResourceLimitsExcept=MEMLOCK",
-                        )
-                        if slurm
-                        else ("# add to docker run: --ulimit memlock=-1",)
-                    ),
-                    "ulimit -l",
-                ),
+                (raised, *where, "ulimit -l"),
             ),
             severity="error" if limit < _TOO_LITTLE_BYTES else "warning",
             evidence={"RLIMIT_MEMLOCK": limit},
         )
 
 
-@rule("peers", severity="warning", scope="rank")
-def nccl_efa_plugin_missing(job: Job) -> Iterator[Outcome]:
+@rule("peers", severity="warning", scope="rank", of=each_view)
+def nccl_efa_plugin_missing(job: Job, view: View) -> Answer:
     """The node has AWS EFA adapters, but NCCL's plugin for them cannot be loaded.
 
     NCCL alone cannot use EFA: ``NET/IB : No device found.``, ``NET/Plugin: Could not find: libnccl-net.so``, and it
@@ -182,27 +167,18 @@ def nccl_efa_plugin_missing(job: Job) -> Iterator[Outcome]:
     Found where the only active adapters have a link layer that NCCL lacks, and loading libnccl-net.so (or
     NCCL_NET_PLUGIN) fails in this environment. After collectives, NCCL's own log decides instead.
 
-    Fix: install aws-ofi-nccl and libfabric, and put their folders into LD_LIBRARY_PATH.
+    Fix: Install aws-ofi-nccl and libfabric, and make their folders known to the ranks, also in a container.
+
+        find / -name 'libnccl-net*.so' 2>/dev/null
+        export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:$LD_LIBRARY_PATH
 
     See: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html
     """
-    bare = [view for view in views(job) if view.adapters.net_plugin == "" and not view.taken and _foreign(view)]
-    if bare and not alone(job) and not isinstance(job.collectives, Collectives):
-        ranks = [rank for view in bare for rank in view.ranks]
-        names = [line.hca.name for line in _foreign(bare[0])]
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: NCCL can use {listed(names, 2)} only with a network plugin, and none can be loaded",
-            Fix(
-                "Install the plugin, and make its folder known to the ranks, also in a container.",
-                (
-                    "find / -name 'libnccl-net*.so' 2>/dev/null",
-                    "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:$LD_LIBRARY_PATH",
-                ),
-            ),
-            evidence={"adapters": names},
-        )
+    names = [line.hca.name for line in view.lines if line.active and not line.own]
+    if not names or view.adapters.net_plugin != "" or view.taken or isinstance(job.collectives, Collectives):
+        return None
+    words = f"NCCL can use {listed(names, 2)} only with a network plugin, and none can be loaded"
+    return Fault(words, evidence={"adapters": names})
 
 
 @rule("peers", scope="rank")
@@ -221,10 +197,8 @@ def nccl_efa_provider_missing(job: Job) -> Iterator[Outcome]:
     See: https://github.com/aws/aws-ofi-nccl/issues/803
     See: https://ofiwg.github.io/libfabric/main/man/fabric.7.html
     """
-    if alone(job):
-        return
     fitted = [(rank, view) for view in views(job) if _efa(view) for rank in view.ranks]
-    equipped = [item for item in fitted if setting(job, item[0], "NCCL_NET").lower() != "socket"]
+    equipped = [item for item in fitted if value_of(job, item[0], "NCCL_NET").lower() != "socket"]
     causes = [(rank, view, _efa_refused(view) or _efa_excluded(job, rank)) for rank, view in equipped]
     refused = [item for item in causes if item[2]]
     everywhere = len(refused) == len(equipped)
@@ -241,10 +215,10 @@ def nccl_efa_provider_missing(job: Job) -> Iterator[Outcome]:
                 else "Give the ranks the device files of the adapters.",
                 (*removals(job, ranks, "FI_PROVIDER"), "fi_info -p efa")
                 if excluded
-                else ("# add to docker run: --device=/dev/infiniband", "ls -l /dev/infiniband", "fi_info -p efa"),
+                else (_GIVE_FILES, "ls -l /dev/infiniband", "fi_info -p efa"),
             ),
             severity="warning" if everywhere else "error",
-            evidence={hca.name: f"{hca.file_name or 'no device file'}: {hca.device_file}" for hca in hcas[:16]},
+            evidence={hca.name: f"{hca.file_name or 'no device file'}: {hca.device_file}" for hca in hcas[:_SHOWN]},
         )
 
 
@@ -266,11 +240,7 @@ def _efa_refused(view: View) -> str:
 
 def _efa_excluded(job: Job, rank: RankFacts) -> str:
     """Return a rank's FI_PROVIDER if it excludes EFA, '' if it does not; NCCL's files may set it too."""
-    value = setting(job, rank, "FI_PROVIDER")
+    value = value_of(job, rank, "FI_PROVIDER")
     names = value.lower().removeprefix("^").replace(";", ",").split(",")
     listed_there = any(name.strip() in {"efa", "efa-direct"} for name in names)
     return f"FI_PROVIDER={brief(value, 60)} excludes efa" if value and listed_there == value.startswith("^") else ""
-
-
-def _foreign(view: View) -> list[FabricPort]:
-    return [line for line in view.lines if line.active and not line.own]

@@ -20,18 +20,18 @@ from distcheck.rules.fabric.gid_choices import (
     tables,
     with_infiniband,
 )
-from distcheck.rules.fabric.lines import PKEY, FabricPort, alone, not_read, ranks_of, setting, views, where
+from distcheck.rules.fabric.lines import PKEY, FabricPort, not_read, ranks_of, views, where
 from distcheck.rules.finding import Fault, Fix, Severity
-from distcheck.rules.job.nccl_remedies import removal
+from distcheck.rules.job.nccl_remedies import removals
 from distcheck.rules.wording import found, grouped, listed, named
 from distcheck.selection.gids import INDEX, V2, number, usable
+from distcheck.selection.nccl_settings import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _FULL_MEMBER = 0x8000
 _KEY = 0x7FFF
-_SHOW = ("show_gids", "grep -r . /sys/class/infiniband/*/ports/*/gid_attrs/types 2>/dev/null")
 
 
 @rule("peers", scope="rank")
@@ -46,7 +46,11 @@ def roce_gid_index_wrong(job: Job) -> Iterator[Outcome]:
     kind than RoCE v2, or a link-local one, on all nodes is a warning: it works only within one Ethernet segment. Where
     a rank has another port that works, an empty entry is a warning, and an info if the port is alike on all nodes.
 
-    Fix: unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry themselves.
+    Fix: Unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the RoCE v2 entry themselves. With an older NCCL, set the
+    index of the RoCE v2 entry with the node's IPv4 address.
+
+        {removal|unset NCCL_IB_GID_INDEX}
+        show_gids || grep -r . /sys/class/infiniband/*/ports/*/gid_attrs/types
 
     See: https://github.com/NVIDIA/nccl/issues/769
     """
@@ -58,18 +62,14 @@ def roce_gid_index_wrong(job: Job) -> Iterator[Outcome]:
 
 def _index(job: Job, choices: list[GidChoice], what: str, severity: Severity) -> Fault:
     ranks = list({id(rank): rank for c in choices for rank in c.ranks}.values())
-    values = sorted({setting(job, rank, INDEX) for rank in ranks})
+    values = sorted({value_of(job, rank, INDEX) for rank in ranks})
     return found(
         job,
         ranks,
         f"{named(job, ranks)}: {INDEX}={','.join(values)} {what.format(where(ports_of(choices)))}",
-        Fix(
-            f"Unset {INDEX}: NCCL 2.21 and later choose the RoCE v2 entry themselves. With an older NCCL, set the "
-            "index of the RoCE v2 entry with the node's IPv4 address.",
-            (removal(job, ranks[0], INDEX), *_SHOW),
-        ),
         severity=severity,
         evidence={INDEX: values} | tables(ports_of(choices)),
+        values={"removal": removals(job, ranks[:1], INDEX)},
     )
 
 
@@ -84,32 +84,27 @@ def roce_port_in_other_namespace(job: Job) -> Iterator[Outcome]:
     Found by the GID that NCCL uses: its interface is not among those of the probing process, or sysfs shows neither
     interface nor type of any GID of the port. It is an error if NCCL has no other port on the node, else a warning.
 
-    Fix: ``docker run --network=host``, ``hostNetwork: true``, or an interface of the adapter for the pod (macvlan,
-    SR-IOV); NCCL_IB_HCA=^mlx5_0 leaves an adapter out.
+    Fix: Give the container the network of the host (``hostNetwork: true``), or the pod an interface of the adapter
+    (macvlan, SR-IOV).
+
+        # add to docker run: --network=host
+        export NCCL_IB_HCA={others|^mlx5_0}  # to start without these adapters
+        show_gids || grep -r . /sys/class/infiniband/*/ports/*/gid_attrs/types
 
     See: https://github.com/NVIDIA/nccl/issues/925
     """
-    if alone(job):
-        return
     lines = ports_of([choice for choice in gid_choices(job) if elsewhere(choice)])
     far = {(line.node.key, line.name) for line in lines}
     near = {view.node.key for view in views(job) if any((i.node.key, i.name) not in far for i in view.taken)}
     for works, group in grouped(lines, lambda line: line.node.key in near).items():
-        names = list(dict.fromkeys(line.hca.name for line in group))
+        others = "^" + ",".join(dict.fromkeys(line.hca.name for line in group))
         yield found(
             job,
             ranks_of(job, group),
             f"{where(group)}: the network interface is in another network namespace, as outside of a container",
-            Fix(
-                "Give the container the network of the host, or the pod an interface of the adapter.",
-                (
-                    "# add to docker run: --network=host",
-                    f"export NCCL_IB_HCA={quote('^' + ','.join(names))}  # to start without these adapters",
-                    *_SHOW,
-                ),
-            ),
             severity="warning" if works else "error",
             evidence=tables(group),
+            values={"others": [quote(others)]},
         )
 
 
@@ -124,7 +119,10 @@ def roce_no_ipv4_gid(job: Job) -> Iterator[Outcome]:
     port with one. Where no node has IPv4 addresses on its RoCE ports but IPv6 ones, it is a warning to set
     NCCL_IB_ADDR_FAMILY.
 
-    Fix: assign an address to the port's network interface, or ``export NCCL_IB_ADDR_FAMILY=AF_INET6``.
+    Fix: Assign an IPv4 address to the port's network interface.
+
+        {look|rdma link show}
+        show_gids || grep -r . /sys/class/infiniband/*/ports/*/gid_attrs/types
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-addr-family
     """
@@ -141,13 +139,10 @@ def roce_no_ipv4_gid(job: Job) -> Iterator[Outcome]:
             ranks_of(job, group),
             f"{where(group)} {'has' if len(group) == 1 else 'have'} no IPv4 GID of type RoCE v2; "
             f"the port of that name has one on other nodes",
-            Fix(
-                "Assign an IPv4 address to the port's network interface.",
-                (f"ip address show dev {quote(interface)}" if interface else "rdma link show", *_SHOW),
-            ),
             severity="warning" if works else "error",
             owner="admin",
             evidence=tables(group),
+            values={"look": [f"ip address show dev {quote(interface)}"] if interface else []},
         )
     only_ipv6 = [line for line in lines if any(usable(gid) and gid.kind == V2 for gid in line.port.gids.values())]
     if lines and not good and only_ipv6 and not infiniband:
@@ -155,7 +150,7 @@ def roce_no_ipv4_gid(job: Job) -> Iterator[Outcome]:
             job,
             ranks_of(job, only_ipv6),
             f"the RoCE ports of all nodes have IPv6 addresses only ({where(only_ipv6, 2)}), and NCCL looks for IPv4",
-            Fix("Have NCCL use IPv6 addresses on RoCE.", ("export NCCL_IB_ADDR_FAMILY=AF_INET6", *_SHOW)),
+            Fix("Have NCCL use IPv6 addresses on RoCE.", ("export NCCL_IB_ADDR_FAMILY=AF_INET6",)),
             severity="warning",
             scope="job",
         )
@@ -171,7 +166,10 @@ def roce_gid_subnet(job: Job) -> Iterator[Outcome]:
     which no other node's port of that name is, although the port has an address in theirs. Ports with one address
     each, as in routed networks, are not compared.
 
-    Fix: ``export NCCL_IB_ADDR_RANGE=10.0.0.0/16`` with the subnet of the RoCE network.
+    Fix: Name the subnet of the RoCE network.
+
+        export NCCL_IB_ADDR_RANGE={subnet|10.0.0.0/16}
+        show_gids || grep -r . /sys/class/infiniband/*/ports/*/gid_attrs/types
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-addr-range
     """
@@ -194,8 +192,8 @@ def roce_gid_subnet(job: Job) -> Iterator[Outcome]:
             job,
             ranks_of(job, lines),
             f"NCCL takes the address in {net} on {where(lines)}; on the other nodes it takes one in {usual}",
-            Fix("Name the subnet of the RoCE network.", (f"export NCCL_IB_ADDR_RANGE={usual}", *_SHOW)),
             evidence=tables(lines),
+            values={"subnet": [usual]},
         )
 
 
@@ -208,7 +206,9 @@ def ib_subnet_differs(job: Job) -> Iterator[Outcome]:
 
     Found by the subnet prefix of the ports' GIDs: two nodes have none in common.
 
-    Fix: put the ports into one subnet, or use nodes of one fabric.
+    Fix: Use nodes of one fabric, or configure one subnet prefix in all subnet managers.
+
+        grep . /sys/class/infiniband/*/ports/*/gids/0
 
     See: https://docs.nvidia.com/networking/display/mlnxofedv24100700/opensm
     """
@@ -222,7 +222,7 @@ def ib_subnet_differs(job: Job) -> Iterator[Outcome]:
         if own:
             prefixes[view.node.key] = last[1]
     groups = grouped(prefixes, prefixes.__getitem__)
-    if len(groups) < 2 or frozenset.intersection(*groups) or alone(job):
+    if len(groups) < 2 or frozenset.intersection(*groups):
         return
     most = max(map(len, groups.values()))
     odd = {key for keys in groups.values() if len(keys) < most for key in keys} or set(prefixes)
@@ -232,10 +232,6 @@ def ib_subnet_differs(job: Job) -> Iterator[Outcome]:
         job,
         ranks,
         f"the InfiniBand ports of {listed([v.node.name for v in views_of])} are in another subnet than the others'",
-        Fix(
-            "Use nodes of one fabric, or configure one subnet prefix in all subnet managers.",
-            ("grep . /sys/class/infiniband/*/ports/*/gids/0",),
-        ),
         evidence={view.node.name: sorted(prefixes.get(view.node.key, ())) for view in views(job)[:16]},
     )
 
@@ -250,7 +246,9 @@ def ib_pkey(job: Job) -> Iterator[Outcome]:
 
     Found by the table of partition keys in sysfs.
 
-    Fix: set NCCL_IB_PKEY to the index of the job's partition, which must be the same on all nodes.
+    Fix: Set NCCL_IB_PKEY to the index of the job's partition; have the administrator add the nodes to it.
+
+        grep -v 0x0000 /sys/class/infiniband/*/ports/*/pkeys/*
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
@@ -261,8 +259,6 @@ def ib_pkey(job: Job) -> Iterator[Outcome]:
             index = number(values, PKEY, 0)
             for line in lines:
                 keys.setdefault((index, line.port.partition_keys.get(index)), []).append((ranks, line))
-    if alone(job) or not keys:
-        return
     empty = [(index, pairs) for (index, key), pairs in keys.items() if key is None]
     for index, pairs in empty:
         yield _keys(job, pairs, f"there is no partition key at index {index} of {{}}")
@@ -272,7 +268,7 @@ def ib_pkey(job: Job) -> Iterator[Outcome]:
         usual = max(size, key=lambda key: size[key])
         pairs = [pair for key, items in partitions.items() if key != usual for item in items for pair in keys[item]]
         yield _keys(job, pairs, f"{{}}: not in the partition of the other ports (key {usual:#06x})")
-    elif not empty and not any((key or 0) & _FULL_MEMBER for _, key in keys):
+    elif keys and not empty and not any((key or 0) & _FULL_MEMBER for _, key in keys):
         yield _keys(job, [p for pairs in keys.values() for p in pairs], "{} are all limited members of their partition")
 
 
@@ -283,10 +279,6 @@ def _keys(job: Job, pairs: list[tuple[Sequence[RankFacts], FabricPort]], what: s
         job,
         ranks,
         f"{named(job, ranks)}: {what.format(where(lines))}",
-        Fix(
-            f"Set {PKEY} to the index of the job's partition; have the administrator add the nodes to it.",
-            ("grep -v 0x0000 /sys/class/infiniband/*/ports/*/pkeys/*",),
-        ),
         evidence={
             f"{line.node.name} {line.name}": [f"{n}: {key:#06x}" for n, key in line.port.partition_keys.items()][:8]
             for line in lines[:16]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
-from distcheck.rules.fabric.lines import FabricPort, ranks_of, views, where
-from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.fabric.lines import ranks_of, views, where
+from distcheck.rules.finding import NotChecked
 from distcheck.rules.wording import found, grouped, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SHOW = "grep . /sys/class/infiniband/*/ports/*/counters/*err*"
 _LINK = {
     "symbol_error": 10,
     "link_error_recovery": 1,
@@ -44,17 +42,14 @@ def ib_hw_counters_growing(job: Job) -> Iterator[Outcome]:
     Found by reading symbol_error, link_downed, link_error_recovery, port_rcv_errors and others before and after. Their
     values from earlier do not matter. Fewer than 10 symbol errors are ignored.
 
-    Fix: clean, reseat or replace the cable.
+    Fix: Clean, reseat or replace the cable or transceiver.
+
+        grep . /sys/class/infiniband/*/ports/*/counters/*err*
 
     See: https://www.kernel.org/doc/Documentation/ABI/stable/sysfs-class-infiniband
     """
     yield from _unwatched(job)
-    yield from _grown(
-        job,
-        _LINK,
-        "the link has errors",
-        Fix("Clean, reseat or replace the cable or transceiver.", (_SHOW,)),
-    )
+    yield from _grown(job, _LINK, "the link has errors")
 
 
 @rule("collectives", severity="warning", scope="link", owner="admin")
@@ -67,32 +62,32 @@ def roce_pfc_ecn(job: Job) -> Iterator[Outcome]:
 
     Found by packet_seq_err, local_ack_timeout_err and rnr_nak_retry_err in hw_counters, read before and after: 10 more.
 
-    Fix: set NCCL_IB_TC (and NCCL_IB_SL) as the network requires; correct PFC and ECN on the switches.
+    Fix: Set NCCL_IB_TC (and NCCL_IB_SL) to the class that the network treats as lossless; check PFC and ECN on the
+    switches.
+
+        # set NCCL_IB_TC to the class of the site, such as: export NCCL_IB_TC=106
+        rdma statistic show link
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-tc
     """
     yield from _unwatched(job)
-    yield from _grown(
-        job,
-        _TRANSPORT,
-        "packets were lost and repeated",
-        Fix(
-            "Set the traffic class that the network treats as lossless, and check PFC and ECN on the switches.",
-            ("# set NCCL_IB_TC to the class of the site, such as: export NCCL_IB_TC=106", "rdma statistic show link"),
-        ),
-    )
+    yield from _grown(job, _TRANSPORT, "packets were lost and repeated")
 
 
-def _grown(job: Job, limits: dict[str, int], what: str, fix: Fix) -> Iterator[Outcome]:
-    ports = [(line, _over(line, limits)) for view in views(job) for line in view.lines if line.port.growth]
-    for names, items in grouped([(line, over) for line, over in ports if over], lambda item: tuple(item[1])).items():
+def _grown(job: Job, limits: dict[str, int], what: str) -> Iterator[Outcome]:
+    ports = [line for view in views(job) for line in view.lines if line.port.growth]
+    grown = [
+        (line, over)
+        for line in ports
+        if (over := {name: n for name, n in line.port.growth.items() if n >= limits.get(name, n + 1)})
+    ]
+    for names, items in grouped(grown, lambda item: tuple(item[1])).items():
         lines = [line for line, _ in items]
         growth = listed([f"{name} +{max(over[name] for _, over in items)}" for name in names], 3)
         yield found(
             job,
             ranks_of(job, lines),
             f"{where(lines)}: {growth} during the run; {what}",
-            fix,
             evidence={
                 f"{line.node.name} {line.name}": [f"{name} +{n}" for name, n in line.port.growth.items()]
                 for line in lines[:16]
@@ -100,14 +95,8 @@ def _grown(job: Job, limits: dict[str, int], what: str, fix: Fix) -> Iterator[Ou
         )
 
 
-def _over(line: FabricPort, limits: dict[str, int]) -> dict[str, int]:
-    return {name: n for name, n in line.port.growth.items() if name in limits and n >= limits[name]}
-
-
 def _unwatched(job: Job) -> Iterator[NotChecked]:
     """Yield the nodes whose counters could not be read again."""
-    nodes = [v.node for v in views(job) if isinstance(v.node.infiniband, Infiniband) and v.node.infiniband.unwatched]
-    for node in nodes:
-        adapters = node.infiniband
-        reason = adapters.unwatched if isinstance(adapters, Infiniband) else ""
-        yield NotChecked(reason=reason, nodes=(node.name,), required=False)
+    for view in views(job):
+        if view.adapters.unwatched:
+            yield NotChecked(reason=view.adapters.unwatched, nodes=(view.node.name,), required=False)

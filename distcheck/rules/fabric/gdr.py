@@ -11,11 +11,12 @@ from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.pci import Pci
-from distcheck.rules import Outcome, rule
-from distcheck.rules.fabric.lines import View, not_read, setting, views
-from distcheck.rules.finding import Fix
+from distcheck.rules import Answer, Outcome, rule
+from distcheck.rules.fabric.lines import View, each_view, views
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.nccl_remedies import owner, removals
-from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of, once
+from distcheck.rules.wording import brief, found, listed, named, once
+from distcheck.selection.nccl_settings import value_of
 from distcheck.selection.pci import distance
 
 if TYPE_CHECKING:
@@ -23,21 +24,11 @@ if TYPE_CHECKING:
 
 _DMABUF_KERNEL = (5, 12)
 _DESKTOP = re.compile(r"GeForce|\bRTX\b|\bTITAN\b|Quadro")
-_LOAD = (
-    "sudo modprobe nvidia-peermem",
-    "echo nvidia-peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf",
-    "cat /proc/driver/nvidia/version",
-)
 _ORDERING = "NCCL_IB_PCI_RELAXED_ORDERING"
 
 
-@once
-def _states(job: Job) -> list[tuple[bool | None, View]]:
-    """Return for each node whether its adapters can access GPU memory, None if unknown or no matter."""
-    return [(_direct(view), view) for view in views(job)]
-
-
 def _direct(view: View) -> bool | None:
+    """Return whether a node's adapters can access GPU memory, None if unknown or no matter."""
     gpus = view.node.gpus.devices if isinstance(view.node.gpus, Gpus) else ()
     if view.node.accelerator != "nvidia" or not view.taken or any(_desktop(gpu.name) for gpu in gpus):
         return None
@@ -58,13 +49,20 @@ def _kernel(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", release)[:2])
 
 
+@once
+def _able(job: Job) -> list[str]:
+    """Return the nodes whose adapters can access GPU memory."""
+    return [view.node.name for view in views(job) if _direct(view)]
+
+
+@once
 def _logged(job: Job) -> bool:
     """Whether NCCL itself reported what it uses; gdr-not-used then judges."""
     return any(rank.run and isinstance(rank.run.nccl, NcclLog) and rank.run.nccl.gdr is not None for rank in job.ranks)
 
 
-@rule("peers", severity="warning", scope="node", also=("node",), owner="admin")
-def gdr_module_missing(job: Job) -> Iterator[Outcome]:
+@rule("peers", severity="warning", scope="node", also=("node",), owner="admin", of=each_view)
+def gdr_module_missing(job: Job, view: View) -> Answer:
     """GPUDirect RDMA is not available: nvidia-peermem is not loaded, and DMA-BUF is not supported.
 
     Data between nodes then goes through host memory, at a half to a quarter of the bandwidth. NCCL's log lacks
@@ -74,76 +72,48 @@ def gdr_module_missing(job: Job) -> Iterator[Outcome]:
     kernel is older than 5.12. Desktop GPUs, which do not support it, are left out. After collectives NCCL's own log
     decides instead (gdr-not-used).
 
-    Fix: ``sudo modprobe nvidia-peermem``, at every boot, or install the open kernel modules.
+    Fix: Load nvidia-peermem at every boot, or install the open kernel modules.
+
+        sudo modprobe nvidia-peermem
+        echo nvidia-peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf
+        cat /proc/driver/nvidia/version
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#gpu-direct-rdma
     """
-    yield from not_read(job)
-    states = _states(job)
-    if any(state is True for state, _ in states) or _logged(job):
-        return
-    without = [view for state, view in states if state is False]
-    if without:
-        ranks = [rank for view in without for rank in view.ranks]
-        yield found(
-            job,
-            ranks,
-            f"{listed(nodes_of(job, ranks))}: no GPUDirect RDMA: nvidia_peermem is not loaded, and the driver or "
-            "kernel has no DMA-BUF",
-            Fix("Load nvidia-peermem at every boot, or install the open kernel modules.", _LOAD),
-            evidence={
-                view.node.name: f"kernel {view.node.kernel}, open driver: {_said(view)}" for view in without[:16]
-            },
-        )
+    if _direct(view) is not False or _able(job) or _logged(job):
+        return None
+    words = "no GPUDirect RDMA: nvidia_peermem is not loaded, and the driver or kernel has no DMA-BUF"
+    return Fault(words, evidence={view.node.name: _shown(view)})
 
 
-def _said(view: View) -> str:
-    return {True: "yes", False: "no", None: "unknown"}[view.adapters.open_driver]
+def _shown(view: View) -> str:
+    return f"kernel {view.node.kernel}, open driver: {'yes' if view.adapters.open_driver else 'no'}"
 
 
-@rule("peers", severity="warning", scope="node", owner="admin")
-def gdr_on_some_nodes(job: Job) -> Iterator[Outcome]:
+@rule("peers", severity="warning", scope="node", owner="admin", of=each_view)
+def gdr_on_some_nodes(job: Job, view: View) -> Answer:
     """GPUDirect RDMA is available on some nodes only.
 
     The other nodes send through host memory, at a half to a quarter of the bandwidth, and the whole job waits for them.
 
     Found by the modules that NCCL looks for and by the driver's kind, compared between the nodes.
 
-    Fix: load nvidia-peermem at every boot of these nodes (/etc/modules-load.d).
+    Fix: Load nvidia-peermem at every boot of these nodes.
+
+        sudo modprobe nvidia-peermem
+        echo nvidia-peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf
+        cat /proc/driver/nvidia/version
 
     See: https://github.com/NVIDIA/nccl/issues/897
     """
-    states = _states(job)
-    without = [view for state, view in states if state is False]
-    having = [view for state, view in states if state is True]
-    if without and having:
-        ranks = [rank for view in without for rank in view.ranks]
-        yield found(
-            job,
-            ranks,
-            f"{listed(nodes_of(job, ranks))}: no GPUDirect RDMA (nvidia_peermem is not loaded); "
-            f"{listed([view.node.name for view in having])} can use it",
-            Fix("Load nvidia-peermem at every boot of these nodes.", _LOAD),
-            evidence=_nodes_by(
-                [
-                    (view, ", ".join(view.adapters.peer_memory) or f"open driver: {_said(view)}")
-                    for state, view in states
-                    if state is not None
-                ]
-            ),
-        )
+    if _direct(view) is not False or not _able(job):
+        return None
+    words = f"no GPUDirect RDMA (nvidia_peermem is not loaded); {listed(_able(job))} can use it"
+    return Fault(words, evidence={view.node.name: _shown(view)})
 
 
-def _nodes_by(states: list[tuple[View, str]]) -> dict[str, str]:
-    """Return the nodes that share a state, as evidence: the nodes, and their state."""
-    return {
-        listed([view.node.name for view, _ in group]): state
-        for state, group in grouped(states, lambda item: item[1]).items()
-    }
-
-
-@rule("peers", severity="info", scope="node", owner="admin")
-def gdr_acs_slow(job: Job) -> Iterator[Outcome]:
+@rule("peers", severity="info", scope="node", owner="admin", of=each_view)
+def gdr_acs_slow(_: Job, view: View) -> Answer:
     """PCIe access control (ACS) may send GPUDirect RDMA through the CPU instead of the switch.
 
     With ACS on, a switch forwards what a GPU and an adapter exchange to the CPU's root complex: GPUDirect RDMA is then
@@ -153,37 +123,27 @@ def gdr_acs_slow(job: Job) -> Iterator[Outcome]:
     IOMMU groups, which the kernel makes where ACS separated them at boot. If ACS was turned off later, this remains:
     an info finding. Only root can read the ACS bits.
 
-    Fix: ``sudo lspci -vvv | grep ACSCtl`` shows SrcValid+ where it is on; turn ACS off in the firmware or with setpci.
+    Fix: Have root look at the switches' ACS bits (SrcValid+ where it is on), and turn them off on bare metal.
+
+        sudo lspci -vvv | grep ACSCtl
+        readlink /sys/bus/pci/devices/*/iommu_group
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#pci-access-control-services-acs
     """
-    faults = []
-    for view in views(job):
-        pci, groups = view.node.pci, view.adapters.iommu_groups
-        if not isinstance(pci, Pci) or pci.virtual or not groups:
-            continue
-        pairs = [
-            f"{gpu} and {nic.name}"
-            for gpu, place in pci.gpus.items()
-            for nic in pci.nics
-            if nic.place.path and distance(place, nic.place) == "PIX"
-            if groups.get(gpu) and groups.get(nic.place.path[-1]) and groups[gpu] != groups[nic.place.path[-1]]
-        ]
-        if pairs:
-            faults.append((view, pairs))
-    if faults:
-        ranks = [rank for view, _ in faults for rank in view.ranks]
-        yield found(
-            job,
-            ranks,
-            f"{listed(nodes_of(job, ranks))}: ACS separated {brief(faults[0][1][0], 60)} on one PCIe switch at boot; "
-            "if it is still on, GPUDirect RDMA is slow",
-            Fix(
-                "Have root look at the switches' ACS bits, and turn them off on bare metal.",
-                ("sudo lspci -vvv | grep ACSCtl", "readlink /sys/bus/pci/devices/*/iommu_group"),
-            ),
-            evidence={view.node.name: pairs[:8] for view, pairs in faults[:16]},
-        )
+    pci, groups = view.node.pci, view.adapters.iommu_groups
+    if not isinstance(pci, Pci) or pci.virtual or not groups:
+        return None
+    pairs = [
+        f"{gpu} and {nic.name}"
+        for gpu, place in pci.gpus.items()
+        for nic in pci.nics
+        if nic.place.path and distance(place, nic.place) == "PIX"
+        if groups.get(gpu) and groups.get(nic.place.path[-1]) and groups[gpu] != groups[nic.place.path[-1]]
+    ]
+    if not pairs:
+        return None
+    words = f"ACS separated {brief(pairs[0], 60)} on one PCIe switch at boot; if it is still on, GPUDirect RDMA is slow"
+    return Fault(words, evidence={view.node.name: pairs[:8]})
 
 
 @rule("peers", severity="info", scope="rank")
@@ -198,14 +158,12 @@ def ib_relaxed_ordering_vm(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-pci-relaxed-ordering
     """
-    off = [
-        r for v in views(job) if v.adapters.virtual and v.taken for r in v.ranks if setting(job, r, _ORDERING) == "0"
-    ]
-    for value, ranks in grouped(off, lambda rank: setting(job, rank, _ORDERING)).items():
+    virtual = [rank for view in views(job) if view.adapters.virtual and view.taken for rank in view.ranks]
+    if ranks := [rank for rank in virtual if value_of(job, rank, _ORDERING) == "0"]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {_ORDERING}={value} in a virtual machine; the default is 2 (where available)",
+            f"{named(job, ranks)}: {_ORDERING}=0 in a virtual machine; the default is 2 (where available)",
             Fix("Remove the setting, unless data was corrupted with it.", removals(job, ranks, _ORDERING)),
             owner=owner(job, ranks, _ORDERING),
         )

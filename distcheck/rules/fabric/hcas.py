@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import shlex
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
-from distcheck.rules import Outcome, rule
+from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.fabric.lines import (
     FabricPort,
     View,
-    alone,
     by_name,
+    each_view,
     not_read,
     ports,
     ranks_of,
     shown,
-    uses_nccl,
     views,
     where,
 )
-from distcheck.rules.finding import Fix, Severity
+from distcheck.rules.finding import Fault, Severity
 from distcheck.rules.job.nccl_remedies import removal
 from distcheck.rules.nccl.settings import alike
-from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of, once
+from distcheck.rules.wording import brief, found, grouped, listed, named, once
 from distcheck.selection.adapters import HCA, allows, items_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.rank import RankFacts
-    from distcheck.rules.finding import Fault
+
+_IGNORE = "NCCL_IGNORE_NET_MISMATCH"
 
 
 @rule("peers", scope="rank")
@@ -45,13 +45,17 @@ def ib_hca_no_match(job: Job) -> Iterator[Outcome]:
     is an error if no active port is left, a warning if an item names no adapter of any node, and it is silent for a
     list that names the adapters of several kinds of nodes.
 
-    Fix: name the adapters as ``ls /sys/class/infiniband`` lists them on every node, or unset NCCL_IB_HCA.
+    Fix: Unset NCCL_IB_HCA, or name the adapters as they are on the nodes, without blanks.
+
+        {removal|unset NCCL_IB_HCA}
+        export NCCL_IB_HCA={adapters|=mlx5_0,mlx5_1}
+        ls /sys/class/infiniband
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     """
     yield from not_read(job)
     names = {hca.name for view in views(job) for hca in view.adapters.hcas}
-    lost = {view.node.key for view in _lacking(job) if not _allowed(view)}  # ib-hcas-differ reports them
+    lost = {v.node.key for v in views(job) if v.node.key in _lacking(job) and not _allowed(v)}  # see ib-hcas-differ
     unknown: dict[str, list[View]] = {}
     useless: dict[str, list[View]] = {}
     for view in views(job):
@@ -69,9 +73,9 @@ def ib_hca_no_match(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: {HCA}={brief(value, 60)} selects none of the active ports {where(active)}",
-            _correct(job, ranks[0], active),
             severity="warning" if value.startswith("^") else "error",
             evidence={HCA: value} | shown(active),
+            values=_correct(job, ranks[0], active),
         )
     for value, where_set in unknown.items():
         odd = [item for item in items_of(value) if not any(_hit(value, item, name) for name in names)]
@@ -83,9 +87,9 @@ def ib_hca_no_match(job: Job) -> Iterator[Outcome]:
                 job,
                 ranks,
                 f"{named(job, ranks)}: {listed([repr(i) for i in odd])} in {HCA}={brief(value, 60)}: {why}",
-                _correct(job, ranks[0], [line for view in where_set for line in view.taken]),
                 severity="warning",
                 evidence={HCA: value, "adapters": sorted(names)},
+                values=_correct(job, ranks[0], [line for view in where_set for line in view.taken]),
             )
 
 
@@ -93,12 +97,9 @@ def _hit(value: str, item: str, name: str) -> bool:
     return name == item if value.removeprefix("^").startswith("=") else name.startswith(item)
 
 
-def _correct(job: Job, rank: RankFacts, lines: list[FabricPort]) -> Fix:
+def _correct(job: Job, rank: RankFacts, lines: list[FabricPort]) -> dict[str, list[str]]:
     names = sorted({line.hca.name for line in lines if line.port.link_layer == lines[0].port.link_layer})
-    return Fix(
-        f"Unset {HCA}, or name the adapters as they are on the nodes, without blanks.",
-        (removal(job, rank, HCA), f"export {HCA}={shlex.quote('=' + ','.join(names))}", "ls /sys/class/infiniband"),
-    )
+    return {"removal": [removal(job, rank, HCA)], "adapters": [quote("=" + ",".join(names))]}
 
 
 @rule("peers", severity="warning", scope="rank")
@@ -110,16 +111,14 @@ def ib_hca_prefix_trap(job: Job) -> Iterator[Outcome]:
 
     Found where an item is the whole name of an adapter and matches other active adapters that no item names.
 
-    Fix: ``export NCCL_IB_HCA==mlx5_1``: a leading ``=`` requires whole names.
+    Fix: Require whole names with a leading =.
+
+        export NCCL_IB_HCA={exact|=mlx5_1}
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     """
     for value, pairs in grouped([(v, view) for view in views(job) for v in view.lists], lambda item: item[0]).items():
-        if value.removeprefix("^").startswith("="):
-            continue
-        items = items_of(value)
-        if not items:
-            continue
+        items = () if value.removeprefix("^").startswith("=") else items_of(value)
         lines = {line.hca.name for _, view in pairs for line in _all(view) if line.active and line.own}
         others = sorted(lines.difference(items))
         caught = {item: [name for name in others if name.startswith(item)] for item in items if item in lines}
@@ -133,11 +132,8 @@ def ib_hca_prefix_trap(job: Job) -> Iterator[Outcome]:
                 ranks,
                 f"{named(job, ranks)}: {item} in {HCA}={brief(value, 60)} also {'excludes' if sign else 'selects'} "
                 f"{listed(names)}",
-                Fix(
-                    "Require whole names with a leading =.",
-                    (f"export {HCA}={shlex.quote(f'{sign}={value.removeprefix(sign)}')}",),
-                ),
                 evidence={HCA: value, **surplus},
+                values={"exact": [quote(f"{sign}={value.removeprefix(sign)}")]},
             )
 
 
@@ -161,14 +157,17 @@ def ib_mixed_link_layer(job: Job) -> Iterator[Outcome]:
     common, or if a port of one name has both; a warning if only some nodes have both. Nodes that all have
     InfiniBand ports for the GPUs and Ethernet ports for storage are usual: an info finding.
 
-    Fix: ``export NCCL_IB_HCA=^mlx5_bond_0``, or name the adapters of one link layer.
+    Fix: Have NCCL use the adapters of one link layer.
+
+        export NCCL_IB_HCA={others|^=mlx5_bond_0}
+        grep . /sys/class/infiniband/*/ports/*/link_layer
 
     See: https://github.com/NVIDIA/nccl/issues/1412
     """
     lines = {view.node.key: view.taken for view in views(job)}
     layers = {key: frozenset(line.port.link_layer for line in ports) for key, ports in lines.items() if ports}
     everything = [line for ports in lines.values() for line in ports]
-    if len(frozenset().union(*layers.values())) < 2 or alone(job):
+    if len(frozenset().union(*layers.values())) < 2:
         return
     disjoint = not frozenset.intersection(*layers.values())
     torn = [n for n, ports in by_name(job).items() if len({i.port.link_layer for i in ports if i.active}) > 1]
@@ -180,20 +179,14 @@ def ib_mixed_link_layer(job: Job) -> Iterator[Outcome]:
         job,
         ranks_of(job, everything),
         f"NCCL may use both link layers: {listed([brief(words, 100) for words in per_layer])}",
-        Fix(
-            "Have NCCL use the adapters of one link layer.",
-            (
-                f"export {HCA}={shlex.quote('^=' + ','.join(ethernet))}",
-                "grep . /sys/class/infiniband/*/ports/*/link_layer",
-            ),
-        ),
         severity=severity,
         evidence={layer: where(group, 16) for layer, group in kinds.items()},
+        values={"others": [quote("^=" + ",".join(ethernet))]},
     )
 
 
-@rule("peers", "nccl-mixed-nic-count", scope="node", owner="admin")
-def ib_hcas_differ(job: Job) -> Iterator[Outcome]:
+@rule("peers", "nccl-mixed-nic-count", scope="node", owner="admin", of=each_view)
+def ib_hcas_differ(job: Job, view: View) -> Answer:
     """A node has fewer RDMA adapters for NCCL than the other nodes, or none.
 
     A node without adapters uses TCP sockets while the others use InfiniBand: the start fails or hangs. With fewer
@@ -205,35 +198,50 @@ def ib_hcas_differ(job: Job) -> Iterator[Outcome]:
     without any, and with NCCL_IGNORE_NET_MISMATCH=0. A node that has active ports, of which NCCL_IB_HCA allows none, is
     reported here only if it lacks ports that the other nodes have; else ib-hca-no-match reports the list.
 
-    Fix: ``ls /sys/class/infiniband``, ``lspci | grep -i mellanox``, ``sudo dmesg | grep mlx5`` on that node.
+    Fix: Look for an adapter that is missing on the bus, or a driver that is not loaded; in a container, for the network
+    namespace's own devices.
+
+        ls /sys/class/infiniband
+        lspci | grep -i -e mellanox -e infiniband
+        rdma system show
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     See: https://github.com/NVIDIA/nccl/issues/2428
     """
-    lacking = _lacking(job)
-    most = max((len(_allowed(view)) for view in views(job) if not view.adapters.unread), default=0) if lacking else 0
-    for count, group in grouped(lacking, lambda view: len(_allowed(view))).items():
-        yield _fewer(job, group, count, most)
+    if view.node.key not in _lacking(job):
+        return None
+    count, of_all = len(_allowed(view)), _by_allowed(job)
+    of_some = "" if count or not any(line.own for line in _all(view)) else f" that {HCA} allows"
+    strict = any(r.value(_IGNORE) and not r.number(_IGNORE) for r in alike(job))
+    return Fault(
+        f"{count or 'no'} InfiniBand or RoCE ports{of_some}; other nodes have {max(map(len, of_all))}",
+        severity="warning" if count and not strict else "error",
+        evidence={listed([v.node.name for v in those]): list(ports[:16]) for ports, those in list(of_all.items())[:16]},
+    )
 
 
 @once
-def _lacking(job: Job) -> tuple[View, ...]:
+def _by_allowed(job: Job) -> dict[tuple[str, ...], list[View]]:
+    """Return the nodes whose adapters are all known, by the ports that NCCL_IB_HCA allows."""
+    return grouped([view for view in views(job) if not view.adapters.unread], _allowed)
+
+
+@once
+def _lacking(job: Job) -> set[str]:
     """Return the nodes with fewer ports for NCCL than the others, unless only their NCCL_IB_HCA is at fault."""
-    if alone(job) or not uses_nccl(job):
-        return ()
-    seen = [view for view in views(job) if not view.adapters.unread]
-    allowed = {view.node.key: _allowed(view) for view in seen}
-    most = max(map(len, allowed.values()), default=0)
-    few = [view for view in seen if len(allowed[view.node.key]) < most]
-    if not few or 2 * len(few) > len(seen):
-        return ()  # all alike, or nodes of several kinds
-    whole = {line.name for view in seen if len(allowed[view.node.key]) == most for line in _all(view) if line.own}
+    of_all = _by_allowed(job)
+    most = max(map(len, of_all), default=0)
+    few = [view for ports, several in of_all.items() if len(ports) < most for view in several]
+    if 2 * len(few) > sum(map(len, of_all.values())):
+        return set()  # nodes of several kinds
+    full = [view for ports, several in of_all.items() if len(ports) == most for view in several] if few else []
+    whole = {line.name for view in full for line in _all(view) if line.own}
 
     def lacks(view: View) -> bool:
         own = [line for line in _all(view) if line.own]
-        return bool(allowed[view.node.key]) or not any(i.active for i in own) or {i.name for i in own} < whole
+        return bool(_allowed(view)) or not any(i.active for i in own) or {i.name for i in own} < whole
 
-    return tuple(view for view in few if lacks(view))
+    return {view.node.key for view in few if lacks(view)}
 
 
 def _allowed(view: View) -> tuple[str, ...]:
@@ -242,26 +250,3 @@ def _allowed(view: View) -> tuple[str, ...]:
     if len(view.lists) == 1:
         return tuple([line.name for line in own])
     return max((tuple(i.name for i in own if allows(v, i.hca.name, i.port.number)) for v in view.lists), key=len)
-
-
-def _fewer(job: Job, group: list[View], count: int, most: int) -> Fault:
-    strict = any(
-        ranks.value("NCCL_IGNORE_NET_MISMATCH") and not ranks.number("NCCL_IGNORE_NET_MISMATCH") for ranks in alike(job)
-    )
-    ranks = [rank for view in group for rank in view.ranks]
-    of_some = "" if count or not any(line.own for line in _all(group[0])) else f" that {HCA} allows"
-    return found(
-        job,
-        ranks,
-        f"{listed(nodes_of(job, ranks))}: {count or 'no'} InfiniBand or RoCE ports{of_some}; other nodes have {most}",
-        Fix(
-            "Look for an adapter that is missing on the bus, or a driver that is not loaded; in a container, for the "
-            "network namespace's own devices.",
-            ("ls /sys/class/infiniband", "lspci | grep -i -e mellanox -e infiniband", "rdma system show"),
-        ),
-        severity="warning" if count and not strict else "error",
-        evidence={
-            listed([view.node.name for view in alike_nodes]): list(ports[:16])
-            for ports, alike_nodes in list(grouped(views(job), _allowed).items())[:16]
-        },
-    )

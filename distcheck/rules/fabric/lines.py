@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -12,19 +13,23 @@ from distcheck.facts.infiniband import OWN_LINKS, Hca, HcaPort, Infiniband
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import RankFacts
-from distcheck.rules.finding import NotChecked
+from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.job.kinds import ranks_by
-from distcheck.rules.wording import grouped, listed, once
+from distcheck.rules.wording import grouped, listed, nodes_of, numbers_of, once
 from distcheck.selection import gids
 from distcheck.selection.adapters import HCA, allows, off
 from distcheck.selection.nccl_settings import of_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from distcheck.rules import Outcome
 
 PKEY = "NCCL_IB_PKEY"
 _SETTINGS = (HCA, *gids.SETTINGS, PKEY)
 _REFUSED = frozenset({"denied", "absent"})
+_SHOWN = 16
+"""Nodes, and ports of each, that evidence shows."""
 
 
 class FabricPort(msgspec.Struct, frozen=True, gc=False):
@@ -130,11 +135,6 @@ def _gap(node: NodeFacts) -> str:
     return node.infiniband.unread if isinstance(node.infiniband, Infiniband) else ""
 
 
-def setting(job: Job, rank: RankFacts, name: str) -> str:
-    """Return the effective value of an NCCL variable, '' if it is not set."""
-    return of_rank(job, rank).get(name, "")
-
-
 @once
 def by_name(job: Job) -> dict[str, list[FabricPort]]:
     """Return the ports of all nodes by name, without those of network plugins."""
@@ -160,10 +160,48 @@ def where(lines: Iterable[FabricPort], most: int = 4) -> str:
     return "; ".join(f"{ports} of {listed(names, most)}" for ports, names in alike.items())
 
 
-def shown(lines: Iterable[FabricPort], what: str = "") -> dict[str, list[str]]:
+def each_view(job: Job, judge: Callable[[View], Fault | Missing | None]) -> Iterator[Outcome]:
+    """Yield what a rule says of nodes with adapters (``of=each_view``), one fault for all nodes of which it says it.
+
+    The evidence is that of the first nodes together.
+    """
+    yield from not_read(job)
+    said = [(view, fault) for view in views(job) if isinstance(fault := judge(view), Fault)]
+    for alike in grouped(said, lambda each: _words(each[1])).values():
+        ranks = [rank for view, _ in alike for rank in view.ranks]
+        evidence = {name: value for _, fault in alike[:_SHOWN] for name, value in fault.evidence.items()}
+        message = f"{listed(nodes_of(job, ranks))}: {alike[0][1].message}"
+        yield _of_ranks(job, ranks, alike[0][1], message=message, evidence=evidence)
+
+
+def each_port(job: Job, judge: Callable[[FabricPort], Fault | Missing | None]) -> Iterator[Outcome]:
+    """Yield what a rule says of the ports that NCCL_IB_HCA allows (``of=each_port``), one fault for equal ones.
+
+    In the commands of its fix, {hca} and {port} stand for the first one.
+    """
+    yield from not_read(job)
+    allowed = (line for view in views(job) for line in view.lines)
+    said = [(line, fault) for line in allowed if isinstance(fault := judge(line), Fault)]
+    for alike in grouped(said, lambda each: _words(each[1])).values():
+        lines, fault = [line for line, _ in alike], alike[0][1]
+        values = {"hca": (quote(lines[0].hca.name),), "port": (str(lines[0].port.number),)}
+        message = f"{where(lines)}: {fault.message}"
+        yield _of_ranks(job, ranks_of(job, lines), fault, message=message, evidence=shown(lines), values=values)
+
+
+def _words(fault: Fault) -> tuple[object, ...]:
+    """Return what is equal for faults that one finding reports."""
+    return fault.message, fault.severity, fault.scope, fault.owner
+
+
+def _of_ranks(job: Job, ranks: Sequence[RankFacts], fault: Fault, **fields: object) -> Fault:
+    return msgspec.structs.replace(fault, ranks=numbers_of(ranks), nodes=nodes_of(job, ranks), **fields)
+
+
+def shown(lines: Iterable[FabricPort]) -> dict[str, list[str]]:
     """Return the state of ports by node, as evidence."""
     nodes = grouped(lines, lambda line: line.node.name)
-    return {name: [f"{line.name} {what or _state(line)}" for line in group[:16]] for name, group in nodes.items()}
+    return {name: [f"{line.name} {_state(line)}" for line in group[:_SHOWN]] for name, group in nodes.items()}
 
 
 def _state(line: FabricPort) -> str:

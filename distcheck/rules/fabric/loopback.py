@@ -11,7 +11,7 @@ from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.fabric.lines import FabricPort, ports, ranks_of, where
-from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.finding import NotChecked
 from distcheck.rules.wording import found, grouped
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ def ib_loopback_slow(job: Job) -> Iterator[Outcome]:
     port after the other. A port is slow below 0.5 of its rate. If the other ports of that rate are below it as well,
     that is one warning: PCIe may be too slow for such ports. Without perftest nothing is checked.
 
-    Fix: compare the adapter's PCIe width and generation with the maximum; reseat or replace it, or exclude the node.
+    Fix: Compare the adapter's PCIe width and generation with the maximum; reseat or replace it, or exclude the node.
+
+        sudo lspci -vv -s $(basename $(readlink /sys/class/infiniband/{hca|mlx5_0}/device))
+
     See: https://github.com/linux-rdma/perftest
     """
     yield from _not_measured(job)
@@ -45,23 +48,20 @@ def ib_loopback_slow(job: Job) -> Iterator[Outcome]:
         usual = median(_reached(line) for line in alike)
         shared = usual < _SHARE * rate and len(alike) > 1
         for lines in [slow] if shared and slow else [[line] for line in slow]:
-            least, hca = min(map(_reached, lines)), quote(lines[0].hca.name)
+            least = min(map(_reached, lines))
             others = f"; the {len(alike)} ports of this rate reach {usual:.0f} Gb/s (median)" if len(alike) > 1 else ""
             yield found(
                 job,
                 ranks_of(job, lines),
                 f"{where(lines)} {'writes to itself' if len(lines) == 1 else 'write to themselves'} at {least:.0f} Gb/s"
                 f", its rate is {rate:g} Gb/s{others}",
-                Fix(
-                    "Compare the width and generation of the adapter's PCIe link with the maximum.",
-                    (f"sudo lspci -vv -s $(basename $(readlink /sys/class/infiniband/{hca}/device))",),
-                ),
                 severity="warning" if shared else "error",
                 scope="job" if shared else "node",
                 confirmed=not shared and len(alike) > 2,
                 evidence={
                     f"{line.node.name} {line.name}": f"{_reached(line):.0f} of {rate:g} Gb/s" for line in lines[:_MOST]
                 },
+                values={"hca": [quote(lines[0].hca.name)]},
             )
 
 

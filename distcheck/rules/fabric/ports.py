@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
-from distcheck.rules import Outcome, rule
-from distcheck.rules.fabric.lines import FabricPort, alone, by_name, not_read, ranks_of, shown, views, where
-from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.wording import are, found, grouped
+from distcheck.rules import Answer, rule
+from distcheck.rules.fabric.lines import FabricPort, alone, by_name, each_port, views
+from distcheck.rules.finding import Fault
+from distcheck.rules.wording import grouped, once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 _SIBLINGS = 4
 """How many ports of one board must be up on a node for one that is down to be a fault, or a slow one."""
 _ONE_LANE = 1
 _VENDOR = "mlx"
 """What NVIDIA's drivers begin with: mlx4_core, mlx5_core."""
+_Key = tuple[str, str]
+"""A port: its node's key and its name."""
 
 
-@rule("peers", scope="node", also=("node",), owner="admin")
-def ib_port_down(job: Job) -> Iterator[Outcome]:
+@rule("peers", scope="node", also=("node",), owner="admin", of=each_port)
+def ib_port_down(job: Job, line: FabricPort) -> Answer:
     """A port of an InfiniBand or RoCE adapter is down that is up on the other nodes.
 
     NCCL leaves out ports that are not active, without a warning, so this node has one path fewer and the whole job
@@ -34,57 +35,51 @@ def ib_port_down(job: Job) -> Iterator[Outcome]:
     same board. Ports that NCCL_IB_HCA excludes, and ports that are down everywhere, are no fault. It is an error for a
     node that has no active port left.
 
-    Fix: check cable and switch port, ``ibstat mlx5_0``; drain the node until the port is up.
+    Fix: Check the cable and the switch port; drain the node until the port is up.
+
+        ibstat {hca|mlx5_0}
+        cat /sys/class/infiniband/{hca|mlx5_0}/ports/{port|1}/phys_state
+        rdma link show {hca|mlx5_0}/{port|1}
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
     """
-    yield from not_read(job)
-    down = []
+    if line.active or (line.node.key, line.name) not in _down(job):
+        return None
+    others = "the other ports of this board are up" if alone(job) else "up on the other nodes"
+    return _inactive(job, line, f"down ({line.port.physical_state or line.port.state}); {others}")
+
+
+@once
+def _down(job: Job) -> set[_Key]:
+    """Return the ports that are down where at least half of those that should be alike are up."""
+    found: set[_Key] = set()
     for lines in _compared(job):
-        if all(line.active for line in lines):
-            continue
         known = [line for line in lines if line.port.state and not _uninitialised(line) and not _without_guid(line)]
         inactive = [line for line in known if not line.active]
         if len(known) - len(inactive) >= max(len(inactive), 1):
-            down += inactive
-    yield from _by_node(
-        job,
-        down,
-        "down",
-        "up on the other nodes" if not alone(job) else "the other ports of this board are up",
-        lambda line: Fix(
-            "Check the cable and the switch port; drain the node until the port is up.",
-            (
-                f"ibstat {quote(line.hca.name)}",
-                f"cat /sys/class/infiniband/{quote(line.hca.name)}/ports/{line.port.number}/phys_state",
-                f"rdma link show {quote(line.hca.name)}/{line.port.number}",
-            ),
-        ),
-    )
+            found |= {(line.node.key, line.name) for line in inactive}
+    return found
 
 
-def _compared(job: Job) -> list[list[FabricPort]]:
+def _compared(job: Job) -> Iterable[Sequence[FabricPort]]:
     """Return groups of ports that should be alike: of one name on all nodes, or of one board on one node."""
     if not alone(job):
-        return [lines for lines in by_name(job).values() if len(lines) > 1]
+        return [lines for lines in by_name(job).values() if not all(line.active for line in lines)]
     lines = [line for view in views(job) for line in view.lines if line.own and line.hca.board]
     groups = grouped(lines, lambda line: (line.hca.board, line.port.link_layer)).values()
     return [group for group in groups if sum(line.active for line in group) >= _SIBLINGS]
 
 
-def _by_node(job: Job, lines: Sequence[FabricPort], state: str, others: str, fix: object) -> Iterator[Fault]:
-    """Yield one finding for the nodes without an active port left, and one for the others."""
-    left = {view.node.key for view in views(job) if view.taken}
-    for works, group in grouped(lines, lambda line: line.node.key in left).items():
-        yield found(
-            job,
-            ranks_of(job, group),
-            f"{where(group)} {are(group)} {state} ({group[0].port.physical_state or group[0].port.state}); {others}"
-            f"{'' if works else '; the node has no active port left'}",
-            fix(group[0]),  # type: ignore[operator]  # a function of a line
-            severity="warning" if works else "error",
-            evidence=shown(group),
-        )
+def _inactive(job: Job, line: FabricPort, state: str) -> Fault:
+    """Return the fault of a port that NCCL cannot use, worse where its node has no other one."""
+    if line.node.key in _working(job):
+        return Fault(state, severity="warning")
+    return Fault(f"{state}; the node has no active port left")
+
+
+@once
+def _working(job: Job) -> set[str]:
+    return {view.node.key for view in views(job) if view.taken}
 
 
 def _uninitialised(line: FabricPort) -> bool:
@@ -93,33 +88,28 @@ def _uninitialised(line: FabricPort) -> bool:
     return link and line.port.state in {"INIT", "ARMED"}
 
 
-@rule("peers", scope="node", also=("node",), owner="admin")
-def ib_no_subnet_manager(job: Job) -> Iterator[Outcome]:
+@rule("peers", scope="node", also=("node",), owner="admin", of=each_port)
+def ib_no_subnet_manager(job: Job, line: FabricPort) -> Answer:
     """An InfiniBand port has a link, but no subnet manager has activated it.
 
     The port stays in the state INIT, and NCCL leaves it out: ``NET/IB : No device found.`` Then it uses TCP sockets.
 
     Found where phys_state is LinkUp and state is INIT or ARMED. It is an error for a node that has no active port left.
 
-    Fix: start the subnet manager (opensm, UFM, or the one in the switch), or restart it.
+    Fix: Start or restart the subnet manager of this fabric: opensm on one node, UFM, or the one in the switch.
+
+        sminfo -C {hca|mlx5_0} -P {port|1}
+        sudo systemctl status opensm
 
     See: https://docs.nvidia.com/networking/display/mlnxofedv24100700/opensm
     """
-    waiting = [line for view in views(job) for line in view.lines if _uninitialised(line)]
-    yield from _by_node(
-        job,
-        waiting,
-        f"in state {waiting[0].port.state}" if waiting else "",
-        "no subnet manager has activated it",
-        lambda line: Fix(
-            "Start the subnet manager of this fabric: opensm on one node, UFM, or the one in the switch.",
-            (f"sminfo -C {quote(line.hca.name)} -P {line.port.number}", "sudo systemctl status opensm"),
-        ),
-    )
+    if not _uninitialised(line):
+        return None
+    return _inactive(job, line, f"in state {line.port.state} (LinkUp); no subnet manager has activated it")
 
 
-@rule("peers", severity="warning", scope="node", also=("node",), owner="admin")
-def ib_rate_degraded(job: Job) -> Iterator[Outcome]:
+@rule("peers", severity="warning", scope="node", also=("node",), owner="admin", of=each_port)
+def ib_rate_degraded(job: Job, line: FabricPort) -> Answer:
     """An active InfiniBand or RoCE port is slower than its peers.
 
     A cable with a bad lane, or one made for a slower generation, brings the link up with fewer lanes or a lower speed.
@@ -129,51 +119,41 @@ def ib_rate_degraded(job: Job) -> Iterator[Outcome]:
     that of the other InfiniBand ports of the same board on its node, or an InfiniBand link with one lane. Nodes with
     different boards are not compared.
 
-    Fix: reseat or replace the cable; look at ``mlxlink -d mlx5_0``.
+    Fix: Reseat or replace the cable; check that cable, switch port and adapter support the expected speed.
+
+        sudo mlxlink -d {hca|mlx5_0} -m -e -c
+        ibstat {hca|mlx5_0}
 
     See: https://docs.nvidia.com/networking/display/mftv4310/mlxlink+utility
     """
-    slow: dict[str, tuple[FabricPort, str]] = {}
+    expected = _expected(job).get((line.node.key, line.name))
+    port = line.port
+    return f"{port.rate_Gbps or 0:g} Gb/s ({port.lanes}X {port.speed}); {expected}" if expected else None
 
-    def note(line: FabricPort, expected: str) -> None:
-        slow.setdefault(f"{line.node.key} {line.name}", (line, expected))
+
+@once
+def _expected(job: Job) -> dict[_Key, str]:
+    """Return what is expected of each port that is slower than its peers."""
+    slow: dict[_Key, str] = {}
+
+    def note(lines: Iterable[FabricPort], others: str, least: int = 2) -> None:
+        for group in grouped(lines, lambda line: line.hca.board).values():
+            for line, usual in _slower(group) if len(group) >= least else ():
+                slow.setdefault((line.node.key, line.name), f"{others} have {usual:g} Gb/s")
 
     rates: defaultdict[str, set[float | None]] = defaultdict(set)
     for line in (line for view in views(job) for line in view.lines if line.active):
         rates[line.name].add(line.port.rate_Gbps)
-    for name, lines in by_name(job).items() if any(len(those) > 1 for those in rates.values()) else ():
-        for group in _of_boards([line for line in lines if line.active]):
-            for line, usual in _slower(group):
-                note(line, f"{name} has {usual:g} Gb/s on the other nodes")
+    for name in [name for name, several in rates.items() if len(several) > 1]:
+        note([line for line in by_name(job).get(name, ()) if line.active], "ports of that name on other nodes")
     for view in views(job):
         ports = [line for line in view.lines if line.active and line.port.link_layer == "InfiniBand" and line.hca.board]
-        for group in _of_boards(ports):
-            for line, usual in _slower(group) if len(group) >= _SIBLINGS else ():
-                note(line, f"the other ports of its board have {usual:g} Gb/s")
+        if len({line.port.rate_Gbps for line in ports}) > 1:
+            note(ports, "the other ports of its board", _SIBLINGS)
         for line in ports:
             if line.port.lanes == _ONE_LANE and line.hca.driver.startswith(_VENDOR):
-                note(line, "expected 4 lanes")
-    for expected, items in grouped(slow.values(), lambda item: item[1]).items():
-        group = [line for line, _ in items]
-        first = group[0]
-        yield found(
-            job,
-            ranks_of(job, group),
-            f"{where(group)} {are(group)} at {first.port.rate_Gbps or 0:g} Gb/s ({first.port.lanes}X "
-            f"{first.port.speed}); {expected}",
-            Fix(
-                "Reseat or replace the cable; check that cable, switch port and adapter support the expected speed.",
-                (f"sudo mlxlink -d {quote(first.hca.name)} -m -e -c", f"ibstat {quote(first.hca.name)}"),
-            ),
-            evidence=shown(group),
-        )
-
-
-def _of_boards(lines: Sequence[FabricPort]) -> Iterable[Sequence[FabricPort]]:
-    """Return ports by their adapter's board; none if all have the same rate, so that none can be slower than others."""
-    if len({line.port.rate_Gbps for line in lines}) < 2:
-        return ()
-    return grouped(lines, lambda line: line.hca.board).values()
+                slow.setdefault((line.node.key, line.name), "expected 4 lanes")
+    return slow
 
 
 def _slower(lines: Sequence[FabricPort]) -> list[tuple[FabricPort, float]]:
@@ -191,8 +171,8 @@ def _without_guid(line: FabricPort) -> bool:
     return zero and line.port.link_layer == "InfiniBand" and line.hca.driver.startswith(_VENDOR)
 
 
-@rule("peers", severity="warning", scope="node", also=("node",), owner="admin")
-def ib_sriov_vf_guid(job: Job) -> Iterator[Outcome]:
+@rule("peers", severity="warning", scope="node", also=("node",), owner="admin", of=each_port)
+def ib_sriov_vf_guid(_: Job, line: FabricPort) -> Answer:
     """An InfiniBand virtual function has no GUID, so the subnet manager cannot configure it.
 
     Virtual functions start with GUIDs of zeros. Until the hypervisor assigns one, the port gets no LID, and NCCL fails
@@ -200,19 +180,11 @@ def ib_sriov_vf_guid(job: Job) -> Iterator[Outcome]:
 
     Found where the node_guid of an NVIDIA adapter is all zeros on InfiniBand.
 
-    Fix: on the hypervisor assign node and port GUIDs to the virtual function, then bind it again.
+    Fix: On the hypervisor assign node and port GUIDs to the virtual function, then bind it again.
+
+        cat /sys/class/infiniband/{hca|mlx5_0}/node_guid
+        ip link show
 
     See: https://docs.nvidia.com/networking/display/mlnxofedv24100700/Single+Root+IO+Virtualization+(SR-IOV)
     """
-    lines = [line for view in views(job) for line in view.lines if _without_guid(line)]
-    if lines:
-        yield found(
-            job,
-            ranks_of(job, lines),
-            f"{where(lines)} {'has' if len(lines) == 1 else 'have'} no GUID; expected one from the hypervisor",
-            Fix(
-                "On the hypervisor assign node and port GUIDs to the virtual function and bind it again.",
-                (f"cat /sys/class/infiniband/{quote(lines[0].hca.name)}/node_guid", "ip link show"),
-            ),
-            evidence=shown(lines),
-        )
+    return "no GUID; expected one from the hypervisor" if _without_guid(line) else None

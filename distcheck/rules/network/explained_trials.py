@@ -83,7 +83,7 @@ def _by_choice(job: Job) -> frozenset[tuple[str, str, str]]:
         (choice.node.key, library)
         for library in LIBRARIES
         for choice, fault in seen.faulty(library)
-        if fault in {"apart", "family", "down"}
+        if fault in {"other-network", "family", "down"}
     }
     doubled = _doubled(seen)
     sources = {source for source, _, trial in failed if set(trial.uses) <= {"master"}}
@@ -128,8 +128,8 @@ def _explained_ends(seen: Survey) -> frozenset[tuple[str, str]]:
     ends: set[tuple[str, str]] = set()
     for library in LIBRARIES:
         for choice, fault in seen.faulty(library):
-            lost = seen.strays(choice, library)
-            if fault in {"ill-written", "here", "link-local", "down", "apart", "family"}:
+            lost = seen.unreachable(choice, library)
+            if fault in {"syntax", "here", "link-local", "down", "other-network", "family"}:
                 lost = [i for i in choice.taken(library) if seen.reach.standing(choice.node, i.address) != "met"]
             ends |= {(choice.node.key, i.address) for i in lost}
     return frozenset(ends)

@@ -6,16 +6,16 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
+from distcheck.rules import Answer, Outcome, rule
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.addresses import is_here, master_outcomes
 from distcheck.rules.job.kinds import kinds
 from distcheck.rules.job.nccl_remedies import owner, removals
 from distcheck.rules.network.attempts import address_of, at_master_door
-from distcheck.rules.network.interface_cases import FaultyChoice, case_findings, cases, weighed
-from distcheck.rules.network.interface_choices import LIBRARIES, milder, severity
+from distcheck.rules.network.interface_cases import Case, each_case, each_choice
+from distcheck.rules.network.interface_choices import LIBRARIES, Choice, severity
 from distcheck.rules.network.machines import HOSTID, machines, nccl_hosts
-from distcheck.rules.network.own_names import _packed, highest_addresses, is_sought, own_name
+from distcheck.rules.network.own_names import is_sought, own_name
 from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.wording import brief, found, grouped, listed, named
 from distcheck.selection.interfaces import FAMILIES, FAMILY
@@ -27,15 +27,10 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
     from distcheck.facts.rank import RankFacts
-    from distcheck.rules.network.interface_choices import Choice
-    from distcheck.rules.network.selected_interfaces import Survey
-
-_SLOWER = 4
-"""How many times slower than the link to rank 0 a link must be to count as the wrong one."""
 
 
-@rule("peers", scope="rank")
-def net_hostname_loopback(job: Job) -> Iterator[Outcome]:
+@rule("peers", scope="rank", of=each_case)
+def net_hostname_loopback(job: Job, case: Case) -> Answer:
     """A node's host name resolves to its loopback or not at all, so Gloo listens there.
 
     Gloo logs ``Unable to resolve hostname to a (local) address. Using the loopback address as fallback``, then fails
@@ -46,32 +41,22 @@ def net_hostname_loopback(job: Job) -> Iterator[Outcome]:
     Found by resolving the host name on every node and binding its addresses. It is an error where Gloo is used and
     another node would connect to the loopback address, a warning where it works by chance, and info with NCCL.
 
-    Fix: ``export GLOO_SOCKET_IFNAME=eth0``, or map the name to the node's address in /etc/hosts.
+    Fix: Name the interface of the nodes' network, or map the host name to its address in /etc/hosts or DNS.
+
+        {use|export GLOO_SOCKET_IFNAME=eth0}
+
     See: https://github.com/pytorch/gloo/issues/223
     """
-    seen = survey(job)
-    here = [c for c in cases(seen, "gloo", "here") if not c.choice.gloo_names and is_here(c.interfaces[0].address)]
-    highest = {
-        length: highest_addresses(seen, length) for length in {len(_packed(c.interfaces[0].address)) for c in here}
-    }
-    here = [
-        c
-        if is_sought(c, highest[len(_packed(c.interfaces[0].address))])
-        else c._replace(severity=milder(c.severity, "warning"))
-        for c in here
-    ]
-    for (cause, weight), several in grouped(here, lambda c: (own_name(c.choice), c.severity)).items():
-        chance = "; this works only as long as all other nodes have lower addresses" if weight == "warning" else ""
-        yield from case_findings(
-            seen,
-            several,
-            "{ranks}: " + cause + "; Gloo uses {taken}, which the other nodes cannot reach; expected {way}" + chance,
-            "Name the interface of the nodes' network, or map the host name to its address in /etc/hosts or DNS.",
-        )
+    if (case.library, case.flaw) != ("gloo", "here") or case.by_hand or not is_here(case.interfaces[0].address):
+        return None
+    sought = case.severity != "error" or is_sought(job, case)
+    chance = "" if sought else "; this works only as long as all other nodes have lower addresses"
+    words = f"{own_name(case.choice)}; {case.uses}, which the other nodes cannot reach; expected {case.way}{chance}"
+    return Fault(words, severity="error" if sought else "warning")
 
 
-@rule("peers", scope="rank")
-def net_hostname_wrong_nic(job: Job) -> Iterator[Outcome]:
+@rule("peers", scope="rank", of=each_case)
+def net_hostname_wrong_nic(_: Job, case: Case) -> Answer:
     """A node's host name resolves to an interface that is unreachable, down or slow.
 
     Gloo listens on the address of that name: a management or storage network, or a container bridge. Connections time
@@ -80,48 +65,22 @@ def net_hostname_wrong_nic(job: Job) -> Iterator[Outcome]:
     Found by trying that address from other nodes, which reach the node at another one; by the state of its link; and by
     comparing its speed with that of the link to rank 0.
 
-    Fix: ``export GLOO_SOCKET_IFNAME=eth0`` with the interface of the nodes' common network.
+    Fix: Name the interface of the nodes' network, or map the host name to its address in /etc/hosts or DNS.
+
+        {use|export GLOO_SOCKET_IFNAME=eth0}
     """
-    seen = survey(job)
-    lost = [
-        c
-        for c in cases(seen, "gloo", "astray", "here")
-        if not c.choice.gloo_names and not is_here(c.interfaces[0].address)
-    ]
-    yield from case_findings(
-        seen,
-        [weighed(seen, case) for case in lost],
-        "{ranks}: the node's host name resolves to {taken}, where the other nodes do not reach Gloo; expected {way}",
-        "Name the interface of the nodes' network, or map the host name to its address in /etc/hosts or DNS.",
-    )
-    down = [c for c in cases(seen, "gloo", "down") if not c.choice.gloo_names]
-    yield from case_findings(
-        seen,
-        down,
-        "{ranks}: the node's host name resolves to {taken}, which Gloo uses and which is down; expected {way}",
-        "Check why the interface is down, or name another one.",
-    )
-    faulty = {id(c) for c, _ in seen.faulty("gloo")}
-    slow = [
-        FaultyChoice(c, "gloo", c.taken("gloo"), "warning")
-        for c in (seen.choices if seen.several and severity(job, "gloo", chosen=False) == "error" else ())
-        if not c.gloo_names and id(c) not in faulty and _slower(seen, c)
-    ]
-    yield from case_findings(
-        seen,
-        slow,
-        "{ranks}: the node's host name makes Gloo use {taken}, a slower link than {way}, the path to rank 0",
-        "Name the faster interface.",
-    )
-
-
-def _slower(seen: Survey, choice: Choice) -> bool:
-    way, links = seen.way(choice), choice.network.links
-    if way is None or isinstance(links, Missing):
-        return False
-    speeds = {link.name: link.speed_Mbps for link in links}
-    own, other = speeds.get(choice.taken("gloo")[0].name), speeds.get(way.name)
-    return own is not None and other is not None and own * _SLOWER <= other
+    if case.library != "gloo" or case.by_hand:
+        return None
+    name = "the node's host name"
+    if case.flaw == "slow":  # where Gloo is not used, its speed does not matter
+        words = f"{name} makes Gloo use {case.taken}, a slower link than {case.way}, the path to rank 0"
+        return Fault(words, severity="warning") if case.severity == "error" else None
+    if case.flaw == "down":
+        return f"{name} resolves to {case.taken}, which Gloo uses and which is down; expected {case.way}"
+    if case.flaw in {"unreachable", "here"} and not is_here(case.interfaces[0].address):
+        words = f"{name} resolves to {case.taken}, where the other nodes do not reach Gloo; expected {case.way}"
+        return Fault(words, severity="warning" if case.unproven else "error")
+    return None
 
 
 @rule("peers", scope="rank")
@@ -139,30 +98,30 @@ def net_ipv4_ipv6_mixed(job: Job) -> Iterator[Outcome]:
     as MASTER_ADDR, or the precedence of IPv4 in /etc/gai.conf.
     See: https://github.com/huggingface/accelerate/issues/3568
     """
-    seen = survey(job)
-    for library in LIBRARIES:
-        usual = "AF_INET6" if seen.usual_family[library] else "AF_INET"
-        yield from case_findings(
-            seen,
-            cases(seen, library, "family"),
-            "{ranks}: {library} uses {taken}{setting}; other nodes use addresses of the other family",
-            "Make all nodes use addresses of one family.",
-            commands=(f"export NCCL_SOCKET_FAMILY={usual}",) if library == "nccl" else ("getent ahosts $(hostname)",),
-        )
-    odd = [(c, c.settings[FAMILY]) for c in seen.choices if c.settings.get(FAMILY, "") not in {"", *FAMILIES}]
-    for value, several in grouped(odd, lambda item: item[1]).items():
-        ranks = [r for choice, _ in several for r in choice.ranks]
-        if severity(job, "nccl", chosen=True) is not None:
-            yield found(
-                job,
-                ranks,
-                f"{named(job, ranks)}: NCCL ignores NCCL_SOCKET_FAMILY={brief(repr(value), 40)}; "
-                "expected AF_INET or AF_INET6",
-                Fix("Set a family that NCCL accepts.", ("export NCCL_SOCKET_FAMILY=AF_INET",)),
-                severity="warning",
-                evidence={"NCCL_SOCKET_FAMILY": value},
-            )
+    yield from each_case(job, _of_other_family)
+    yield from each_choice(job, _ignored_family)
     yield from _in_vain(job)
+
+
+def _of_other_family(case: Case) -> Fault | None:
+    if case.flaw != "family":
+        return None
+    usual = "AF_INET6" if case.seen.usual_family[case.library] else "AF_INET"
+    look = f"export NCCL_SOCKET_FAMILY={usual}" if case.library == "nccl" else "getent ahosts $(hostname)"
+    words = f"{case.uses}; other nodes use addresses of the other family"
+    return Fault(words, Fix("Make all nodes use addresses of one family.", (look,)))
+
+
+def _ignored_family(choice: Choice) -> Fault | None:
+    value = choice.settings.get(FAMILY, "")
+    if value in {"", *FAMILIES}:
+        return None
+    return Fault(
+        f"NCCL ignores NCCL_SOCKET_FAMILY={brief(repr(value), 40)}; expected AF_INET or AF_INET6",
+        Fix("Set a family that NCCL accepts.", ("export NCCL_SOCKET_FAMILY=AF_INET",)),
+        severity="warning",
+        evidence={"NCCL_SOCKET_FAMILY": value},
+    )
 
 
 def _in_vain(job: Job) -> Iterator[Outcome]:
@@ -253,7 +212,10 @@ def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
     the path to rank 0, and info on links that the job does not use. Container bridges have the same address on every
     host and are left out.
 
-    Fix: give one of the nodes its own address; ``arping -D`` shows which machine answers for it.
+    Fix: Give each node its own address; arping shows which machine answers for it.
+
+        sudo arping -D -c 3 -I {interface|eth0} {address|10.0.0.1}
+
     See: https://github.com/pytorch/pytorch/issues/105782
     """
     seen = survey(job)
@@ -266,12 +228,9 @@ def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{listed([f'{node.name} ({_at(node, address)})' for node in nodes])} have the same address {address}",
-            Fix(
-                "Give each node its own address.",
-                (f"sudo arping -D -c 3 -I {quote(_at(nodes[0], address).split()[0])} {quote(address)}",),
-            ),
             severity="error" if address in used else "info",
             evidence={"address": address, **macs},
+            values={"interface": [quote(_at(nodes[0], address).split()[0])], "address": [quote(address)]},
         )
 
 

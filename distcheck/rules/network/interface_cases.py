@@ -1,21 +1,27 @@
-"""Faulty interface choices, and the findings and fix commands for them."""
+"""What rules about interfaces are asked about: each choice of a library that has a fault, and each choice of NCCL."""
 
 from __future__ import annotations
 
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.rules.finding import Fix
+import msgspec
+
+from distcheck.rules.finding import Fault
 from distcheck.rules.job.nccl_remedies import removals
-from distcheck.rules.network.interface_choices import meant, milder, only_this_host, severity
-from distcheck.rules.wording import brief, found, grouped, listed, named
-from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, decides, items_of, nccl
+from distcheck.rules.network.interface_choices import LIBRARIES, NAMES, milder, severity
+from distcheck.rules.network.selected_interfaces import survey
+from distcheck.rules.wording import about, brief, grouped, listed, once, same
+from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, nccl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from distcheck.facts.base import Missing
+    from distcheck.facts.job import Job
     from distcheck.facts.network import Interface
-    from distcheck.rules.finding import Fault, Owner, Severity
+    from distcheck.rules import Outcome
+    from distcheck.rules.finding import Severity
     from distcheck.rules.network.interface_choices import Choice, Library
     from distcheck.rules.network.selected_interfaces import Flaw, Survey
 
@@ -23,78 +29,110 @@ _SHOWN = 8
 """Nodes shown in a finding's evidence."""
 
 
-class FaultyChoice(NamedTuple):
-    """A faulty choice and its severity."""
+class Case(NamedTuple):
+    """A library's choice on a node that has a fault."""
 
+    seen: Survey
     choice: Choice
     library: Library
+    flaw: Flaw
     interfaces: tuple[Interface, ...]
+    """Those at fault."""
     severity: Severity
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether a variable or a configuration file made the choice."""
+        return self.choice.chosen(self.library)
 
-def cases(seen: Survey, library: Library, *faults: Flaw, worst: Severity = "error") -> list[FaultyChoice]:
-    """Return the choices that have one of these faults, with the interfaces at fault."""
-    faulty: list[FaultyChoice] = []
-    for choice, fault in seen.faulty(library):
-        if fault not in faults:
-            continue
-        weight = severity(seen.job, library, chosen=bool(choice.variable(library)))
-        if weight is not None:
-            lost = tuple(seen.strays(choice, library)) or choice.taken(library)
-            faulty.append(FaultyChoice(choice, library, lost, milder(weight, worst)))
-    return faulty
+    @property
+    def taken(self) -> str:
+        """The interfaces at fault, for a message."""
+        return shown(self.interfaces[:2])
+
+    @property
+    def uses(self) -> str:
+        """What a message begins with: NCCL uses eth1 (10.1.0.1) (NCCL_SOCKET_IFNAME=eth1)."""
+        return f"{NAMES[self.library]} uses {self.taken}{self.setting}"
+
+    @property
+    def setting(self) -> str:
+        """The setting that made or narrowed the choice, in brackets; '' without one."""
+        chosen = setting(self.choice, self.library)
+        return f" ({chosen})" if chosen else ""
+
+    @property
+    def way(self) -> str:
+        """The interface to use instead."""
+        way = self.seen.way(self.choice)
+        return shown([way]) if way else "the node's address in the common network"
+
+    @property
+    def there(self) -> str:
+        """The interfaces of the node that are up."""
+        return brief(shown(i for i in self.choice.interfaces if i.up), 100)
+
+    @property
+    def unproven(self) -> bool:
+        """Whether the first interface is not at fault, or no node tried it; it is a warning then."""
+        first = self.choice.taken(self.library)[0]
+        return first not in self.interfaces or self.seen.reach.standing(self.choice.node, first.address) == "untried"
+
+    def alike(self, fault: Fault) -> tuple[object, ...]:
+        """Return what is equal for cases that one finding reports: all but the nodes' own addresses."""
+        words = fault.message
+        for own in filter(None, (self.taken, self.way, self.there, self.choice.node.name)):
+            words = words.replace(own, "")
+        names = tuple(i.name for i in self.interfaces)
+        return words, self.library, self.severity, fault.severity, self.setting, names, fault.fix or self.use
+
+    @property
+    def use(self) -> tuple[str, ...]:
+        """The commands that make the library use the interface that reaches the other nodes."""
+        return fix_commands(self.seen, self.choice, self.library)
 
 
-def weighed(seen: Survey, case: FaultyChoice) -> FaultyChoice:
-    """Return the case as a warning if it is not the first interface or no node tried it."""
-    first = case.choice.taken(case.library)[0]
-    tried = seen.reach.standing(case.choice.node, first.address) != "untried"
-    return case if first in case.interfaces and tried else case._replace(severity=milder(case.severity, "warning"))
+@once
+def _cases(job: Job) -> tuple[Case, ...]:
+    seen, found = survey(job), []
+    for library in LIBRARIES:
+        for choice, flaw in seen.faulty(library):
+            chosen = choice.settings if (library, flaw) == ("nccl", "nothing") else choice.variable(library)
+            weight = severity(job, library, chosen=bool(chosen))
+            if weight is not None:
+                lost = tuple(seen.unreachable(choice, library)) or choice.taken(library)
+                found.append(Case(seen, choice, library, flaw, lost, weight))
+    return tuple(found)
 
 
-def case_findings(
-    seen: Survey,
-    several: Iterable[FaultyChoice],
-    message: str,
-    text: str,
-    *,
-    commands: tuple[str, ...] = (),
-    owner: Owner = "user",
-) -> Iterator[Fault]:
-    """Yield one finding for the ranks that share a choice, its severity and its fix.
+def each_case(job: Job, judge: Callable[[Case], Fault | Missing | None]) -> Iterator[Outcome]:
+    """Yield what a rule says of faulty choices (``of=each_case``), one fault for all ranks with the same interfaces.
 
-    `message` may name {ranks}, {library}, {taken}, {setting} and {way}, the interface to use instead.
+    Its severity is the milder one of the case's and the fault's. In its fix {use} stands for `Case.use`.
     """
-    alike = grouped(
-        several,
-        lambda case: (
-            case.library,
-            case.severity,
-            setting(case.choice, case.library),
-            tuple(i.name for i in case.interfaces),
-            commands or fix_commands(seen, case.choice, case.library),
-        ),
-    )
-    for (library, weight, chosen, _, cure), those in alike.items():
-        ranks = [r for case in those for r in case.choice.ranks]
-        way = seen.way(those[0].choice)
-        by_node = {case.choice.node.name: shown(case.interfaces) for case in those if case.interfaces}
-        evidence = {f"{node} takes": taken for node, taken in list(by_node.items())[:_SHOWN]}
-        yield found(
-            seen.job,
-            ranks,
-            message.format(
-                ranks=named(seen.job, ranks),
-                library="NCCL" if library == "nccl" else "Gloo",
-                taken=shown(those[0].interfaces[:2]),
-                setting=f" ({chosen})" if chosen else "",
-                way=shown([way]) if way else "the node's address in the common network",
-            ),
-            Fix(text, cure),
-            severity=weight,
-            owner=owner,
-            evidence=({"setting": chosen} if chosen else {}) | evidence,
+    said = [(case, fault) for case in _cases(job) if isinstance(fault := judge(case), Fault)]
+    for several in grouped(said, lambda each: each[0].alike(each[1])).values():
+        case, fault = several[0]
+        chosen = setting(case.choice, case.library)
+        evidence = {"setting": chosen} if chosen else {}
+        for own, _ in several[:_SHOWN]:
+            name = own.choice.node.name
+            evidence |= {f"{name} takes": shown(own.interfaces)} if own.interfaces else {f"{name} has": own.there}
+        merged = msgspec.structs.replace(
+            fault,
+            severity=milder(case.severity, fault.severity or "error"),
+            evidence={**evidence, **fault.evidence},
+            values={"use": case.use},
         )
+        yield from about(job, [r for c, _ in several for r in c.choice.ranks], merged)
+
+
+def each_choice(job: Job, judge: Callable[[Choice], Fault | Missing | None]) -> Iterator[Outcome]:
+    """Yield what a rule says of NCCL's choices (``of=each_choice``), one fault for all ranks with an equal one."""
+    choices = survey(job).choices if severity(job, "nccl", chosen=True) else ()
+    said = [(choice, fault) for choice in choices if isinstance(fault := judge(choice), Fault)]
+    for several in grouped(said, lambda each: (same(each[1]), each[1].fix)).values():
+        yield from about(job, [rank for choice, _ in several for rank in choice.ranks], several[0][1])
 
 
 def setting(choice: Choice, library: Library) -> str:
@@ -131,29 +169,3 @@ def fix_commands(seen: Survey, choice: Choice, library: Library) -> tuple[str, .
 def shown(interfaces: Iterable[Interface]) -> str:
     """Return interfaces with addresses, each once: eth0 (10.0.0.1) and lo (127.0.0.1)."""
     return listed(list(dict.fromkeys(f"{i.name} ({i.address})" if i.name else i.address for i in interfaces)))
-
-
-def cure_of_syntax(seen: Survey, choice: Choice) -> tuple[tuple[str, ...], Severity]:
-    """Return the commands that replace a malformed value, and how severe the fault is."""
-    value = choice.settings[IFNAME]
-    wish = meant(value)
-    hoped = nccl(choice.interfaces, {**choice.settings, IFNAME: wish}) if items_of(wish) else ()
-    if seen.several and hoped and only_this_host(choice.node, hoped[0]):
-        hoped = ()  # ^docker, for example, leaves the loopback
-    cure = (
-        (f"export NCCL_SOCKET_IFNAME={quote(wish)}",)
-        if hoped and len(value) > 1
-        else fix_commands(seen, choice, "nccl")
-    )
-    return cure, _harm(seen, choice, hoped)
-
-
-def _harm(seen: Survey, choice: Choice, hoped: tuple[Interface, ...]) -> Severity:
-    taken = choice.nccl
-    if not taken:
-        return "error"
-    if len(choice.settings[IFNAME]) > 1 and taken == hoped:
-        return "info"
-    unmet = seen.several and seen.reach.standing(choice.node, taken[0].address) != "met"
-    other = (hoped and taken[:1] != hoped[:1]) or only_this_host(choice.node, taken[0])
-    return "error" if other and unmet and decides(choice.settings[IFNAME]) else "warning"

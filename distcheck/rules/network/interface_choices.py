@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 Library = Literal["nccl", "gloo"]
 LIBRARIES: tuple[Library, ...] = ("nccl", "gloo")
+NAMES: dict[Library, str] = {"nccl": "NCCL", "gloo": "Gloo"}
 _VIRTUAL = re.compile(
     r"docker|br-|veth|cni|cbr|flannel|cali|cilium|virbr|vnet|vmnet|vbox|lxc|lxd|podman|kube|tun|tap|tailscale|wg|zt|vxlan"
 )

@@ -6,27 +6,13 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix, NotChecked
-from distcheck.rules.network.interface_cases import (
-    case_findings,
-    cases,
-    cure_of_syntax,
-    fix_commands,
-    shown,
-    weighed,
-    whence,
-)
-from distcheck.rules.network.interface_choices import (
-    LIBRARIES,
-    Choice,
-    milder,
-    misspelt,
-    severity,
-)
+from distcheck.rules import Answer, Outcome, rule
+from distcheck.rules.finding import Fault, Fix, NotChecked, Severity
+from distcheck.rules.network.interface_cases import Case, each_case, each_choice, fix_commands, whence
+from distcheck.rules.network.interface_choices import Choice, meant, misspelt, only_this_host
 from distcheck.rules.network.selected_interfaces import survey
-from distcheck.rules.wording import brief, found, grouped, listed, named
-from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, decides, items_of
+from distcheck.rules.wording import are, brief, listed
+from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, decides, items_of, nccl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +20,8 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
 
 
-@rule("peers", scope="rank")
-def net_nccl_ifname_syntax(job: Job) -> Iterator[Outcome]:
+@rule("peers", scope="rank", of=each_choice)
+def net_nccl_ifname_syntax(job: Job, choice: Choice) -> Answer:
     """NCCL_SOCKET_IFNAME has a syntax error.
 
     NCCL does not report it: it uses other interfaces than intended, or none (``Bootstrap : no socket interface
@@ -45,29 +31,42 @@ def net_nccl_ifname_syntax(job: Job) -> Iterator[Outcome]:
     Found by parsing the value as NCCL does, and comparing the interfaces it selects with the likely intent of the
     value. It is an error where NCCL finds no interface, or starts with one at which the other nodes do not reach it.
 
-    Fix: ``export NCCL_SOCKET_IFNAME==eth0,eth1`` for exactly these, ``export NCCL_SOCKET_IFNAME=^docker,lo`` for all
-    but those.
+    Fix: write ``^`` or ``=`` once at the start, then the names, separated only by commas: ``export
+    NCCL_SOCKET_IFNAME==eth0,eth1`` for exactly these, ``export NCCL_SOCKET_IFNAME=^docker,lo`` for all but those.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
     """
-    seen = survey(job)
-    ill = [c for c in seen.choices if misspelt(c.settings.get(IFNAME, ""))]
-    weight = severity(job, "nccl", chosen=True)
-    alike = grouped(ill, lambda c: (c.settings[IFNAME], tuple(i.name for i in c.nccl), *cure_of_syntax(seen, c)))
-    if weight is None:
-        return
-    for (value, taken, cure, harm), choices in alike.items():
-        ranks = [r for choice in choices for r in choice.ranks]
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: NCCL_SOCKET_IFNAME is {brief(repr(value), 60)}{whence(choices[0], IFNAME)}, with "
-            f"{misspelt(value)}; "
-            + (f"NCCL uses {listed(taken)}" if taken else "NCCL finds no interface")
-            + (f", but the other nodes do not reach {taken[0]}" if taken and harm == "error" else ""),
-            Fix("Write ^ or = once at the start, then the names, separated only by commas.", cure),
-            severity=milder(weight, harm),
-            evidence={"NCCL_SOCKET_IFNAME": value, "taken": list(taken)},
-        )
+    value, taken = choice.settings.get(IFNAME, ""), [i.name for i in choice.nccl]
+    error = misspelt(value)
+    if not error:
+        return None
+    cure, severity = _correction(job, choice)
+    uses = f"NCCL uses {listed(taken)}" if taken else "NCCL finds no interface"
+    return Fault(
+        f"NCCL_SOCKET_IFNAME is {brief(repr(value), 60)}{whence(choice, IFNAME)}, with {error}; {uses}"
+        + (f", but the other nodes do not reach {taken[0]}" if taken and severity == "error" else ""),
+        Fix("Write ^ or = once at the start, then the names, separated only by commas.", cure),
+        severity=severity,
+        evidence={"NCCL_SOCKET_IFNAME": value, "taken": taken},
+    )
+
+
+def _correction(job: Job, choice: Choice) -> tuple[tuple[str, ...], Severity]:
+    """Return the commands that replace a value with a syntax error, and how severe the error is."""
+    seen, value, taken = survey(job), choice.settings[IFNAME], choice.nccl
+    wish = meant(value)
+    hoped = nccl(choice.interfaces, {**choice.settings, IFNAME: wish}) if items_of(wish) else ()
+    if seen.several and hoped and only_this_host(choice.node, hoped[0]):
+        hoped = ()  # ^docker, for example, leaves the loopback
+    ignored = len(value) == 1
+    written = hoped and not ignored
+    cure = (f"export NCCL_SOCKET_IFNAME={quote(wish)}",) if written else fix_commands(seen, choice, "nccl")
+    if not taken:
+        return cure, "error"
+    if taken == hoped and not ignored:
+        return cure, "info"
+    unmet = seen.several and seen.reach.standing(choice.node, taken[0].address) != "met"
+    other = (hoped and taken[:1] != hoped[:1]) or only_this_host(choice.node, taken[0])
+    return cure, "error" if other and unmet and decides(value) else "warning"
 
 
 @rule("peers", scope="rank")
@@ -80,51 +79,40 @@ def net_nccl_ifname_no_match(job: Job) -> Iterator[Outcome]:
 
     Found by selecting as NCCL does, from the interfaces that are running and have an address.
 
-    Fix: set the name of an interface of that node, or ``unset NCCL_SOCKET_IFNAME``.
+    Fix: Name an interface of that node that is up, or let NCCL choose.
+
+        {use|unset NCCL_SOCKET_IFNAME}
+
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
     """
-    seen = survey(job)
     for node in job.nodes:
         if node.network is not None and isinstance(node.interfaces, Missing):
             reason = f"the interfaces of {node.name} could not be listed: {node.interfaces.reason}"
             yield NotChecked(nodes=(node.name,), reason=reason)
-    nothing = [(c, _nothing_left(c)) for c, fault in seen.faulty("nccl") if fault == "nothing"]
-    for (problem, cure), several in grouped(
-        nothing, lambda item: (item[1], fix_commands(seen, item[0], "nccl"))
-    ).items():
-        choice, ranks = several[0][0], [r for c, _ in several for r in c.ranks]
-        weight = severity(job, "nccl", chosen=bool(choice.settings))
-        if weight is not None:
-            there = {c.node.name: shown(i for i in c.interfaces if i.up) for c, _ in several[:8]}
-            yield found(
-                job,
-                ranks,
-                f"{named(job, ranks)}: {problem}; {choice.node.name} has {brief(there[choice.node.name], 100)}",
-                Fix("Name an interface of that node that is up, or let NCCL choose.", cure),
-                severity=weight,
-                evidence={**choice.settings, **{f"{name} has": has for name, has in there.items()}},
-            )
+    yield from each_case(job, _nothing_left)
 
 
-def _nothing_left(choice: Choice) -> str:
+def _nothing_left(case: Case) -> Fault | None:
+    if (case.library, case.flaw) != ("nccl", "nothing"):
+        return None
+    choice = case.choice
     family = choice.settings.get(FAMILY, "")
     address = f"an address of {family}" if family in FAMILIES else "an address"
     value = choice.settings.get(IFNAME, "")
+    problem = f"NCCL finds no running interface with {address}"
     if COMM_ID in choice.settings:
         place = brief(repr(choice.settings[COMM_ID]), 60)
-        return f"NCCL_COMM_ID is {place}, but no interface is in its subnet"
-    if not decides(value):
-        return f"NCCL finds no running interface with {address}"
-    down = sorted({i.name for i in choice.interfaces if not i.up and i.name in items_of(value)})
-    state = f" ({listed(down)} {'is' if len(down) == 1 else 'are'} down)" if down else ""
-    return (
-        f"NCCL_SOCKET_IFNAME is {brief(value, 60)}{whence(choice, IFNAME)}, which matches no running interface with "
-        f"{address}{state}"
-    )
+        problem = f"NCCL_COMM_ID is {place}, but no interface is in its subnet"
+    elif decides(value):
+        down = sorted({i.name for i in choice.interfaces if not i.up and i.name in items_of(value)})
+        state = f" ({listed(down)} {are(down)} down)" if down else ""
+        where = f"{brief(value, 60)}{whence(choice, IFNAME)}"
+        problem = f"NCCL_SOCKET_IFNAME is {where}, which matches no running interface with {address}{state}"
+    return Fault(f"{problem}; {choice.node.name} has {case.there}")
 
 
-@rule("peers", severity="info", scope="rank")
-def net_nccl_ifname_prefix_trap(job: Job) -> Iterator[Outcome]:
+@rule("peers", severity="info", scope="rank", of=each_choice)
+def net_nccl_ifname_prefix_trap(_: Job, choice: Choice) -> Answer:
     """A name in NCCL_SOCKET_IFNAME is also a prefix of other interface names.
 
     ``eth1`` also matches eth10, and ``ib0`` also ib0.8001: NCCL matches prefixes unless the value starts with ``=``.
@@ -132,36 +120,30 @@ def net_nccl_ifname_prefix_trap(job: Job) -> Iterator[Outcome]:
 
     Found where one interface has exactly the given name, and the names of others, which NCCL uses, begin with it.
 
-    Fix: ``export NCCL_SOCKET_IFNAME==eth1``.
+    Fix: Match whole names.
+
+        export NCCL_SOCKET_IFNAME={exact|=eth1}
     """
-    trapped: list[tuple[Choice, str, tuple[str, ...]]] = []
-    for choice in survey(job).choices:
-        value = choice.settings.get(IFNAME, "")
-        if not decides(value) or value.removeprefix("^").startswith("=") or misspelt(value):
-            continue
-        items = items_of(value)
-        taken = choice.interfaces if value.startswith("^") else choice.nccl
-        longer = [i.name for i in taken if i.name.startswith(items) and i.name not in items]
-        there = {i.name for i in choice.interfaces} if longer else set()
-        others = [n for item in items if item in there for n in longer if n.startswith(item) and n[len(item)] != ":"]
-        if others:
-            trapped.append((choice, value, tuple(dict.fromkeys(others))))
-    for (value, more), several in grouped(trapped, lambda item: item[1:]).items():
-        ranks = [r for choice, _, _ in several for r in choice.ranks]
-        exact = f"^={value[1:]}" if value.startswith("^") else f"={value}"
-        verb = "excludes" if value.startswith("^") else "matches"
-        if severity(job, "nccl", chosen=True) is not None:
-            yield found(
-                job,
-                ranks,
-                f"{named(job, ranks)}: NCCL_SOCKET_IFNAME {brief(value, 60)} also {verb} {listed(list(more))}",
-                Fix("Match whole names.", (f"export NCCL_SOCKET_IFNAME={quote(exact)}",)),
-                evidence={"NCCL_SOCKET_IFNAME": value, "also": list(more)},
-            )
+    value = choice.settings.get(IFNAME, "")
+    if not decides(value) or value.removeprefix("^").startswith("=") or misspelt(value):
+        return None
+    items, sign = items_of(value), "^" if value.startswith("^") else ""
+    taken = choice.interfaces if sign else choice.nccl
+    longer = [i.name for i in taken if i.name.startswith(items) and i.name not in items]
+    there = {i.name for i in choice.interfaces} if longer else set()
+    others = [n for item in items if item in there for n in longer if n.startswith(item) and n[len(item)] != ":"]
+    more = list(dict.fromkeys(others))
+    if not more:
+        return None
+    return Fault(
+        f"NCCL_SOCKET_IFNAME {brief(value, 60)} also {'excludes' if sign else 'matches'} {listed(more)}",
+        evidence={"NCCL_SOCKET_IFNAME": value, "also": more},
+        values={"exact": (quote(f"{sign}={value.removeprefix(sign)}"),)},
+    )
 
 
-@rule("peers", scope="rank")
-def net_nccl_picks_loopback_or_docker(job: Job) -> Iterator[Outcome]:
+@rule("peers", scope="rank", of=each_case)
+def net_nccl_picks_loopback_or_docker(_: Job, case: Case) -> Answer:
     """NCCL listens on the loopback or Docker's bridge, and the job has several nodes.
 
     Only processes of the same host can reach it there. NCCL fails with ``Call to connect returned Connection refused``
@@ -170,20 +152,19 @@ def net_nccl_picks_loopback_or_docker(job: Job) -> Iterator[Outcome]:
 
     Found by selecting as NCCL does; silent when another node reached the address.
 
-    Fix: unset the variable, or name the interface of the nodes' network; ``docker run --network=host``.
+    Fix: Make NCCL use the interface of the nodes' network; in a container use the host network.
+
+        {use|unset NCCL_SOCKET_IFNAME}
+
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
     """
-    seen = survey(job)
-    yield from case_findings(
-        seen,
-        cases(seen, "nccl", "here"),
-        "{ranks}: NCCL uses {taken}{setting}, which the other nodes cannot reach; expected {way}",
-        "Make NCCL use the interface of the nodes' network; in a container use the host network.",
-    )
+    if (case.library, case.flaw) != ("nccl", "here"):
+        return None
+    return f"{case.uses}, which the other nodes cannot reach; expected {case.way}"
 
 
-@rule("peers", scope="rank")
-def net_nccl_auto_wrong_iface(job: Job) -> Iterator[Outcome]:
+@rule("peers", scope="rank", of=each_case)
+def net_nccl_auto_wrong_iface(_: Job, case: Case) -> Answer:
     """NCCL selects a network interface at which the other nodes do not reach it.
 
     Without NCCL_SOCKET_IFNAME it uses the first running interface that is not docker*, lo* or virbr*, and prefers ib*.
@@ -194,21 +175,20 @@ def net_nccl_auto_wrong_iface(job: Job) -> Iterator[Outcome]:
     is a warning where no node could try, the name is that of a bridge or a tunnel, and no other node has an address in
     its network.
 
-    Fix: ``export NCCL_SOCKET_IFNAME==eth0`` with the interface of the nodes' common network.
+    Fix: Name the interface of the nodes' common network.
+
+        {use|export NCCL_SOCKET_IFNAME==eth0}
+
     See: https://github.com/NVIDIA/nccl/issues/913
     """
-    seen = survey(job)
-    found_here = [c for c in cases(seen, "nccl", "astray") if not c.choice.variable("nccl")]
-    yield from case_findings(
-        seen,
-        [weighed(seen, case) for case in found_here],
-        "{ranks}: NCCL selects {taken}, where the other nodes do not reach it; expected {way}",
-        "Name the interface of the nodes' common network.",
-    )
+    if (case.library, case.flaw) != ("nccl", "unreachable") or case.by_hand:
+        return None
+    words = f"NCCL selects {case.taken}, where the other nodes do not reach it; expected {case.way}"
+    return Fault(words, severity="warning" if case.unproven else "error")
 
 
-@rule("peers", scope="rank")
-def net_gloo_ifname_wrong(job: Job) -> Iterator[Outcome]:
+@rule("peers", scope="rank", of=each_case)
+def net_gloo_ifname_wrong(_: Job, case: Case) -> Answer:
     """GLOO_SOCKET_IFNAME names an unknown interface, one that is down, or only the loopback.
 
     Gloo fails with ``[enforce fail at .../gloo/transport/tcp/device.cc] ifa != nullptr. Unable to find address for:
@@ -218,29 +198,17 @@ def net_gloo_ifname_wrong(job: Job) -> Iterator[Outcome]:
 
     Found by looking each name up as Gloo does, and by the state of its link.
 
-    Fix: ``export GLOO_SOCKET_IFNAME=eth0``, on each node with its own interface name.
+    Fix: Set the exact name of an interface in the nodes' network that is up, on each node its own.
+
+        {use|export GLOO_SOCKET_IFNAME=eth0}
     """
-    seen = survey(job)
-    text = "Set the exact name of the interface in the nodes' network, on each node its own."
-    for (reason, _), several in grouped(
-        (c for c in cases(seen, "gloo", "nothing") if isinstance(c.choice.gloo, Missing)),
-        lambda case: (getattr(case.choice.gloo, "reason", ""), case.choice.gloo_names),
-    ).items():
-        message = "{ranks}: Gloo fails{setting}: " + brief(reason, 100).replace("{", "{{").replace("}", "}}")
-        yield from case_findings(seen, several, message + _gloo_syntax_hint(several[0].choice.gloo_names), text)
-    here = [c for c in cases(seen, "gloo", "here") if c.choice.gloo_names]
-    yield from case_findings(
-        seen,
-        here,
-        "{ranks}: Gloo uses {taken}{setting}, which the other nodes cannot reach; expected {way}",
-        text,
-    )
-    yield from case_findings(
-        seen,
-        [c for c in cases(seen, "gloo", "down") if c.choice.gloo_names],
-        "{ranks}: Gloo uses {taken}{setting}, which is down; expected {way}",
-        "Name an interface that is up, or check why this one is down: cable, driver, network.",
-    )
+    if case.library != "gloo":
+        return None
+    why = case.choice.gloo
+    if case.flaw == "nothing" and isinstance(why, Missing):
+        return f"Gloo fails{case.setting}: {brief(why.reason, 100)}{_gloo_syntax_hint(case.choice.gloo_names)}"
+    reasons = {"here": "which the other nodes cannot reach", "down": "which is down"}
+    return f"{case.uses}, {reasons[case.flaw]}; expected {case.way}" if case.by_hand and case.flaw in reasons else None
 
 
 def _gloo_syntax_hint(value: str) -> str:
@@ -250,8 +218,8 @@ def _gloo_syntax_hint(value: str) -> str:
     return "; Gloo does not support ^ and =" if value.startswith(("^", "=")) else ""
 
 
-@rule("peers", scope="rank")
-def net_ipv6_link_local(job: Job) -> Iterator[Outcome]:
+@rule("peers", scope="rank", of=each_case)
+def net_ipv6_link_local(_: Job, case: Case) -> Answer:
     """NCCL or Gloo uses a link-local IPv6 address.
 
     Connections fail with ``Connect failed : Network is unreachable``, or EINVAL, and an address that begins with fe80.
@@ -260,14 +228,10 @@ def net_ipv6_link_local(job: Job) -> Iterator[Outcome]:
 
     Found by selecting as the libraries do; silent when another node reached the address.
 
-    Fix: name an interface with a global address, or ``export NCCL_SOCKET_FAMILY=AF_INET``.
+    Fix: Use an interface that has a global address.
+
+        {use|export NCCL_SOCKET_FAMILY=AF_INET}
+
     See: https://github.com/NVIDIA/nccl/issues/529
     """
-    seen = survey(job)
-    for library in LIBRARIES:
-        yield from case_findings(
-            seen,
-            cases(seen, library, "link-local"),
-            "{ranks}: {library} uses {taken}{setting}, a link-local address; expected {way}",
-            "Use an interface that has a global address.",
-        )
+    return f"{case.uses}, a link-local address; expected {case.way}" if case.flaw == "link-local" else None

@@ -8,7 +8,7 @@ import msgspec
 
 from distcheck.rules.collectives.nccl_logs import logged, nodes_in_use
 from distcheck.rules.fabric.lines import FabricPort, views
-from distcheck.rules.network.interface_choices import LIBRARIES, milder, severity
+from distcheck.rules.network.interface_choices import LIBRARIES, NAMES, milder, severity
 from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.wording import grouped, listed, once
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from distcheck.facts.network import PeerTrial
     from distcheck.facts.node import NodeFacts
     from distcheck.rules.finding import Fault, Severity
-
-_NAMES = {"nccl": "NCCL", "gloo": "Gloo"}
 
 
 class PathUse(NamedTuple):
@@ -50,12 +48,12 @@ def path_uses(job: Job) -> list[PathUse]:
     def use(trial: PeerTrial) -> str:
         if trial.target not in served or not set(used).isdisjoint(trial.uses):
             return ""
-        return "the rendezvous" if "master" in trial.uses else listed([_NAMES[x] for x in LIBRARIES if x in trial.uses])
+        return "the rendezvous" if "master" in trial.uses else listed([NAMES[x] for x in LIBRARIES if x in trial.uses])
 
     by_use = grouped(job.peers, use)
     if by_use.keys() <= {""}:
         return [PathUse(job, "error", "")]
-    use_another = f"{listed([_NAMES[x] for x in used])} {'uses' if len(used) == 1 else 'use'} another path"
+    use_another = f"{listed([NAMES[x] for x in used])} {'uses' if len(used) == 1 else 'use'} another path"
     return [
         PathUse(
             msgspec.structs.replace(job, peers=tuple(by_use[other])),

@@ -6,14 +6,13 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.network.attempts import Ways, reason
 from distcheck.rules.network.explained_trials import Unrouted, unrouted
-from distcheck.rules.network.interface_cases import case_findings, cases, setting, weighed
-from distcheck.rules.network.interface_choices import LIBRARIES, milder, severity
+from distcheck.rules.network.interface_cases import Case, each_case, setting
+from distcheck.rules.network.interface_choices import NAMES, milder, severity
 from distcheck.rules.network.path_uses import adapters_beside, path_uses
 from distcheck.rules.network.rivals import Rival, rivals
-from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.network.translation import HOST_NETWORK
 from distcheck.rules.wording import are, found, grouped, listed, named
 from distcheck.selection.interfaces import subnet
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from distcheck.facts.job import Job
     from distcheck.facts.network import Interface
-    from distcheck.rules.finding import Fault, Severity
+    from distcheck.rules.finding import Severity
 
 _SHOWN = 8
 """Nodes shown in a finding's commands."""
@@ -45,18 +44,21 @@ def net_subnet_mismatch(job: Job) -> Iterator[Outcome]:
     Fix: name the interface of the common network on these nodes, or correct their addresses. Instead of forwarding
     ports use bridged or mirrored networking, the host's network, or a VPN between all nodes.
     """
-    seen = survey(job)
-    for library in LIBRARIES:
-        chosen = [c for c in cases(seen, library, "astray") if c.choice.variable(library)]
-        yield from case_findings(
-            seen,
-            [weighed(seen, c) for c in chosen] + cases(seen, library, "apart"),
-            "{ranks}: {library} uses {taken}{setting}, which is not in the other nodes' network; expected {way}",
-            "Make all nodes use interfaces of one network.",
-        )
+    yield from each_case(job, _in_other_network)
     for use in path_uses(job) if unrouted(job) else ():
         tried = set(map(id, use.job.peers))
         yield from map(use.judged, _unrouted(use.job, [u for u in unrouted(job) if id(u.trial) in tried]))
+
+
+def _in_other_network(case: Case) -> Fault | None:
+    if case.flaw != "other-network" and (case.flaw != "unreachable" or not case.by_hand):
+        return None
+    doubtful = case.flaw == "unreachable" and case.unproven
+    return Fault(
+        f"{case.uses}, which is not in the other nodes' network; expected {case.way}",
+        Fix("Make all nodes use interfaces of one network.", case.use),
+        severity="warning" if doubtful else "error",
+    )
 
 
 def _unrouted(job: Job, lost: list[Unrouted]) -> Iterator[Fault]:
@@ -155,7 +157,7 @@ def _kind(rival: Rival) -> tuple[object, ...]:
 def _contest(alike: list[Rival], chosen: str) -> str:
     """Return which adapter is used, and which one takes its traffic."""
     first = alike[0]
-    libraries = sorted({"NCCL" if r.library == "nccl" else "Gloo" for r in alike}, reverse=True)
+    libraries = sorted({NAMES[r.library] for r in alike}, reverse=True)
     use = f"{listed(libraries)} {'use' if len(libraries) > 1 else 'uses'}"
     used, other = (
         f"{_place(i)[:-1]}, {f'{rate} Mbit/s' if rate else 'no rate reported'})"

@@ -32,9 +32,14 @@ if TYPE_CHECKING:
     from distcheck.facts.network import Interface, Link
     from distcheck.facts.node import NodeFacts
 
-Flaw = Literal["", "ill-written", "nothing", "here", "link-local", "duplicate", "down", "family", "apart", "astray"]
+Flaw = Literal[
+    "", "syntax", "nothing", "here", "link-local", "duplicate", "down", "family", "other-network", "unreachable",
+    "slow",
+]  # fmt: skip
 Standing = Literal["met", "missed", "closed", "untried"]
 K = TypeVar("K")
+_SLOWER = 4
+"""How many times slower than the link to rank 0 a link must be to count as the wrong one."""
 
 
 class Reach(NamedTuple):
@@ -129,7 +134,7 @@ class Survey(NamedTuple):
     def _fault(self, choice: Choice, library: Library) -> Flaw:
         taken = choice.taken(library)
         if library == "nccl" and misspelt(choice.settings.get(IFNAME, "")) and decides(choice.settings.get(IFNAME)):
-            return "ill-written"
+            return "syntax"
         if not taken:
             return "nothing"
         if not self.several:
@@ -148,25 +153,35 @@ class Survey(NamedTuple):
         # NCCL connects to either family; Gloo rejects a pair of IPv4 and IPv6.
         if (standing != "met" or library == "gloo") and self.usual_family[library] != (":" in first.address):
             return "family"
-        if self._apart(choice, library):
-            return "apart"
-        return "astray" if self.strays(choice, library) else ""
+        if self._in_other_network(choice, library):
+            return "other-network"
+        if self.unreachable(choice, library):
+            return "unreachable"
+        return "slow" if library == "gloo" and not choice.gloo_names and self._slower(choice) else ""
 
-    def strays(self, choice: Choice, library: Library) -> list[Interface]:
+    def unreachable(self, choice: Choice, library: Library) -> list[Interface]:
         """Return the interfaces in use at which the others do not reach the node, only elsewhere."""
         return [
             interface
             for n, interface in enumerate(choice.taken(library))
             if self.several
             and not is_here(interface.address)
-            and self._astray(choice, library, interface, first=n == 0)
+            and self._is_unreachable(choice, library, interface, first=n == 0)
         ]
+
+    def _slower(self, choice: Choice) -> bool:
+        """Whether the link to rank 0 is far faster than the one that Gloo uses."""
+        links = () if isinstance(choice.network.links, Missing) else choice.network.links
+        speeds = {link.name: link.speed_Mbps for link in links}
+        way, own = self.way(choice) if speeds else None, speeds.get(choice.taken("gloo")[0].name)
+        other = speeds.get(way.name) if way else None
+        return own is not None and other is not None and own * _SLOWER <= other
 
     def way(self, choice: Choice) -> Interface | None:
         """Return the interface that the libraries should use."""
         return own_way(self.job, self.reach, choice.node)
 
-    def _astray(self, choice: Choice, library: Library, interface: Interface, *, first: bool) -> bool:
+    def _is_unreachable(self, choice: Choice, library: Library, interface: Interface, *, first: bool) -> bool:
         standing = self.reach.standing(choice.node, interface.address)
         purpose = (choice.node.key, canonical(interface.address), library)
         if standing == "met" or interface.address in self.shared or not (first or purpose in self.reach.purposes):
@@ -183,7 +198,7 @@ class Survey(NamedTuple):
         way = self.way(choice)
         return way is not None and way.name != interface.name and sharing(self.job, choice.node, way) > 0
 
-    def _apart(self, choice: Choice, library: Library) -> bool:
+    def _in_other_network(self, choice: Choice, library: Library) -> bool:
         first, usual = choice.taken(library)[0], self.usual_subnet[library]
         return (
             (choice.node.key, library) in self.cut_off
