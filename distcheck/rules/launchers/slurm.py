@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.nodes import VARIABLE
-from distcheck.rules.job.agents import agent_per_node
+from distcheck.rules.job.agents import Agent
 from distcheck.rules.job.kinds import by_node, ranks_by, ranks_with
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import allotted_nodes, started_without_srun
@@ -93,7 +93,7 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
             f"{first.environment['SLURM_JOB_ID']}, which has {nodes} nodes",
             Fix(
                 "Start one torchrun on each node.",
-                (agent_per_node(job, first, {}),),
+                (Agent(job, first).on_each_node({}),),
             ),
             severity="warning",
             evidence={"nodes": nodes, "GROUP_WORLD_SIZE": first.environment.get("GROUP_WORLD_SIZE", "")},
