@@ -56,12 +56,11 @@ def test_two_c10d_agents_on_loopback_are_one_healthy_job(agents, port):
     assert (codes, said(report)) == ([0, 0], []), ended
 
 
-def test_c10d_agents_without_an_id_and_numbered_in_vain_are_worth_knowing(agents, port):
+def test_c10d_agents_without_an_id_are_worth_knowing(agents, port):
     c10d = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
-    # One of the two gets the number that it asked for at most.
-    codes, (report,), ended = agents(QUICK_TORCHRUN, [*c10d, "--node-rank=1"], [*c10d, "--node-rank=1"])
+    codes, (report,), ended = agents(QUICK_TORCHRUN, c10d, c10d)
     assert (codes, said(report, "error", "warning")) == ([0, 0], []), ended
-    assert said(report, "info") == ["torchrun-node-rank-with-c10d", "torchrun-rdzv-id-shared"]
+    assert said(report, "info") == ["torchrun-rdzv-id-shared"]
 
 
 @pytest.mark.parametrize("use_env", sampled({"argument": [], "use-env": ["--use-env"]}, "argument"))

@@ -72,10 +72,9 @@ def _c10d(job: Job, ranks: Concerned) -> Concerned:
         return modern
     if not modern:
         return []
-    from distcheck.rules.job.agents import rendezvous, told  # only torchrun's jobs need it
+    from distcheck.rules.job.agents import Agent  # only torchrun's jobs need it
 
-    options = ((rank, told(job, rank)) for rank in modern)
-    return [rank for rank, given in options if given is not None and rendezvous(given) == "c10d"]
+    return [rank for rank in modern if Agent(job, rank).rendezvous == "c10d"]
 
 
 def _python(job: Job, rank: RankFacts) -> str:

@@ -71,16 +71,16 @@ def told_apart(job: Job, claimants: list[RankFacts]) -> tuple[str, tuple[str, ..
 
 def _node_ranks(job: Job, claimants: list[RankFacts]) -> tuple[str, ...]:
     """Return the command lines of agents with a node rank of their own, for the nodes that need another one."""
-    from distcheck.rules.job.agents import restarted  # not needed in a bare shell
+    from distcheck.rules.job.agents import Agent  # not needed in a bare shell
 
     moved: dict[str, str] = {}
     for r in claimants:
         right, size = right_rank(job, r), r.placement.local_world_size
         if right is not None and size:
-            moved.setdefault(job.node_of(r).name, restarted(job, r, {"node-rank": str(right // size)}))
+            moved.setdefault(job.node_of(r).name, Agent(job, r).restarted({"node-rank": str(right // size)}))
     if moved:
         return tuple(f"{command}  # on {node}" for node, command in moved.items())
-    return (restarted(job, claimants[0], {"node-rank": "${NODE_RANK:?}"}),)
+    return (Agent(job, claimants[0]).restarted({"node-rank": "${NODE_RANK:?}"}),)
 
 
 def explanation(job: Job) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.rank import RunAttempt
-from distcheck.rules.job.agents import by_agent
+from distcheck.rules.job.agents import agents_of
 from distcheck.rules.job.settings import number
 from distcheck.rules.job.world import is_complete
 
@@ -25,7 +25,7 @@ def restart(job: Job) -> str:
     Each agent counts its own restarts, so one that joined late has counted fewer.
     """
     last = earlier(job)
-    counts = [(number(r, "TORCHELASTIC_RESTART_COUNT") or 0, r) for r in by_agent(job)]
+    counts = [(number(a.rank, "TORCHELASTIC_RESTART_COUNT") or 0, a.rank) for a in agents_of(job)]
     most, first = max(counts, key=lambda pair: pair[0], default=(0, None))
     parts = [f"attempt {last.number + 1}"] if last else []
     if first is not None and most:

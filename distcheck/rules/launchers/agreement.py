@@ -5,33 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.job.agents import (
-    agents_in_world,
-    agents_met,
-    alone_beside_others,
-    by_agent,
-    command,
-    ignored_master,
-    lacks_id,
-    meets_itself,
-    nodes_meant,
-    nodes_of_step,
-    one_per_task,
-    outside,
-    rendezvous,
-    restarted,
-    told,
-    too_few_met,
-    wanted,
-)
+from distcheck.rules.job.agents import Agent, agents_met, agents_of, outside, ranks_of, too_few_met
 from distcheck.rules.job.settings import PORT
-from distcheck.rules.wording import brief, by_name, found, grouped, listed, majority, named, nodes_of
+from distcheck.rules.wording import are, brief, by_name, found, grouped, listed, majority, named, nodes_of
 from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
@@ -54,16 +37,6 @@ _ALIKE = {
 """Options that agents of one job share, with torchrun's defaults (torch/distributed/run.py)."""
 
 
-def _concerned(job: Job) -> list[RankFacts]:
-    """Return the ranks of agents whose incomplete world no other rule explains."""
-    return [
-        r
-        for r in by_agent(job)
-        if not (ignored_master(job, r) or one_per_task(job, r) or meets_itself(job, r))
-        and not (lacks_id(job, r) and wanted(job, r) > 1)
-    ]
-
-
 @rule("environment", scope=("job", "node"))
 def torchrun_nnodes_mismatch(job: Job) -> Iterator[Outcome]:
     """The agents have different ``--nnodes``, or their world lacks nodes.
@@ -82,95 +55,95 @@ def torchrun_nnodes_mismatch(job: Job) -> Iterator[Outcome]:
 
     Fix: ``--nnodes $SLURM_NNODES``, the same on every node.
     """
-    ranks = _concerned(job)
-    several = {meant: group for meant, group in grouped(ranks, lambda r: nodes_meant(job, r)).items() if meant}
+    agents = [
+        a
+        for a in agents_of(job)
+        if not (a.ignored_master or a.one_per_task or a.meets_itself or (a.lacks_id and a.wanted > 1))
+    ]  # which other rules report
+    several = {meant: group for meant, group in grouped(agents, lambda a: a.nnodes).items() if meant}
     if len(several) > 1:
         yield _contradiction(job, several)
         return
     short, out = too_few_met(job), outside(job)
-    if ranks and short is not None:
+    if agents and short is not None:
         if not _dropped_by_clock(job):
-            yield _too_few(job, ranks[0], *short, out)
+            yield _too_few(agents[0], *short, out)
         return
-    for certain, alike in grouped(ranks, lambda r: alone_beside_others(job, r)).items():
-        first = alike[0]
-        options = told(job, first) or {}
-        here, most = (
-            agents_met(job) or agents_in_world(first),
-            nodes_of_step(first) if certain else (nodes_meant(job, first) or (0, 0))[1],
-        )
-        if here is None or most is None or here >= most:
+    for in_step, alike in grouped(agents, lambda a: a.alone_in_step).items():
+        first, ranks = alike[0], ranks_of(alike)
+        here = agents_met(job) or first.world
+        most = first.step_nodes if in_step else (first.nnodes or (0, 0))[1]
+        if here is None or here >= most:
             continue
-        source = "Slurm's step has" if certain else "--nnodes allows"
-        left = f"; {listed(out)} {'is' if len(out) == 1 else 'are'} in no world" if certain and out else ""
+        source = "Slurm's step has" if in_step else "--nnodes allows"
+        left = f"; {listed(out)} {are(out)} in no world" if in_step and out else ""
         yield found(
             job,
-            alike,
-            f"{named(job, alike)}: torchrun's world has {_nodes(here)} ({_given(options)}); {source} {most}{left}",
+            ranks,
+            f"{named(job, ranks)}: torchrun's world has {count(here, 'node')} ({_given(first)}); {source} {most}{left}",
             Fix(
                 "Set --nnodes to the number of nodes that train together; no action if the others are idle on purpose.",
-                (restarted(job, first, {"nnodes": "$SLURM_NNODES" if certain else str(most)}),),
+                (first.restarted({"nnodes": "$SLURM_NNODES" if in_step else str(most)}),),
             ),
-            severity="warning" if certain else "info",
-            evidence={"GROUP_WORLD_SIZE": here, "wanted": most, "agent": command(job, first)}
-            | ({"in no world": ", ".join(out)} if certain and out else {}),
+            severity="warning" if in_step else "info",
+            evidence={"GROUP_WORLD_SIZE": here, "wanted": most, "agent": first.command}
+            | ({"in no world": ", ".join(out)} if left else {}),
         )
 
 
-def _nodes(number: int) -> str:
-    return f"{number} {'node' if number == 1 else 'nodes'}"
+def _given(agent: Agent) -> str:
+    return f"--nnodes {brief(agent.options['nnodes'])}" if "nnodes" in agent.options else "no --nnodes"
 
 
-def _given(options: dict[str, str]) -> str:
-    return f"--nnodes {brief(options['nnodes'])}" if "nnodes" in options else "no --nnodes"
+def _on(job: Job, agents: Iterable[Agent]) -> str:
+    return listed(nodes_of(job, ranks_of(agents)))
 
 
-def _contradiction(job: Job, several: dict[tuple[int, int], list[RankFacts]]) -> Fault:
+def _contradiction(job: Job, several: dict[tuple[int, int], list[Agent]]) -> Fault:
     """Report agents with different --nnodes; an error if the world contradicts one of them."""
-    ranks = [r for group in several.values() for r in group]
-    here, out = agents_met(job), outside(job)
+    agents = [agent for group in several.values() for agent in group]
+    here, out, first = agents_met(job), outside(job), agents[0]
     fits = all(least <= (here or 0) <= most for least, most in several)
     # Agents with a larger number than the world's expect others, which wait forever if they were started.
     more = max(most for _, most in several)
-    values = "; ".join(
-        f"{_given(told(job, group[0]) or {})} on {listed(nodes_of(job, group))}" for group in several.values()
-    )
+    values = "; ".join(f"{_given(group[0])} on {_on(job, group)}" for group in several.values())
     message = f"torchrun's agents have different numbers of nodes: {values}"
     if here is not None:
-        message += f"; their world has {_nodes(here)}"
+        message += f"; their world has {count(here, 'node')}"
         if out:
-            message += f", and {listed(out)} of the Slurm step {'is' if len(out) == 1 else 'are'} not in it"
+            message += f", and {listed(out)} of the Slurm step {are(out)} not in it"
         elif more > here:
             message += f", and an agent of another node waits forever if {more} were started"
-    nnodes = "$SLURM_NNODES" if "SLURM_JOB_ID" in ranks[0].environment else str(more)
+    nnodes = "$SLURM_NNODES" if "SLURM_JOB_ID" in first.rank.environment else str(more)
     return found(
         job,
-        ranks,
+        ranks_of(agents),
         message,
-        Fix("Set the same --nnodes for every agent.", (restarted(job, ranks[0], {"nnodes": nnodes}),)),
+        Fix("Set the same --nnodes for every agent.", (first.restarted({"nnodes": nnodes}),)),
         severity="warning" if fits else "error",
-        evidence=by_name((listed(nodes_of(job, group)), command(job, group[0])) for group in several.values())
+        evidence=by_name((_on(job, group), group[0].command) for group in several.values())
         | {"GROUP_WORLD_SIZE": here}
         | ({"in no world": ", ".join(out)} if out else {}),
     )
 
 
-def _too_few(job: Job, first: RankFacts, here: int, least: int, out: tuple[str, ...]) -> Fault:
+def _too_few(first: Agent, here: int, least: int, out: tuple[str, ...]) -> Fault:
     """Report a world that lacks nodes although all agents have the same --nnodes."""
-    who = f"; {listed(out)} {'is' if len(out) == 1 else 'are'} not in it" if out else ""
-    step = f"srun --overlap --jobid={first.environment.get('SLURM_JOB_ID', '')} --ntasks-per-node=1 date +%s.%N"
+    who = f"; {listed(out)} {are(out)} not in it" if out else ""
+    slurm = first.rank.environment.get("SLURM_JOB_ID")
+    step = f"srun --overlap --jobid={slurm} --ntasks-per-node=1 date +%s.%N"
     return Fault(
+        f"torchrun started a world of {count(here, 'node')}, and {_given(first)} needs {least}{who}",
+        Fix(
+            "The rendezvous dropped an agent, or the agent left. Compare the nodes' clocks, which may differ by at "
+            "most 15 s, read the log of each agent, and restart the job.",
+            (step, "sudo chronyc makestep") if slurm is not None else ("date +%s.%N",),
+        ),
+        {"GROUP_WORLD_SIZE": here, "agent": first.command},
         scope="node",
         owner="unknown",
         confirmed=False,
         nodes=out,
-        message=f"torchrun started a world of {_nodes(here)}, and {_given(told(job, first) or {})} needs {least}{who}",
-        fix=Fix(
-            "The rendezvous dropped an agent, or the agent left. Compare the nodes' clocks, which may differ by at "
-            "most 15 s, read the log of each agent, and restart the job.",
-            (step, "sudo chronyc makestep") if "SLURM_JOB_ID" in first.environment else ("date +%s.%N",),
-        ),
-        evidence={"GROUP_WORLD_SIZE": here, "agent": command(job, first)},
     )
 
 
@@ -186,30 +159,30 @@ def torchrun_options_differ(job: Job) -> Iterator[Outcome]:
     Fix: start the agents with the same command line on all nodes.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
-    known = [r for r in by_agent(job) if told(job, r) is not None]
-    differing: dict[str, dict[str, list[RankFacts]]] = {}
-    for name, usual in _ALIKE.items():
-        values = grouped(known, lambda r, name=name, usual=usual: (told(job, r) or {}).get(name) or usual)  # type: ignore[misc]
-        if len(values) > 1:
-            differing[name] = values
+    known = [agent for agent in agents_of(job) if agent.facts]
+    by_option = {
+        name: grouped(known, lambda a, name=name, usual=usual: a.options.get(name) or usual)  # type: ignore[misc]
+        for name, usual in _ALIKE.items()
+    }
+    differing = {name: values for name, values in by_option.items() if len(values) > 1}
     if not differing:
         return
     name = "max-restarts" if "max-restarts" in differing else next(iter(differing))
     values = differing[name]
-    most = majority(values)
-    odd = [r for value, group in values.items() if value != most for r in group]
-    shown = "; ".join(f"--{name} {brief(value)} on {listed(nodes_of(job, group))}" for value, group in values.items())
+    most = majority({value: ranks_of(group) for value, group in values.items()})
+    odd = [agent for value, group in values.items() if value != most for agent in group]
+    shown = "; ".join(f"--{name} {brief(value)} on {_on(job, group)}" for value, group in values.items())
     yield found(
         job,
-        odd,
+        ranks_of(odd),
         f"torchrun's agents have different options: {shown}",
         Fix(
             "Start the agents with the same command line on all nodes.",
-            (restarted(job, odd[0], {name: most or next(iter(values))}),),
+            (odd[0].restarted({name: most or next(iter(values))}),),
         ),
         severity="warning" if name == "max-restarts" else "info",
         evidence=by_name(
-            (f"--{name}", f"{value or 'not given'}: {', '.join(nodes_of(job, group))}")
+            (f"--{name}", f"{value or 'not given'}: {', '.join(nodes_of(job, ranks_of(group)))}")
             for name, values in differing.items()
             for value, group in values.items()
         ),
@@ -232,36 +205,38 @@ def elastic_clock_skew(job: Job) -> Iterator[Outcome]:
     See: https://github.com/pytorch/pytorch/issues/111646
     """
     skewed = _clocks(job)
-    if skewed:
-        ranks = [r for _, r in skewed]
-        worst = max((ahead for ahead, _ in skewed), key=abs)
-        interval, attempts, conf = _patience(job, ranks[0])
-        apart, tolerated = _apart(skewed), interval * attempts
-        conf["keep_alive_max_attempt"] = str(math.ceil(apart / _WARN_SHARE / interval) + 1)
-        patient = ",".join(f"{name}={value}" for name, value in conf.items())
-        dropped = _dropped_by_clock(job)
-        here, least = too_few_met(job) or (0, 0)
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: the clock is {abs(worst):.1f} s {'ahead of' if worst > 0 else 'behind'} that of "
-            f"rank 0's host; the c10d rendezvous drops a node at {tolerated} s"
-            + (f", and the world has {here} of {least} nodes" if dropped else ""),
-            Fix(
-                "Synchronise the clocks with NTP; until then raise the rendezvous's tolerance.",
-                ("sudo chronyc makestep", restarted(job, ranks[0], {"rdzv-conf": patient})),
-            ),
-            severity="error" if dropped else "warning" if apart >= _WARN_SHARE * tolerated else "info",
-            confirmed=False,
-            evidence=by_name((job.node_of(r).name, f"{ahead:+.1f} s") for ahead, r in skewed),
-        )
+    if not skewed:
+        return
+    ranks = [r for _, r in skewed]
+    worst = max((ahead for ahead, _ in skewed), key=abs)
+    agent = Agent(job, ranks[0])
+    interval, attempts, conf = _patience(agent)
+    apart, tolerated = _apart(skewed), interval * attempts
+    conf["keep_alive_max_attempt"] = str(math.ceil(apart / _WARN_SHARE / interval) + 1)
+    patient = ",".join(f"{name}={value}" for name, value in conf.items())
+    dropped = _dropped_by_clock(job)
+    here, least = too_few_met(job) or (0, 0)
+    yield found(
+        job,
+        ranks,
+        f"{named(job, ranks)}: the clock is {abs(worst):.1f} s {'ahead of' if worst > 0 else 'behind'} that of "
+        f"rank 0's host; the c10d rendezvous drops a node at {tolerated} s"
+        + (f", and the world has {here} of {least} nodes" if dropped else ""),
+        Fix(
+            "Synchronise the clocks with NTP; until then raise the rendezvous's tolerance.",
+            ("sudo chronyc makestep", agent.restarted({"rdzv-conf": patient})),
+        ),
+        severity="error" if dropped else "warning" if apart >= _WARN_SHARE * tolerated else "info",
+        confirmed=False,
+        evidence=by_name((job.node_of(r).name, f"{ahead:+.1f} s") for ahead, r in skewed),
+    )
 
 
 def _clocks(job: Job) -> list[tuple[float, RankFacts]]:
     """Return c10d ranks whose clock is over a second off rank 0's host, with the skew."""
-    apart = ((job.process_of(r).clock_ahead_seconds or 0.0, r) for r in by_agent(job))
+    apart = ((job.process_of(r).clock_ahead_seconds or 0.0, r) for r in ranks_of(agents_of(job)))
     skewed = [(ahead, r) for ahead, r in apart if abs(ahead) > _REPORTED_SECONDS]
-    return [(ahead, r) for ahead, r in skewed if rendezvous(told(job, r) or {}) == "c10d"]
+    return [(ahead, r) for ahead, r in skewed if Agent(job, r).rendezvous == "c10d"]
 
 
 def _apart(clocks: list[tuple[float, RankFacts]]) -> float:
@@ -270,9 +245,9 @@ def _apart(clocks: list[tuple[float, RankFacts]]) -> float:
     return max(0.0, *ahead) - min(0.0, *ahead)
 
 
-def _patience(job: Job, rank: RankFacts) -> tuple[int, int, dict[str, str]]:
+def _patience(agent: Agent) -> tuple[int, int, dict[str, str]]:
     """Return keep_alive_interval, keep_alive_max_attempt, and all of --rdzv-conf."""
-    pairs = (part.partition("=") for part in (told(job, rank) or {}).get("rdzv-conf", "").split(",") if "=" in part)
+    pairs = (part.partition("=") for part in agent.options.get("rdzv-conf", "").split(",") if "=" in part)
     conf = {name.strip(): value.strip() for name, _, value in pairs}
     interval = integer(conf.get("keep_alive_interval")) or _INTERVAL_SECONDS
     return interval, integer(conf.get("keep_alive_max_attempt")) or _ATTEMPTS, conf
@@ -283,5 +258,5 @@ def _dropped_by_clock(job: Job) -> bool:
     clocks = _clocks(job)
     if not clocks or too_few_met(job) is None:
         return False
-    interval, attempts, _ = _patience(job, clocks[0][1])
+    interval, attempts, _ = _patience(Agent(job, clocks[0][1]))
     return _apart(clocks) >= interval * attempts

@@ -35,26 +35,27 @@ def k8s_dns_not_ready(job: Job) -> Iterator[Outcome]:
     ``--join-timeout`` in a pod; below 5 seconds it is only an info. env-master-addr-unresolvable reports a name that
     never resolved.
 
-    Fix: ``publishNotReadyAddresses: true`` in the headless service, and an init container that waits for the name.
+    Fix: Publish the service's addresses before its pods are ready (``publishNotReadyAddresses: true`` in the headless
+    service); wait for the name in an init container.
+
+        until getent hosts {host|$MASTER_ADDR}; do sleep 1; done
+
     See: https://github.com/pytorch/pytorch/issues/80772
     """
-    late = []
-    for r in _in_pods(job):
-        answer = job.process_of(r).master_resolution
+    late: dict[str, list[tuple[Resolution, RankFacts]]] = {}
+    for rank in _in_pods(job):
+        answer = job.process_of(rank).master_resolution
         if isinstance(answer, Resolution) and answer.tries > 1:
-            late.append((answer, r))
-    for name, several in grouped(late, lambda pair: pair[0].name).items():
+            late.setdefault(answer.name, []).append((answer, rank))
+    for name, several in late.items():
         ranks, slowest = [r for _, r in several], max(answer.seconds for answer, _ in several)
         yield found(
             job,
             ranks,
             f"{named(job, ranks)}: MASTER_ADDR {name} did not resolve at first; it resolved after {slowest:.1f} s",
-            Fix(
-                "Publish the service's addresses before its pods are ready; wait for the name in an init container.",
-                (f"until getent hosts {name}; do sleep 1; done",),
-            ),
             severity="warning" if slowest >= _LATE_SECONDS else "info",
             evidence={"name": name, "seconds": round(slowest, 1), "tries": max(answer.tries for answer, _ in several)},
+            values={"host": [name]},
         )
 
 
@@ -77,9 +78,11 @@ def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
     broken |= {uid for t in job.peers if t.outcome in {"silent", "foreign", "failed"} for uid in (t.source, t.target)}
     through = [r for r in ranks_of(job, broken) if r in beside]
     ranks = through or beside
-    node = job.node_of(ranks[0])
-    mesh = _MESH[node.proxy_ports[0]]
-    ports = listed([str(port) for port in node.proxy_ports])
+    known = job.node_of(ranks[0]).proxy_ports
+    mesh, ports = _MESH[known[0]], listed([str(port) for port in known])
+    exclude = '{labels: {sidecar.istio.io/inject: "false"}}'
+    if mesh == "Linkerd":
+        exclude = "{annotations: {linkerd.io/inject: disabled}}"
     yield found(
         job,
         ranks,
@@ -87,11 +90,7 @@ def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
         + ("that opened were not answered by the other rank" if through else "succeeded through it"),
         Fix(
             "Exclude the job's pods from the mesh in their template, and create the job again.",
-            (
-                '# in the pod template: metadata: {labels: {sidecar.istio.io/inject: "false"}}'
-                if mesh == "Istio"
-                else "# in the pod template: metadata: {annotations: {linkerd.io/inject: disabled}}",
-            ),
+            (f"# in the pod template: metadata: {exclude}",),
         ),
         severity="error" if through else "info",
         evidence={"ports": ports, "intercepted": len(through)},
@@ -111,32 +110,24 @@ def k8s_pod_host_confusion(job: Job) -> Iterator[Outcome]:
     each has its own /dev/shm, NCCL cannot share memory through it. Found by comparing host name, boot id and
     the device of /dev/shm of all processes; only for jobs that use GPUs.
 
-    Fix: run one pod per machine with all its GPUs, or set ``hostIPC: true`` with ``hostNetwork: true``.
+    Fix: Run one pod per machine with all its GPUs, or share the machine's IPC and network with the pods (``hostIPC:
+    true`` with ``hostNetwork: true``).
+
+        kubectl explain pod.spec.hostIPC
+        kubectl explain pod.spec.hostNetwork
+
     See: https://github.com/NVIDIA/nccl/issues/1781
     """
     pods = [r for r in _in_pods(job) if uses_gpus(job, r) and not isinstance(job.node_of(r).boot_id, Missing)]
     for ranks in grouped(pods, lambda r: job.node_of(r).boot_id).values():
         names = sorted({job.node_of(r).hostname for r in ranks})
         devices = {d for r in ranks if isinstance(d := job.process_of(r).shm_device, int)}
-        if len(names) == 1 and len(devices) < 2:
+        if len(names) > 1:
+            what = f"{len(names)} pods of one machine have different host names; NCCL takes them for several machines"
+        elif len(devices) > 1:
+            what = f"containers of {names[0]} have {len(devices)} separate /dev/shm; NCCL takes them for one machine"
+        else:
             continue
-        apart = len(names) > 1
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: "
-            + (
-                f"{len(names)} pods of one machine have different host names; NCCL takes them for several machines"
-                if apart
-                else f"containers of {names[0]} have {len(devices)} separate /dev/shm; NCCL takes them for one machine"
-            ),
-            Fix(
-                "Run one pod per machine with all its GPUs, or share the machine's IPC and network with the pods.",
-                ("kubectl explain pod.spec.hostIPC", "kubectl explain pod.spec.hostNetwork"),
-            ),
-            evidence={
-                "host names": listed(names),
-                "devices of /dev/shm": len(devices),
-                "nodes": listed(nodes_of(job, ranks)),
-            },
-        )
+        nodes = listed(nodes_of(job, ranks))
+        evidence = {"host names": listed(names), "devices of /dev/shm": len(devices), "nodes": nodes}
+        yield found(job, ranks, f"{named(job, ranks)}: {what}", evidence=evidence)

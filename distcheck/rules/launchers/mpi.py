@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.claims import uses_gpus
 from distcheck.rules.job.settings import MPI_LAUNCHERS, started_by_distcheck
 from distcheck.rules.job.world import crowded, is_complete
@@ -35,8 +37,8 @@ _CARRY: Mapping[Launcher, Callable[[list[str]], str]] = {
 }
 
 
-def _left_behind(job: Job, launchers: Collection[Launcher]) -> Iterator[tuple[list[str], list[str], list[str]]]:
-    """Yield variables set on some nodes only, with the nodes that have and lack them."""
+def _not_forwarded(job: Job, launchers: Collection[Launcher]) -> Iterator[tuple[Fault, list[str], RankFacts]]:
+    """Yield a fault, without its fix, for variables that only some nodes have, with a rank that has them."""
     ranks = [r for r in job.ranks if r.placement.launcher in launchers and not started_by_distcheck(job, r)]
     by_node = grouped(ranks, lambda r: job.node_of(r).name)
     names = {n for r in ranks for n in r.environment if n.startswith(_TRANSPORT) and not n.startswith(_ON_PURPOSE)}
@@ -48,15 +50,10 @@ def _left_behind(job: Job, launchers: Collection[Launcher]) -> Iterator[tuple[li
         if have and lack and len(have) + len(lack) == len(by_node):
             parted.setdefault((have, lack), []).append(name)
     for (have, lack), several in parted.items():
-        yield several, list(have), list(lack)
-
-
-def _on(job: Job, nodes: Collection[str]) -> list[RankFacts]:
-    return [r for r in job.ranks if job.node_of(r).name in nodes]
-
-
-def _message(job: Job, names: list[str], have: list[str], lack: list[str]) -> str:
-    return f"{named(job, _on(job, lack))}: {listed(names)} {are(names)} not set, but set on {listed(have)}"
+        without, source = [r for node in lack for r in by_node[node]], by_node[have[0]][0]
+        message = f"{named(job, without)}: {listed(several)} {are(several)} not set, but set on {listed(have)}"
+        values = {name: source.environment[name] for name in several}
+        yield found(job, without, message, evidence=values), several, source
 
 
 @rule("meeting", severity="warning")
@@ -72,20 +69,12 @@ def mpi_env_not_forwarded(job: Job) -> Iterator[Outcome]:
     Fix: ``mpirun -x NCCL_SOCKET_IFNAME ...``, ``mpiexec -genvlist NCCL_SOCKET_IFNAME ...``.
     See: https://github.com/NVIDIA/nccl/issues/626
     """
-    for names, have, lack in _left_behind(job, MPI_LAUNCHERS):
-        ranks, source = _on(job, lack), _on(job, have)[0]
+    for fault, names, source in _not_forwarded(job, MPI_LAUNCHERS):
         carry = _CARRY.get(source.placement.launcher)
-        yield found(
-            job,
-            ranks,
-            _message(job, names, have, lack),
-            Fix(
-                f"Forward them to all nodes with {starter(source) or 'the launcher'}, or set them in a file that every "
-                "node reads.",
-                (carry(names),) if carry else tuple(f"export {n}={shlex.quote(source.environment[n])}" for n in names),
-            ),
-            evidence={name: source.environment[name] for name in names},
-        )
+        text = f"Forward them to all nodes with {starter(source) or 'the launcher'}, or set them in a file that every "
+        by_hand = tuple(f"export {n}={shlex.quote(source.environment[n])}" for n in names)
+        fix = Fix(f"{text}node reads.", (carry(names),) if carry else by_hand)
+        yield msgspec.structs.replace(fault, fix=fix)
 
 
 @rule("meeting", severity="warning")
@@ -96,21 +85,15 @@ def deepspeed_env_not_forwarded(job: Job) -> Iterator[Outcome]:
     prefixes and those in ``~/.deepspeed_env``. A node without NCCL_SOCKET_IFNAME or UCX_NET_DEVICES selects another
     network and hangs. Found by comparing the NCCL_*, GLOO_*, UCX_* and FI_* variables of the nodes.
 
-    Fix: add them as ``KEY=VALUE`` lines to ``~/.deepspeed_env``.
+    Fix: Add them to the file that DeepSpeed forwards to all nodes.
+
+        echo {line|NCCL_SOCKET_IFNAME=eth0} >> ~/.deepspeed_env
+
     See: https://www.deepspeed.ai/getting-started/#multi-node-environment-variables
     """
-    for names, have, lack in _left_behind(job, {"deepspeed"}):
-        ranks, source = _on(job, lack), _on(job, have)[0]
-        yield found(
-            job,
-            ranks,
-            _message(job, names, have, lack),
-            Fix(
-                "Add them to the file that DeepSpeed forwards to all nodes.",
-                tuple(f"echo {shlex.quote(f'{n}={source.environment[n]}')} >> ~/.deepspeed_env" for n in names),
-            ),
-            evidence={name: source.environment[name] for name in names},
-        )
+    for fault, names, source in _not_forwarded(job, {"deepspeed"}):
+        lines = tuple(shlex.quote(f"{name}={source.environment[name]}") for name in names)
+        yield msgspec.structs.replace(fault, values={"line": lines})
 
 
 def _gpus_on(node: NodeFacts) -> int | None:
@@ -126,7 +109,10 @@ def deepspeed_hostfile_slots(job: Job) -> Iterator[Outcome]:
     node2 idle, and code that divides the world into nodes of equal size hangs or fails an assertion. Found, once all
     ranks joined, by counting each node's ranks and GPUs.
 
-    Fix: set ``slots`` of every line in the hostfile to the number of GPUs of that node.
+    Fix: Set ``slots`` of every line in DeepSpeed's hostfile to the number of GPUs of that node.
+
+        sed -i {slots|'s/^node2 .*/node2 slots=8/'} hostfile
+
     See: https://github.com/huggingface/transformers/issues/21373
     """
     ours = [r for r in job.ranks if r.placement.launcher == "deepspeed" and not started_by_distcheck(job, r)]
@@ -135,20 +121,18 @@ def deepspeed_hostfile_slots(job: Job) -> Iterator[Outcome]:
     counts = {node.key: len(job.ranks_on(node)) for node in job.nodes}
     most = max(counts.values())
     short = [n for n in job.nodes if counts[n.key] < most and (_gpus_on(n) or 0) > counts[n.key]]
-    if not short:
-        return
-    ranks = job.ranks_on(*short)
-    counted = [f"{n.name} runs {counts[n.key]} for {count(_gpus_on(n) or 0, 'GPU')}" for n in short]
-    yield found(
-        job,
-        ranks,
-        f"{listed(counted)}; other nodes run {count(most, 'rank')}",
-        Fix(
-            "Correct the slots in DeepSpeed's hostfile.",
-            tuple(f"sed -i {shlex.quote(f's/^{n.name} .*/{n.name} slots={_gpus_on(n)}/')} hostfile" for n in short[:8]),
-        ),
-        evidence={n.name: f"{count(counts[n.key], 'rank')}, GPUs: {_gpus_on(n) or 'unknown'}" for n in job.nodes[:16]},
-    )
+    if short:
+        here = [f"{n.name} runs {counts[n.key]} for {count(_gpus_on(n) or 0, 'GPU')}" for n in short]
+        slots = [shlex.quote(f"s/^{n.name} .*/{n.name} slots={_gpus_on(n)}/") for n in short[:8]]
+        yield found(
+            job,
+            job.ranks_on(*short),
+            f"{listed(here)}; other nodes run {count(most, 'rank')}",
+            evidence={
+                n.name: f"{count(counts[n.key], 'rank')}, GPUs: {_gpus_on(n) or 'unknown'}" for n in job.nodes[:16]
+            },
+            values={"slots": slots},
+        )
 
 
 @rule("meeting")
@@ -160,7 +144,11 @@ def mpi_slots_all_on_one_host(job: Job) -> Iterator[Outcome]:
     ``Duplicate GPU detected``. Found by comparing the nodes that the scheduler assigned to the job with those on which
     the ranks run. Info only if the GPUs of that node suffice.
 
-    Fix: ``mpirun -H a:8,b:8 -np 16 --map-by ppr:8:node``.
+    Fix: Set the number of ranks per node.
+
+        # add to mpirun: --map-by ppr:{each|8}:node
+        # add to mpiexec: -ppn {each|8}
+
     See: https://github.com/NVIDIA/nccl-tests/issues/165
     """
     nodes = crowded(job)
@@ -169,16 +157,12 @@ def mpi_slots_all_on_one_host(job: Job) -> Iterator[Outcome]:
     (node,) = job.nodes
     gpus, ranks = _gpus_on(node), len(job.ranks)
     short = gpus is not None and ranks > gpus and uses_gpus(job, job.ranks[0])
-    each = -(-ranks // nodes)
     has = f", which has {count(gpus or 0, 'GPU')}" if short else ""
     yield found(
         job,
         job.ranks,
         f"all {ranks} ranks run on {node.name}{has}; the job has {count(nodes, 'node')}",
-        Fix(
-            "Set the number of ranks per node.",
-            (f"# add to mpirun: --map-by ppr:{each}:node", f"# add to mpiexec: -ppn {each}"),
-        ),
         severity="error" if short else "info",
         evidence={"ranks": ranks, "nodes": nodes} | ({"gpus": gpus} if gpus is not None else {}),
+        values={"each": [str(-(-ranks // nodes))]},
     )

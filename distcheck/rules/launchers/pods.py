@@ -31,14 +31,14 @@ def k8s_rank_is_a_pods(job: Job) -> Iterator[Outcome]:
     ranks = [r for r in job.ranks if job.asked.started_here and r.placement.launcher in {"kubernetes", "sagemaker"}]
     if not ranks:
         return
-    nodes = sorted({r.placement.node_rank for r in ranks if r.placement.node_rank is not None})
+    nodes = fold({r.placement.node_rank for r in ranks if r.placement.node_rank is not None})
     each = ranks[0].placement.local_world_size or 1
     what = "pod" if ranks[0].placement.launcher == "kubernetes" else "machine"
     yield found(
         job,
         ranks,
-        f"the environment identifies {what}s ({fold(nodes)}), not ranks; checked ranks "
-        f"{fold(numbers_of(ranks))}, {each} on each {what}, as torchrun would number them",
+        f"the environment identifies {what}s ({nodes}), not ranks; checked ranks {fold(numbers_of(ranks))}, {each} on "
+        f"each {what}, as torchrun would number them",
         Fix("Start the script with torchrun in every pod.", (f"torchrun --nproc-per-node={each} train.py",)),
-        evidence={"node_ranks": fold(nodes), "ranks_per_node": each},
+        evidence={"node_ranks": nodes, "ranks_per_node": each},
     )

@@ -5,19 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
+from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix, NotChecked
-from distcheck.rules.job.agents import (
-    agents_met,
-    by_agent,
-    command,
-    lacks_id,
-    meets_here,
-    nodes_meant,
-    rendezvous,
-    restarted,
-    told,
-)
+from distcheck.rules.job.addresses import is_here
+from distcheck.rules.job.agents import Agent, agents_met, agents_of
 from distcheck.rules.job.run_attempts import earlier, restart, this_attempt
 from distcheck.rules.wording import found, listed
 
@@ -44,12 +36,11 @@ def elastic_nodes_changed(job: Job) -> Iterator[Outcome]:
     Fix: read the log of the agent on the node that left; start the agent there again, or replace the node.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
-    unread = [p for p in job.processes if isinstance(p.earlier_attempt, Missing)]
+    unread = {job.node_names[p.node]: a.reason for p in job.processes if isinstance(a := p.earlier_attempt, Missing)}
     last, now = earlier(job), this_attempt(job)
     if last is None and unread:
-        nodes = tuple(dict.fromkeys(job.node_names[p.node] for p in unread))
-        reasons = {p.earlier_attempt.reason for p in unread if isinstance(p.earlier_attempt, Missing)}
-        yield NotChecked(nodes=nodes, reason=f"the earlier attempt: {min(reasons)}", required=False)
+        reason = f"the earlier attempt: {min(unread.values())}"
+        yield NotChecked(nodes=tuple(unread), reason=reason, required=False)
     elif last is None and restart(job):
         yield NotChecked(reason="no agent remembers an earlier attempt in which all ranks met", required=False)
     if last is None or now is None or now.agents.keys() == last.agents.keys():
@@ -57,31 +48,30 @@ def elastic_nodes_changed(job: Job) -> Iterator[Outcome]:
     left = [name for agent, name in last.agents.items() if agent not in now.agents]
     joined = [name for agent, name in now.agents.items() if agent not in last.agents]
     again = [name for name in left if name in joined]
+    gone, new = [name for name in left if name not in again], [name for name in joined if name not in again]
     changes = [
         (again, f"the agent of {listed(again)} was started again"),
-        (gone := [n for n in left if n not in again], f"{listed(gone)} left"),
-        (new := [n for n in joined if n not in again], f"{listed(new)} joined"),
+        (gone, f"{listed(gone)} left"),
+        (new, f"{listed(new)} joined"),
     ]
-    changed = " and ".join(text for nodes, text in changes if nodes)
-    first = job.ranks[0]
+    changed = " and ".join(words for names, words in changes if names)
+    agent = Agent(job, job.ranks[0])
+    text = "No action if intended: a node that joins restarts the ranks of all nodes."
+    if left:
+        text = f"Read the log of torchrun on {listed(gone or again)} for why it ended. To add a node again, start "
+        text += "torchrun there."
     yield Fault(
-        severity="warning" if left else "info",
-        confirmed=False,
-        nodes=tuple(dict.fromkeys((*left, *joined))),
-        message=f"since torchrun's attempt {last.number}, {changed}: {_nodes(len(last.agents))} then, "
+        f"since torchrun's attempt {last.number}, {changed}: {count(len(last.agents), 'node')} then, "
         f"{len(now.agents)} now, in attempt {now.number}",
-        fix=Fix(
-            f"Read the log of torchrun on {listed(gone or again)} for why it ended. To add a node again, start "
-            "torchrun there."
-            if left
-            else "No action if intended: a node that joins restarts the ranks of all nodes.",
-            (f"{restarted(job, first, {})}  # on {listed(gone)}",) if gone else (),
-        ),
-        evidence={
+        Fix(text, (f"{agent.restarted({})}  # on {listed(gone)}",) if gone else ()),
+        {
             f"attempt {last.number}": ", ".join(last.agents.values()),
             f"attempt {now.number}": ", ".join(now.agents.values()),
-            "agent": command(job, first),
+            "agent": agent.command,
         },
+        "warning" if left else "info",
+        confirmed=False,
+        nodes=tuple(dict.fromkeys((*left, *joined))),
     )
 
 
@@ -100,29 +90,23 @@ def elastic_join_blocked(job: Job) -> Iterator[Outcome]:
     Fix: ``export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` for torchrun on every node.
     See: https://github.com/pytorch/pytorch/pull/128096, https://github.com/pytorch/pytorch/issues/135712
     """
-    agents = [r for r in by_agent(job) if not r.placement.local_rank]
-    ranks = [r for r in agents if r.environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"]
-    meant, here = {nodes_meant(job, r) for r in ranks}, agents_met(job)
+    share = [a for a in agents_of(job) if a.rank.environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"]
+    meant, here = {a.nnodes for a in share}, agents_met(job)
     if here is None or len(meant) != 1:
         return
-    first, (least, most) = ranks[0], meant.pop() or (0, 0)
-    options = told(job, first) or {}
-    can_join = rendezvous(options) == "c10d" and "standalone" not in options and not meets_here(options)
-    if can_join and not lacks_id(job, first) and least <= here < most:
+    agent, (least, most) = share[0], meant.pop() or (0, 0)
+    alone = agent.standalone or agent.lacks_id or is_here(agent.endpoint[0])
+    if agent.rendezvous == "c10d" and not alone and least <= here < most:
         yield found(
             job,
-            [first],
-            f"the world has {_nodes(here)} and may grow to {most}, but a node that joins ends the job",
+            [agent.rank],
+            f"the world has {count(here, 'node')} and may grow to {most}, but a node that joins ends the job",
             Fix(
                 "Set the variable for torchrun on every node, or give --nnodes the number of nodes that take part.",
                 (
-                    f"export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1; {restarted(job, first, {})}",
-                    restarted(job, first, {"nnodes": str(here)}),
+                    f"export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1; {agent.restarted({})}",
+                    agent.restarted({"nnodes": str(here)}),
                 ),
             ),
             evidence={"TORCHELASTIC_USE_AGENT_STORE": "True", "--nnodes": f"{least}:{most}", "GROUP_WORLD_SIZE": here},
         )
-
-
-def _nodes(number: int) -> str:
-    return f"{number} {'node' if number == 1 else 'nodes'}"

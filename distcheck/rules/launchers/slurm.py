@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
-from distcheck.rules.gpu.nodes import VARIABLE
-from distcheck.rules.job.agents import agent_per_node
-from distcheck.rules.job.kinds import by_node, ranks_by, ranks_with
+from distcheck.facts.quantities import count
+from distcheck.rules import Answer, Outcome, rule
+from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.gpu.nodes import VARIABLE as CUDA_DEVICES
+from distcheck.rules.job.agents import Agent, in_step
+from distcheck.rules.job.kinds import by_node, each_rank, ranks_with
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import allotted_nodes, started_without_srun
-from distcheck.rules.wording import by_name, found, grouped, listed, named, once, rank_name, table_of
+from distcheck.rules.wording import by_name, found, listed, named, once, rank_name, table_of
 from distcheck.selection.placement import tasks_here
 
 if TYPE_CHECKING:
@@ -53,19 +54,19 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
     See: https://github.com/Lightning-AI/pytorch-lightning/issues/15011
     """
     lone = started_without_srun(job)
+    first = lone or next((r for r in job.ranks if "SLURM_JOB_ID" in r.environment), None)
+    if first is None:
+        return
+    shell = f"the batch shell of Slurm job {first.environment['SLURM_JOB_ID']}"
     if lone is not None:
         tasks = lone.placement.world_size or 0
         yield found(
             job,
             [lone],
-            f"{named(job, [lone])} runs in the batch shell of Slurm job {lone.environment['SLURM_JOB_ID']}, which "
-            f"starts one process; only srun starts all {tasks} tasks",
+            f"{named(job, [lone])} runs in {shell}, which starts one process; only srun starts all {tasks} tasks",
             Fix("Start the script with srun.", (f"srun distcheck {job.asked.command}", "srun python train.py")),
             evidence={"SLURM_NTASKS": tasks, "SLURM_STEP_ID": "not set"},
         )
-        return
-    first = next((r for r in job.ranks if "SLURM_JOB_ID" in r.environment), None)
-    if first is None:
         return
     nodes = allotted_nodes(first) or number(first, "SLURM_NNODES") or 1
     tasks = number(first, "SLURM_NTASKS") or 1
@@ -73,46 +74,35 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
     one_process = bool(_ONE_PROCESS.fullmatch(program)) and max(tasks, nodes) > 1
     if one_process or (program in _ONE_NODE and nodes > 1):
         run = "srun" if one_process else "srun --ntasks-per-node=1"
-        yield found(
-            job,
-            [],
-            f"COMMAND is {program}, started once in the batch shell of Slurm job {first.environment['SLURM_JOB_ID']}; "
-            f"only srun starts it on {_extent(tasks, nodes)}",
+        over = f"{nodes} nodes" if nodes > 1 else "the node"
+        yield Fault(
+            f"COMMAND is {program}, started once in {shell}; only srun starts it on {over}"
+            + (f" as {tasks} tasks" if tasks > 1 else ""),
             Fix(
                 "Start COMMAND with srun, or distcheck and COMMAND together.",
                 (f"# put {run} in front of COMMAND, or in front of distcheck",),
             ),
-            severity="warning",
-            evidence={"COMMAND": program, "SLURM_NTASKS": tasks, "nodes": nodes},
+            {"COMMAND": program, "SLURM_NTASKS": tasks, "nodes": nodes},
+            "warning",
         )
     elif _alone_under_torchrun(job, first, nodes):
         yield found(
             job,
             job.ranks,
-            f"torchrun was started only on {job.node_of(first).name}, in the batch shell of Slurm job "
-            f"{first.environment['SLURM_JOB_ID']}, which has {nodes} nodes",
-            Fix(
-                "Start one torchrun on each node.",
-                (agent_per_node(job, first, {}),),
-            ),
+            f"torchrun was started only on {job.node_of(first).name}, in {shell}, which has {nodes} nodes",
+            Fix("Start one torchrun on each node.", (Agent(job, first).on_each_node({}),)),
             severity="warning",
             evidence={"nodes": nodes, "GROUP_WORLD_SIZE": first.environment.get("GROUP_WORLD_SIZE", "")},
         )
 
 
-def _extent(tasks: int, nodes: int) -> str:
-    over = f"{nodes} nodes" if nodes > 1 else "the node"
-    return f"{over} as {tasks} tasks" if tasks > 1 else over
-
-
 def _alone_under_torchrun(job: Job, first: RankFacts, nodes: int) -> bool:
-    step = first.environment.get("SLURM_STEP_ID")
     alone = first.placement.launcher == "torchrun" and number(first, "GROUP_WORLD_SIZE") == 1 and len(job.nodes) == 1
-    return alone and nodes > 1 and step in {None, "4294967290"}  # the step of salloc's own shell
+    return alone and nodes > 1 and not in_step(first) and first.environment.get("SLURM_STEP_ID") != ""
 
 
-@rule("environment", severity="warning")
-def slurm_cpus_per_task_not_inherited(job: Job) -> Iterator[Outcome]:
+@rule("environment", severity="warning", of=each_rank)
+def slurm_cpus_per_task_not_inherited(job: Job, rank: RankFacts) -> Answer:
     """A task may use fewer CPUs than ``--cpus-per-task`` requests.
 
     Since Slurm 22.05 srun does not inherit ``--cpus-per-task`` from sbatch, so every task is bound to one core. Data
@@ -120,28 +110,19 @@ def slurm_cpus_per_task_not_inherited(job: Job) -> Iterator[Outcome]:
     SLURM_CPUS_PER_TASK with the CPU affinity of the rank's process. Silent where the process may run on all CPUs of
     the node.
 
-    Fix: ``export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK`` in the batch script, or ``srun --cpus-per-task=...``.
+    Fix: Export the number for srun in the batch script, because srun does not inherit it from sbatch.
+
+        export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+
     See: https://slurm.schedmd.com/srun.html#OPT_cpus-per-task
     """
-
-    def bound(rank: RankFacts) -> tuple[int, int] | None:
-        requested, cpus, online = number(rank, "SLURM_CPUS_PER_TASK"), rank.cpus, job.node_of(rank).cpus
-        if requested is None or cpus is None or online is None or cpus >= min(requested, online):
-            return None
-        return (cpus, requested) if _is_task(job, rank) else None
-
-    for (cpus, requested), ranks in ranks_by(job, bound).items():
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: CPU affinity allows {cpus} {'CPU' if cpus == 1 else 'CPUs'}, but "
-            f"SLURM_CPUS_PER_TASK is {requested}",
-            Fix(
-                "Export the number for srun, which does not inherit it from sbatch.",
-                ("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",),
-            ),
-            evidence={"SLURM_CPUS_PER_TASK": requested, "cpus": cpus, "cpus_of_node": job.node_of(ranks[0]).cpus or 0},
-        )
+    requested, cpus, online = number(rank, "SLURM_CPUS_PER_TASK"), rank.cpus, job.node_of(rank).cpus
+    if requested is None or cpus is None or online is None or cpus >= min(requested, online) or not _is_task(job, rank):
+        return None
+    return Fault(
+        f"CPU affinity allows {count(cpus, 'CPU')}, but SLURM_CPUS_PER_TASK is {requested}",
+        evidence={"SLURM_CPUS_PER_TASK": requested, "cpus": cpus, "cpus_of_node": online},
+    )
 
 
 @rule("environment", severity="warning")
@@ -161,22 +142,18 @@ def slurm_ntasks_vs_devices(job: Job) -> Iterator[Outcome]:
     """
     if job.asked.backend == "gloo":
         return
-    idle = []
+    idle: dict[tuple[int, int], list[RankFacts]] = {}
     for ranks in _tasks(job):
-        first = ranks[0]
-        gpus, tasks = number(first, "SLURM_GPUS_ON_NODE"), tasks_here(first.environment)
-        if gpus is None or tasks is None or gpus <= tasks:
-            continue
-        own = "SLURM_GPUS_PER_TASK" in first.environment or len({r.environment.get(VARIABLE) for r in ranks}) > 1
-        if not own:
-            idle.append((gpus, tasks, ranks))
-    for (gpus, tasks), several in grouped(idle, lambda item: item[:2]).items():
-        ranks = [r for item in several for r in item[2]]
+        here = ranks[0].environment
+        gpus, tasks = number(ranks[0], "SLURM_GPUS_ON_NODE"), tasks_here(here)
+        own = "SLURM_GPUS_PER_TASK" in here or len({r.environment.get(CUDA_DEVICES) for r in ranks}) > 1
+        if gpus is not None and tasks is not None and gpus > tasks and not own:
+            idle.setdefault((gpus, tasks), []).extend(ranks)
+    for (gpus, tasks), several in idle.items():
         yield found(
             job,
-            ranks,
-            f"{named(job, ranks)}: {tasks} {'task' if tasks == 1 else 'tasks'} for {gpus} GPUs on each node; "
-            "expected one task per GPU",
+            several,
+            f"{named(job, several)}: {count(tasks, 'task')} for {gpus} GPUs on each node; expected one task per GPU",
             Fix(
                 "Start one task per GPU. If each task starts one process per GPU, pass --nproc.",
                 (
@@ -196,9 +173,9 @@ def _isolated(ranks: Sequence[RankFacts]) -> bool:
     """
     if len(ranks) < 2 or _shown(ranks[0]) == _shown(ranks[1]):
         return False
-    values = {r.environment.get(VARIABLE) for r in ranks}
+    values = {r.environment.get(CUDA_DEVICES) for r in ranks}
     shown = [s for r in ranks if (s := _shown(r))]
-    value = next(iter(values)) if len(values) == 1 else ""
+    value = values.pop() if len(values) == 1 else ""
     alike = value is None or bool(re.fullmatch(r"[\d,]+", value))
     return alike and len(shown) == len(ranks) and len({u for s in shown for u in s}) == sum(map(len, shown))
 
@@ -231,7 +208,7 @@ def slurm_gpus_per_task_hides_gpus(job: Job) -> Iterator[Outcome]:
         return
     hidden = [ranks for ranks in _tasks(job) if _one_each(ranks)]
     unnumbered = [n for n in hidden if all("LOCAL_RANK" not in r.environment for r in n) and not _isolated(n)]
-    for severity, nodes in (("warning", [n for n in hidden if _numbered(n)]), ("info", unnumbered)):
+    for numbered, nodes in ((True, [n for n in hidden if _numbered(n)]), (False, unnumbered)):
         if not nodes:
             continue
         ranks = [r for node in nodes for r in node]
@@ -240,13 +217,13 @@ def slurm_gpus_per_task_hides_gpus(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: each sees only its own GPU, as cuda:0"
-            + ("; cuda:LOCAL_RANK fails with CUDA error: invalid device ordinal" if severity == "warning" else ""),
+            + ("; cuda:LOCAL_RANK fails with CUDA error: invalid device ordinal" if numbered else ""),
             Fix(
                 "Show every task all GPUs of the node and select cuda:LOCAL_RANK, or use cuda:0 in every task.",
                 (f"#SBATCH --gpus-per-node={here} --ntasks-per-node={here}", "export SLURM_GPU_BIND=none"),
             ),
-            severity="warning" if severity == "warning" else "info",
-            evidence=_sights(job, nodes[0]),
+            severity="warning" if numbered else "info",
+            evidence=_views(job, nodes[0]),
         )
 
 
@@ -260,29 +237,26 @@ def slurm_gpu_bind_no_p2p(job: Job) -> Iterator[Outcome]:
     A different CUDA_VISIBLE_DEVICES per task does not have this effect. Silent for ``--backend gloo``, and where
     slurm-gpus-per-task-hides-gpus warns, whose fix solves both.
 
-    Fix: ``srun --gpu-bind=none``, and select the GPU with LOCAL_RANK.
+    Fix: Allow every task all GPUs of the node (``srun --gpu-bind=none``), and select the GPU with LOCAL_RANK.
+
+        export SLURM_GPU_BIND=none
+
     See: https://github.com/jax-ml/jax/issues/23452
     """
     if job.asked.backend == "gloo":
         return
     nodes = [n for n in _tasks(job) if _isolated(n) and not (_one_each(n) and _numbered(n))]
-    if not nodes:
-        return
-    ranks = [r for node in nodes for r in node]
-    yield found(
-        job,
-        ranks,
-        f"{named(job, ranks)}: each can open only its own GPUs, so NCCL cannot use P2P between the tasks' GPUs",
-        Fix("Allow every task all GPUs of the node, and select with LOCAL_RANK.", ("export SLURM_GPU_BIND=none",)),
-        evidence=_sights(job, nodes[0]),
-    )
+    if nodes:
+        ranks = [r for node in nodes for r in node]
+        message = "each can open only its own GPUs, so NCCL cannot use P2P between the tasks' GPUs"
+        yield found(job, ranks, f"{named(job, ranks)}: {message}", evidence=_views(job, nodes[0]))
 
 
-def _sights(job: Job, ranks: Sequence[RankFacts]) -> dict[str, str]:
+def _views(job: Job, ranks: Sequence[RankFacts]) -> dict[str, str]:
     """Return the GPUs that the first ranks of a node see, as evidence."""
     lines = []
     for r in ranks[:8]:
-        values = ", ".join(f"{name} {r.environment.get(name, 'not set')}" for name in (VARIABLE, "LOCAL_RANK"))
+        values = ", ".join(f"{name} {r.environment.get(name, 'not set')}" for name in (CUDA_DEVICES, "LOCAL_RANK"))
         lines.append((rank_name(job, r), f"{values}, sees {listed(_shown(r)) or 'nothing'}"))
     return by_name(lines)
 

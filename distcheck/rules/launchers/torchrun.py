@@ -5,29 +5,11 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.addresses import here_over_nodes, may_pass, unresolved
-from distcheck.rules.job.agents import (
-    agent_per_node,
-    agents_in_world,
-    alone_beside_others,
-    by_agent,
-    command,
-    endpoint_port,
-    exported,
-    ignored_master,
-    lacks_id,
-    meets_itself,
-    nodes_of_step,
-    one_per_task,
-    own_id,
-    program,
-    restarted,
-    tasks_of_step,
-    told,
-    wanted,
-)
+from distcheck.rules.job.agents import Agent, agents_of, each_agent, own_id, ranks_of
 from distcheck.rules.job.astray import astray
 from distcheck.rules.job.remedies import at_first_host
 from distcheck.rules.job.settings import PORT, chosen_by_agent, free_port
@@ -41,8 +23,8 @@ if TYPE_CHECKING:
     from distcheck.facts.rank import RankFacts
 
 
-@rule("environment")
-def torchrun_ignores_master_env(job: Job) -> Iterator[Outcome]:
+@rule("environment", of=each_agent)
+def torchrun_ignores_master_env(job: Job, agent: Agent) -> Fault | None:
     """MASTER_ADDR was exported, but torchrun does not read it, so every node trains alone.
 
     torchrun takes the master from ``--master-addr`` or ``--rdzv-endpoint`` (or PET_MASTER_ADDR), and the number of
@@ -58,31 +40,31 @@ def torchrun_ignores_master_env(job: Job) -> Iterator[Outcome]:
     ``torchrun --nnodes N --node-rank I --master-addr $MASTER_ADDR --master-port $MASTER_PORT``.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
-    ignored = [(address, r) for r in by_agent(job) if (address := ignored_master(job, r))]
-    for address, pairs in grouped(ignored, lambda pair: pair[0]).items():
-        ranks = [r for _, r in pairs]
-        first = ranks[0]
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {program(job, first)} was started with MASTER_ADDR={brief(address)} exported and "
-            f"does not read it; its world is one node with {first.environment.get('WORLD_SIZE')} ranks",
-            Fix(
-                "Pass the address, the number of nodes and this node's rank to torchrun as options.",
-                (_with_master(job, first, address),),
-            ),
-            evidence={
-                "agent's MASTER_ADDR": address,
-                "ranks' MASTER_ADDR": first.placement.master_addr,
-                "GROUP_WORLD_SIZE": agents_in_world(first),
-                "nodes of the Slurm step": nodes_of_step(first),
-                "agent": command(job, first),
-            },
-        )
+    address, rank = agent.ignored_master, agent.rank
+    if not address:
+        return None
+    port = agent.exported.get("MASTER_PORT") or str(free_port(job) or PORT)
+    where = {"master-addr": quote(address), "master-port": quote(port)}
+    by_hand = {"nnodes": "${NNODES:?}", "node-rank": "${NODE_RANK:?}", **where}
+    slurm = "SLURM_JOB_ID" in rank.environment
+    return Fault(
+        f"{agent.program} was started with MASTER_ADDR={brief(address)} exported and does not read it; its world is "
+        f"one node with {rank.environment.get('WORLD_SIZE')} ranks",
+        Fix(
+            "Pass the address, the number of nodes and this node's rank to torchrun as options.",
+            (agent.on_each_node(where) if slurm else agent.restarted(by_hand),),
+        ),
+        {
+            "agent's MASTER_ADDR": address,
+            "ranks' MASTER_ADDR": rank.placement.master_addr,
+            "GROUP_WORLD_SIZE": agent.world,
+            "nodes of the Slurm step": agent.step_nodes or None,
+        },
+    )
 
 
-@rule("environment")
-def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
+@rule("environment", of=each_agent)
+def torchrun_per_task_under_srun(job: Job, agent: Agent) -> Fault | None:
     """Several torchruns start on each node, and each starts a process per GPU.
 
     ``srun --ntasks-per-node=8 torchrun --nproc-per-node=8`` starts 64 processes per node instead of 8. They compete
@@ -92,57 +74,27 @@ def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
 
     Fix: ``srun --ntasks-per-node=1 --gpus-per-node=8 torchrun --nproc-per-node=8``.
     """
-    crowded = [r for r in by_agent(job) if one_per_task(job, r)]
-    if not crowded:
-        return
-    first = crowded[0]
-    tasks, nodes = tasks_of_step(first), nodes_of_step(first)
-    yield found(
-        job,
-        crowded,
-        f"{named(job, crowded)}: srun started {tasks} tasks on {nodes} {'node' if nodes == 1 else 'nodes'}, each a "
-        f"torchrun, and torchrun's world has {agents_in_world(first)}; expected one task on each node",
+    if not agent.one_per_task:
+        return None
+    nodes, tasks = agent.step or (0, 0)
+    return Fault(
+        f"srun started {tasks} tasks on {count(nodes, 'node')}, each a torchrun, and torchrun's world has "
+        f"{agent.world}; expected one task on each node",
         Fix(
             "Start one torchrun per node; torchrun starts the processes of its node.",
-            (agent_per_node(job, first, at_first_host(job, first)),),
+            (agent.on_each_node(at_first_host(job, agent.rank)),),
         ),
-        evidence={
+        {
             "tasks of the step": tasks,
             "nodes of the step": nodes,
-            "GROUP_WORLD_SIZE": agents_in_world(first),
-            "LOCAL_WORLD_SIZE": first.placement.local_world_size,
-            "agent": command(job, first),
+            "GROUP_WORLD_SIZE": agent.world,
+            "LOCAL_WORLD_SIZE": agent.rank.placement.local_world_size,
         },
     )
 
 
-def _with_master(job: Job, rank: RankFacts, address: str) -> str:
-    """Return the agent's command line with the master, which it does not read from variables."""
-    port = exported(job, rank).get("MASTER_PORT") or str(free_port(job) or PORT)
-    where = {"master-addr": quote(address), "master-port": quote(port)}
-    if "SLURM_JOB_ID" in rank.environment:
-        return agent_per_node(job, rank, where)
-    return restarted(job, rank, {"nnodes": "${NNODES:?}", "node-rank": "${NODE_RANK:?}", **where})
-
-
-def _local_addr(job: Job, rank: RankFacts) -> str:
-    return restarted(job, rank, {"local-addr": "$(hostname -I | cut -d' ' -f1)"})
-
-
-def _static(job: Job, rank: RankFacts) -> dict[str, str]:
-    """Return the options by which agents and ranks meet at one known port."""
-    nodes = agents_in_world(rank) or len(job.nodes)
-    return {
-        "rdzv-backend": "static",
-        "nnodes": str(nodes),
-        "node-rank": "${NODE_RANK:?}",
-        **at_first_host(job, rank),
-        "master-port": str(free_port(job) or PORT),
-    }
-
-
-@rule("environment")
-def torchrun_rdzv_id_mismatch(job: Job) -> Iterator[Outcome]:
+@rule("environment", of=each_agent)
+def torchrun_rdzv_id_mismatch(job: Job, agent: Agent) -> Fault | None:
     """The rendezvous id is empty, so every node generates its own and waits alone.
 
     Agents meet by endpoint and id. ``--rdzv-id=$JOB_ID`` with JOB_ID unset gives an empty id. torchrun warns ``config
@@ -153,25 +105,20 @@ def torchrun_rdzv_id_mismatch(job: Job) -> Iterator[Outcome]:
 
     Fix: set the same id on all nodes: ``--rdzv-id $SLURM_JOB_ID``.
     """
-    empty = [r for r in by_agent(job) if lacks_id(job, r) and wanted(job, r) > (agents_in_world(r) or 0)]
-    if not empty:
-        return
-    first = empty[0]
-    yield found(
-        job,
-        empty,
-        f"{named(job, empty)}: --rdzv-id is empty, so each agent generated its own; "
-        f"{agents_in_world(first)} of {wanted(job, first)} nodes met",
+    if not agent.lacks_id or agent.wanted <= (agent.world or 0):
+        return None
+    return Fault(
+        f"--rdzv-id is empty, so each agent generated its own; {agent.world} of {agent.wanted} nodes met",
         Fix(
             "Set the same id on all nodes; with ${NAME:?} in place of $NAME the shell stops if it is unset.",
-            (restarted(job, first, {"rdzv-id": own_id(job, first)}),),
+            (agent.restarted({"rdzv-id": own_id(job, agent.rank)}),),
         ),
-        evidence={"TORCHELASTIC_RUN_ID": first.environment.get("TORCHELASTIC_RUN_ID"), "agent": command(job, first)},
+        {"TORCHELASTIC_RUN_ID": agent.rank.environment.get("TORCHELASTIC_RUN_ID")},
     )
 
 
-@rule("environment")
-def torchrun_localhost_name_ambiguous(job: Job) -> Iterator[Outcome]:
+@rule("environment", of=each_agent)
+def torchrun_localhost_name_ambiguous(_: Job, agent: Agent) -> Fault | None:
     """The rendezvous endpoint is localhost, so each agent meets only itself.
 
     The agent on the endpoint's host starts the store. With localhost or 127.0.0.1 every agent starts one and waits for
@@ -181,24 +128,16 @@ def torchrun_localhost_name_ambiguous(job: Job) -> Iterator[Outcome]:
 
     Fix: set the endpoint to the first node's name or address, as the other nodes reach it.
     """
-    alone = [r for r in by_agent(job) if meets_itself(job, r)]
-    if not alone:
-        return
-    first = alone[0]
-    options = told(job, first) or {}
-    endpoint = options.get("rdzv-endpoint", "")
-    certain = alone_beside_others(job, first)
-    yield found(
-        job,
-        alone,
-        f"{named(job, alone)}: --rdzv-endpoint is {brief(endpoint)}, which on every node is the node itself; "
-        f"{agents_in_world(first)} of {wanted(job, first)} nodes met",
-        Fix(
-            "Set --rdzv-endpoint to the first node's address.",
-            (restarted(job, first, {"rdzv-endpoint": quote(f"{job.node_of(first).name}:{endpoint_port(options)}")}),),
-        ),
-        severity="error" if certain else "info",
-        evidence={"--rdzv-endpoint": endpoint, "agent": command(job, first)},
+    if not agent.meets_itself:
+        return None
+    endpoint = agent.options["rdzv-endpoint"]
+    reachable = quote(f"{agent.node.name}:{agent.endpoint[1]}")
+    return Fault(
+        f"--rdzv-endpoint is {brief(endpoint)}, which on every node is the node itself; "
+        f"{agent.world} of {agent.wanted} nodes met",
+        Fix("Set --rdzv-endpoint to the first node's address.", (agent.restarted({"rdzv-endpoint": reachable}),)),
+        {"--rdzv-endpoint": endpoint},
+        "error" if agent.alone_in_step else "info",
     )
 
 
@@ -215,26 +154,33 @@ def torchrun_fqdn_unreachable(job: Job) -> Iterator[Outcome]:
     Fix: ``torchrun --local-addr ADDRESS_OF_THIS_NODE`` on every node, or fix /etc/hosts.
     See: https://github.com/pytorch/pytorch/issues/150532
     """
-    lost = [(unresolved(job, r), r) for r in by_agent(job) if chosen_by_agent(job, r) and unresolved(job, r)]
-    itself = [r for r in here_over_nodes(job) if chosen_by_agent(job, r)]
-    zero = astray(job)
-    trouble = [(f"does not resolve ({why})", why, r) for why, r in lost]
-    trouble += [("resolves to the node itself on every node", "", r) for r in itself]
-    trouble += [("is not an address of rank 0's node", "", zero)] if zero and chosen_by_agent(job, zero) else []
-    for problem, several in grouped(trouble, lambda item: item[0]).items():
-        ranks = [r for _, _, r in several]
-        address, temporary = ranks[0].placement.master_addr or "", may_pass(several[0][1])
+    itself, zero = {id(r) for r in here_over_nodes(job)}, astray(job)
+
+    def trouble(rank: RankFacts) -> str:
+        if not chosen_by_agent(job, rank):
+            return ""
+        if why := unresolved(job, rank):
+            return f"does not resolve ({why})"
+        if id(rank) in itself:
+            return "resolves to the node itself on every node"
+        return "is not an address of rank 0's node" if rank is zero else ""
+
+    for problem, ranks in grouped(ranks_of(agents_of(job)), trouble).items():
+        if not problem:
+            continue
+        address, agent = ranks[0].placement.master_addr or "", Agent(job, ranks[0])
+        temporary = may_pass(unresolved(job, ranks[0]))
         yield found(
             job,
             ranks,
             f"{named(job, ranks)}: MASTER_ADDR {address}, the host name of torchrun's first agent, {problem}",
             Fix(
                 "Pass each agent the address at which the other nodes reach it, or add the name to DNS or /etc/hosts.",
-                (f"getent hosts {quote(address)}", _local_addr(job, ranks[0])),
+                (f"getent hosts {quote(address)}", agent.restarted({"local-addr": "$(hostname -I | cut -d' ' -f1)"})),
             ),
             scope="node" if temporary else "rank",
             confirmed=not temporary,
-            evidence={"MASTER_ADDR": address, "agent": command(job, ranks[0])},
+            evidence={"MASTER_ADDR": address, "agent": agent.command},
         )
 
 
@@ -254,13 +200,16 @@ def torchrun_store_port_extra(job: Job) -> Iterator[Outcome]:
         if not chosen_by_agent(job, ranks[0]):
             continue
         results = listed([f"{address_of(a)}: {a.detail or a.outcome}" for a in attempts])
+        agent = Agent(job, ranks[0])
+        static = {"rdzv-backend": "static", "nnodes": str(agent.world or len(job.nodes)), "node-rank": "${NODE_RANK:?}"}
+        static |= at_first_host(job, ranks[0]) | {"master-port": str(free_port(job) or PORT)}
         yield found(
             job,
             ranks,
             f"{named(job, ranks)} cannot reach the port that torchrun's agent chose for the ranks ({results})",
             Fix(
                 "Allow TCP between the nodes on ephemeral ports, or set one port and open it.",
-                (restarted(job, ranks[0], _static(job, ranks[0])),),
+                (agent.restarted(static),),
             ),
             evidence=tried(attempts),
         )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from distcheck.facts.placement import Variables
-from distcheck.facts.rank import Agent
+from rules.launchers.conftest import agent
 
 C10D = ("--rdzv-backend", "c10d", "--rdzv-endpoint=10.0.0.1:29400", "--rdzv-id", "7")
 STEP = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "4", "SLURM_STEP_NODELIST": "node[1-4]"}
@@ -19,8 +17,7 @@ def world(job_of, change):
     def make(*nodes, program="torchrun", **variables):
         job = job_of(len(nodes), 2, "torchrun", ("environment", "meeting"))
         for n, arguments in enumerate(nodes):
-            ours = Agent(program=program, pid=9, arguments=(*arguments, "train.py"), exported=Variables({}))
-            job = change.process(job, [2 * n, 2 * n + 1], agent=ours)
+            job = change.process(job, [2 * n, 2 * n + 1], agent=agent(*arguments, "train.py", program=program))
         return change.environment(job, None, TORCHELASTIC_RUN_ID="7", **variables)
 
     return make
