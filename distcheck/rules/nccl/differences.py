@@ -9,7 +9,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import SEVERITIES, Fix
 from distcheck.rules.job.nccl_remedies import redo, undo
 from distcheck.rules.nccl.grammar import problem_of
-from distcheck.rules.nccl.settings import alike, uses_nccl, weigh
+from distcheck.rules.nccl.settings import alike, weigh
 from distcheck.rules.nccl.tables import current, tables
 from distcheck.rules.wording import brief, found, grouped, listed, majority, named, numbers_of
 from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, strtoll
@@ -70,7 +70,7 @@ def nccl_env_differs(job: Job) -> Iterator[Outcome]:
     Fix: give all ranks the same settings, or none.
     See: https://github.com/NVIDIA/nccl/issues/626
     """
-    groups = alike(job) if uses_nccl(job) else ()
+    groups = alike(job)
     if len(groups) < 2:
         return
     apart: dict[tuple[frozenset[int], ...], list[str]] = {}
