@@ -33,9 +33,11 @@ class Family(NamedTuple):
     """A field of Asked: it is imported only if the user gave this option. Empty: it applies without one."""
 
 
-_NCCL = ("NCCL", "nccl_", "NCLL_", "NCL_", "RCCL_", "TORCH_NCCL", "TORCH_FR_", "OFI_NCCL_", "FI_", "UCX_")
-_NCCL_FILE = "NCCL_CONF_FILE"
-"""A configuration file of NCCL counts as this variable."""
+NCCL_NAMES = (
+    *("NCCL", "nccl_", "NCLL_", "NCL_", "RCCL_", "OFI_NCCL_", "FI_", "UCX_"),
+    *("TORCH_NCCL", "TORCH_FR_", "TORCH_DIST"),
+)
+"""How the names of the variables begin that NCCL, its plugins and torch's backend for it read; misspelt ones too."""
 
 FAMILIES: dict[str, Family] = {
     "launch": Family("launchers.probe_start", ("launch",)),
@@ -57,14 +59,12 @@ FAMILIES: dict[str, Family] = {
         ("environment",),
         ("TORCHELASTIC_", "PET_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"),
     ),
-    "nccl_names": Family("nccl.names", ("environment",), _NCCL),
-    "nccl_values": Family("nccl.values", ("environment",), _NCCL),
-    "nccl_files": Family("nccl.files", ("environment",), _NCCL),
-    "nccl_differences": Family("nccl.differences", ("environment",), (*_NCCL, "TORCH_DIST")),
-    "nccl_leftovers": Family("nccl.leftovers", ("environment",), _NCCL),
-    "torch_settings": Family(
-        "nccl.torch_settings", ("environment",), ("TORCH_NCCL", "TORCH_DIST", "TORCH_FR_", "NCCL_")
-    ),
+    "nccl_names": Family("nccl.names", ("environment",), NCCL_NAMES),
+    "nccl_values": Family("nccl.values", ("environment",), NCCL_NAMES),
+    "nccl_files": Family("nccl.files", ("environment",), NCCL_NAMES),
+    "nccl_differences": Family("nccl.differences", ("environment",), NCCL_NAMES),
+    "nccl_leftovers": Family("nccl.leftovers", ("environment",), NCCL_NAMES),
+    "torch_settings": Family("nccl.torch_settings", ("environment",), NCCL_NAMES),
     "torchrun": Family("launchers.torchrun", ("environment", "meeting"), ("TORCHELASTIC_",)),
     "agreement": Family("launchers.agreement", ("environment", "meeting"), ("TORCHELASTIC_",)),
     "elastic": Family("launchers.elastic", ("environment", "meeting", "gpu"), ("TORCHELASTIC_", "PET_", "NODE_RANK")),
@@ -277,7 +277,7 @@ def rules_for(job: Job) -> tuple[Rule, ...]:
     """
     shown = {name for rank in job.ranks for name in rank.environment}
     if any(process.nccl_files for process in job.processes):
-        shown.add(_NCCL_FILE)
+        shown.add("NCCL_CONF_FILE")  # such a file counts as a variable
     return _rules_of(
         tuple(
             name

@@ -9,7 +9,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import SEVERITIES, Fix
 from distcheck.rules.job.nccl_remedies import redo, undo
 from distcheck.rules.nccl.grammar import problem_of
-from distcheck.rules.nccl.settings import alike, uses_nccl, weigh
+from distcheck.rules.nccl.settings import alike, weigh
 from distcheck.rules.nccl.tables import current, tables
 from distcheck.rules.wording import brief, found, grouped, listed, majority, named, numbers_of
 from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, strtoll
@@ -37,15 +37,8 @@ _HANG_IN_A_NODE = frozenset({"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_P2P_DIR
 _OWN = (
     *("NCCL_DEBUG", "NCCL_TOPO_", "NCCL_GRAPH_", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_OOB_NET_IFNAME"),
     *("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_HOSTID", "NCCL_COMM_ID", "NCCL_CONF_FILE", "NCCL_RAS_", "NCCL_PROXY_"),
-    *(
-        "NCCL_MNNVL_CLIQUE_ID",
-        "NCCL_MNNVL_UUID",
-        "NCCL_VERSION",
-        "TORCH_NCCL_DEBUG_INFO",
-        "TORCH_FR_DUMP",
-        "TORCH_DIST",
-    ),
-    "RCCL_TOPO",
+    *("NCCL_MNNVL_CLIQUE_ID", "NCCL_MNNVL_UUID", "NCCL_VERSION"),
+    *("TORCH_NCCL_DEBUG_INFO", "TORCH_FR_DUMP", "TORCH_DIST", "RCCL_TOPO"),
 )
 """Each node or rank may have its own value of these, or another rule compares them."""
 _OTHERS = ("OFI_NCCL_", "FI_", "UCX_", "RCCL_", "TORCH_NCCL", "TORCH_FR_")
@@ -70,16 +63,16 @@ def nccl_env_differs(job: Job) -> Iterator[Outcome]:
     Fix: give all ranks the same settings, or none.
     See: https://github.com/NVIDIA/nccl/issues/626
     """
-    groups = alike(job) if uses_nccl(job) else ()
+    groups = alike(job)
     if len(groups) < 2:
         return
-    apart: dict[tuple[frozenset[int], ...], list[str]] = {}
+    differing: dict[tuple[frozenset[int], ...], list[str]] = {}
     for name in sorted({name for group in groups for name in group.settings}):
         if _compared(name) and not any(problem_of(name, g.value(name), g.nccl) for g in groups):
             sides = grouped(range(len(groups)), lambda n, name=name: _as_read(groups[n], name))  # type: ignore[misc]
             if len(sides) > 1:
-                apart.setdefault(tuple(sorted(map(frozenset, sides.values()), key=min)), []).append(name)
-    for partition, names in apart.items():
+                differing.setdefault(tuple(sorted(map(frozenset, sides.values()), key=min)), []).append(name)
+    for partition, names in differing.items():
         names.sort(key=lambda name: (SEVERITIES.index(_severity(job, name, groups)), name))
         yield from _difference(job, groups, partition, names)
 
@@ -90,20 +83,25 @@ def _difference(
     first = names[0]
     ranks = {side: [r for n in sorted(side) for r in groups[n].ranks] for side in sides}
     most = majority(ranks)
-    odd = [side for side in sides if side != most] if most is not None else list(sides)
-    words = "; ".join(f"{named(job, ranks[side])} {_has(groups[min(side)], first, ranks[side])}" for side in odd[:3])
-    rest = f"; the other {len(ranks[most])} {_has(groups[min(most)], first, ranks[most])}" if most is not None else ""
-    more = f"; so do {listed(names[1:], most=3)}" if len(names) > 1 else ""
+    others = [side for side in sides if side != most]
+    message = "; ".join(f"{named(job, ranks[s])} {_has(groups[min(s)], first, ranks[s])}" for s in others[:3])
+    if most is not None:
+        message += f"; the other {len(ranks[most])} {_has(groups[min(most)], first, ranks[most])}"
+    message += f"; so do {listed(names[1:], most=3)}" if len(names) > 1 else ""
     severity = _severity(job, first, groups)
-    effect = {"error": "collectives can hang", "warning": "collectives can be slow", "info": ""}[severity]
-    right = groups[min(most)] if most is not None else None
-    wrong = [r for side in odd for r in ranks[side]]
-    apart = [groups[n] for side in odd for n in sorted(side)]
-    commands = [command for name in names[:4] for command in _cures(name, apart, right.value(name) if right else "")]
+    message += {"error": "; collectives can hang", "warning": "; collectives can be slow", "info": ""}[severity]
+    wrong = [r for side in others for r in ranks[side]]
+    wanted = {name: groups[min(most)].value(name) if most is not None else "" for name in names[:4]}
+    commands = [
+        redo(name, group.settings.get(name, Setting("")), value) if value else undo(name, group.settings[name])
+        for name, value in wanted.items()
+        for group in (groups[n] for side in others for n in sorted(side))
+        if value or name in group.settings
+    ]
     yield found(
         job,
         wrong,
-        f"{words}{rest}{more}{effect and f'; {effect}'}",
+        message,
         Fix(f"Give {numbered(numbers_of(wrong))} the same settings as the others.", tuple(dict.fromkeys(commands))),
         severity=weigh(job, severity),
         evidence={
@@ -111,15 +109,6 @@ def _difference(
             for name in names[:12]
         },
     )
-
-
-def _cures(name: str, apart: list[Alike], value: str) -> Iterator[str]:
-    """Yield the commands that give these ranks the other ranks' value, or that remove their own if that is ''."""
-    for group in apart:
-        if value:
-            yield redo(name, group.settings.get(name, Setting("")), value)
-        elif name in group.settings:
-            yield undo(name, group.settings[name])
 
 
 def _has(group: Alike, name: str, ranks: list[RankFacts]) -> str:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.quantities import count
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
-from distcheck.rules.job.kinds import ranks_with
+from distcheck.rules import NCCL_NAMES, Outcome, rule
+from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.job.kinds import each_rank, ranks_by
 from distcheck.rules.job.nccl_remedies import redo, replace, undo
-from distcheck.rules.nccl.settings import PREFIXES, alike, owner_of, untrimmed, uses_nccl, weigh
+from distcheck.rules.nccl.settings import alike, may_use_nccl, owner_of, untrimmed, weigh
 from distcheck.rules.wording import brief, found, grouped, listed, named
-from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, pair
+from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, pair, setting_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ _NAME = re.compile(r"\W*(?:export\s+|setenv\s+)?[\"']?([A-Z][A-Z0-9_]+)")
 def _files(job: Job) -> dict[NcclFile, list[RankFacts]]:
     """Return the ranks by each configuration file that their NCCL reads."""
     there: dict[NcclFile, list[RankFacts]] = {}
-    for group in alike(job) if uses_nccl(job) else ():
+    for group in alike(job):
         for file in group.files:
             there.setdefault(file, []).extend(group.ranks)
     return there
@@ -50,24 +50,25 @@ def nccl_conf_file_surprise(job: Job) -> Iterator[Outcome]:
     Fix: move the settings into the job's environment, or check the file that the finding names.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-conf-file
     """
-    for (path, origin, reason), pairs in grouped(_files(job).items(), lambda item: _unread(job, *item)).items():
-        if reason:
-            ranks = [r for _, group in pairs for r in group]
+    for file, ranks in _files(job).items():
+        if reason := _unread(job, file, ranks):
             yield found(
                 job,
                 ranks,
                 f"{named(job, ranks)}: {reason}, so NCCL applies none of its settings",
                 Fix(
-                    "Correct the path, or unset the variable." if origin == "NCCL_CONF_FILE" else "Make it readable.",
-                    (f"ls -l {shlex.quote(path)}",),
+                    "Correct the path, or unset the variable."
+                    if file.origin == "NCCL_CONF_FILE"
+                    else "Make it readable.",
+                    (f"ls -l {shlex.quote(file.path)}",),
                 ),
                 severity=weigh(job, "warning"),
-                owner=owner_of([Setting("", path)]),
-                evidence={"file": path},
+                owner=owner_of([Setting("", file.path)]),
+                evidence={"file": file.path},
             )
     applied = [
         (name, setting, group.ranks)
-        for group in (alike(job) if uses_nccl(job) else ())
+        for group in alike(job)
         for name, setting in group.settings.items()
         if setting.origin != ENVIRONMENT
     ]
@@ -80,21 +81,19 @@ def nccl_conf_file_surprise(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: {path} sets {listed([f'{n}={brief(v, 40)}' for n, v in values.items()], most=3)}",
             Fix("No action if intended; otherwise remove the line.", (f"cat {shlex.quote(path)}",)),
             severity="info",
-            owner=owner_of([Setting("", path)]),
+            owner=owner_of([items[0][1]]),
             evidence=values,
         )
 
 
-def _unread(job: Job, file: NcclFile, ranks: list[RankFacts]) -> tuple[str, str, str]:
-    """Return a file's path and origin, and why NCCL cannot read it, '' if it can."""
-    reason = ""
+def _unread(job: Job, file: NcclFile, ranks: list[RankFacts]) -> str:
+    """Return why NCCL cannot read a file, '' if it can."""
     if isinstance(file.lines, Missing):
-        reason = f"{file.path} cannot be read ({file.lines.reason.rpartition(': ')[2]})"
-    elif file.origin == "NCCL_CONF_FILE":
-        seen = job.process_of(ranks[0]).named_paths.get("NCCL_CONF_FILE")
-        if seen is not None and seen.state == "missing":
-            reason = f"NCCL_CONF_FILE={file.path} does not exist"
-    return file.path, file.origin, reason
+        return f"{file.path} cannot be read ({file.lines.reason.rpartition(': ')[2]})"
+    seen = job.process_of(ranks[0]).named_paths.get("NCCL_CONF_FILE")
+    if file.origin == "NCCL_CONF_FILE" and seen is not None and seen.state == "missing":
+        return f"NCCL_CONF_FILE={file.path} does not exist"
+    return ""
 
 
 @rule("environment", severity="warning", scope="rank")
@@ -111,57 +110,40 @@ def nccl_conf_file_syntax(job: Job) -> Iterator[Outcome]:
     """
     for file, ranks in _files(job).items():
         lines = () if isinstance(file.lines, Missing) else file.lines
-        odd = [(line, why) for line in lines for why in [_odd(line)] if why]
-        if odd:
-            line, why = odd[0]
-            more = f"; similar in {count(len(odd) - 1, 'more line')}" if len(odd) > 1 else ""
+        misread = {line: why for line in lines if (why := _misread(line))}
+        if misread:
+            line, why = next(iter(misread.items()))
+            more = f"; similar in {count(len(misread) - 1, 'more line')}" if len(misread) > 1 else ""
             yield found(
                 job,
                 ranks,
                 f"{named(job, ranks)}: {file.path} has the line {brief(line, 60)!r}, but {why}{more}",
-                Fix("Write plain NAME=value lines.", tuple(_mended(line, file.path) for line, _ in odd[:4])),
+                Fix("Write plain NAME=value lines.", tuple(_rewrite(line, file.path) for line in [*misread][:4])),
                 severity=weigh(job, "warning"),
                 owner=owner_of([Setting("", file.path)]),
-                evidence=dict(odd[:8]),
+                evidence=dict([*misread.items()][:8]),
             )
 
 
-def _odd(line: str) -> str:
+def _misread(line: str) -> str:
     """Return why NCCL does not read a line as intended, '' if it does."""
-    read = pair(line)
     match = _NAME.match(line)
-    if match is None or not match[1].startswith(PREFIXES):
+    if match is None or not match[1].startswith(NCCL_NAMES):
         return ""
-    if read is None:
+    if (read := pair(line)) is None:
         return "NCCL needs NAME=value"
     name, value = read
     if name != match[1]:
         return f"NCCL reads the name as {name!r}"
-    if untrimmed(value):
-        return f"NCCL reads the value as {brief(value, 40)!r}"
-    return ""
+    return f"NCCL reads the value as {brief(value, 40)!r}" if untrimmed(value) else ""
 
 
-def _mended(line: str, path: str) -> str:
+def _rewrite(line: str, path: str) -> str:
     """Return the command that replaces a line by the one that was meant."""
     match = _NAME.match(line)
     name = match[1] if match else ""
     value = re.split(r"\s#", line.partition("=")[2])[0].strip().strip("\"'")
     return replace(path, f"^.*{name}[ =].*$", f"{name}={value}")
-
-
-def _named(job: Job, variable: str) -> dict[tuple[NamedPath, Setting], list[RankFacts]]:
-    """Return the ranks by what their process finds at the file that a variable names."""
-    there: dict[tuple[NamedPath, Setting], list[RankFacts]] = {}
-    if not ranks_with(job, lambda rank: variable in job.process_of(rank).named_paths):
-        return there
-    for group in alike(job) if uses_nccl(job) else ():
-        for rank in group.ranks:
-            seen = job.process_of(rank).named_paths.get(variable)
-            if seen is not None:
-                setting = group.settings.get(variable, Setting(seen.path, seen.path))
-                there.setdefault((seen, setting), []).append(rank)
-    return there
 
 
 @rule("environment", severity="warning", scope="rank")
@@ -176,7 +158,12 @@ def nccl_debug_file_shared(job: Job) -> Iterator[Outcome]:
     Fix: ``export NCCL_DEBUG_FILE=/tmp/nccl.%h.%p``.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug-file
     """
-    for (seen, setting), ranks in _named(job, "NCCL_DEBUG_FILE").items():
+
+    def written(rank: RankFacts) -> tuple[NamedPath, Setting] | None:
+        seen = job.process_of(rank).named_paths.get("NCCL_DEBUG_FILE")
+        return (seen, setting_of(job, rank, "NCCL_DEBUG_FILE") or Setting(seen.path)) if seen else None
+
+    for (seen, setting), ranks in ranks_by(job, written).items() if may_use_nccl(job) else ():
         path, on = seen.path, grouped(ranks, lambda r: job.process_of(r).node)
         if path.startswith("/dev/"):
             continue
@@ -203,8 +190,8 @@ def nccl_debug_file_shared(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("environment", severity="warning", scope="rank")
-def nccl_topo_file_stale(job: Job) -> Iterator[Outcome]:
+@rule("environment", severity="warning", scope="rank", of=each_rank)
+def nccl_topo_file_stale(job: Job, rank: RankFacts) -> Fault | None:
     """NCCL's topology file cannot be read, or describes another machine.
 
     NCCL_TOPO_FILE, or /var/run/nvidia-topologyd/virtualTopology.xml without it, tells NCCL how GPUs and adapters are
@@ -215,24 +202,22 @@ def nccl_topo_file_stale(job: Job) -> Iterator[Outcome]:
     Fix: unset NCCL_TOPO_FILE, or use the file of this instance type.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-topo-file
     """
-    for (seen, setting), ranks in _named(job, "NCCL_TOPO_FILE").items():
-        if seen.state != "readable":
-            states = {"missing": "does not exist", "denied": "cannot be read"}
-            problem = states.get(seen.state, "is no file")
-        elif seen.absent_devices:
-            problem = f"describes GPUs that this node does not have, such as {seen.absent_devices[0]}"
-        else:
-            continue
-        own = setting.origin == seen.path
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: NCCL's topology file {brief(seen.path, 60)} {problem}",
-            Fix(
-                "Remove the file, or replace it by that of this machine." if own else "Unset NCCL_TOPO_FILE.",
-                (f"ls -l {shlex.quote(seen.path)}",) if own else (undo("NCCL_TOPO_FILE", setting),),
-            ),
-            severity=weigh(job, "warning"),
-            owner="admin" if own else owner_of([setting]),
-            evidence={"file": seen.path, **({"absent": list(seen.absent_devices)} if seen.absent_devices else {})},
-        )
+    seen = job.process_of(rank).named_paths.get("NCCL_TOPO_FILE")
+    if seen is None or not may_use_nccl(job):
+        return None
+    if seen.state != "readable":
+        problem = {"missing": "does not exist", "denied": "cannot be read"}.get(seen.state, "is no file")
+    elif seen.absent_devices:
+        problem = f"describes GPUs that this node does not have, such as {seen.absent_devices[0]}"
+    else:
+        return None
+    setting = setting_of(job, rank, "NCCL_TOPO_FILE")
+    return Fault(
+        f"NCCL's topology file {brief(seen.path, 60)} {problem}",
+        Fix("Unset NCCL_TOPO_FILE.", (undo("NCCL_TOPO_FILE", setting),))
+        if setting
+        else Fix("Remove the file, or replace it by that of this machine.", (f"ls -l {shlex.quote(seen.path)}",)),
+        {"file": seen.path, **({"absent": list(seen.absent_devices)} if seen.absent_devices else {})},
+        weigh(job, "warning"),
+        owner=owner_of([setting]) if setting else "admin",
+    )

@@ -9,12 +9,11 @@ from distcheck.facts.gpu import Gpus
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_with
 from distcheck.rules.job.versions import build_of, nccl_of, version_of
-from distcheck.rules.nccl.settings import alike
-from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbers_of
-from distcheck.selection.nccl_settings import setting_of
+from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbers_of, unread
+from distcheck.selection.nccl_settings import number_of, setting_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,11 +36,6 @@ def _nvidia(job: Job) -> bool:
     return job.backend == "nccl" and not any(node.accelerator == "amd" for node in job.nodes)
 
 
-def _numbers(job: Job, name: str, default: int) -> dict[int, int]:
-    """Return an NCCL variable as NCCL reads it, by the id of the rank's facts."""
-    return {id(rank): group.number(name, default) for group in alike(job) for rank in group.ranks}
-
-
 @rule("gpu", severity="warning")
 def nccl_mixed_cpu_vendor(job: Job) -> Iterator[Outcome]:
     """Some nodes have AMD CPUs and others do not, and this NCCL then hangs at some sizes.
@@ -52,24 +46,27 @@ def nccl_mixed_cpu_vendor(job: Job) -> Iterator[Outcome]:
 
     Found by the CPU vendor of each node and the version of NCCL. Silent if NCCL_NET_OVERHEAD is set on all ranks.
 
-    Fix: install NCCL 2.22 or later, or ``export NCCL_NET_OVERHEAD=1000`` on all ranks.
+    Fix: Install NCCL 2.22 or later, or give all ranks the same estimate.
+
+        export NCCL_NET_OVERHEAD=1000
+
     See: https://github.com/NVIDIA/nccl/issues/1136
     """
     if not _nvidia(job) or len({node.cpu_vendor for node in job.nodes}) < 2:
         return
-    overhead = _numbers(job, "NCCL_NET_OVERHEAD", -2)
-    open_ranks = [rank for rank in job.ranks if job.node_of(rank).cpu_vendor and overhead[id(rank)] == -2]
-    versions = grouped(open_ranks, lambda rank: nccl_of(job, rank))
-    for version, ranks in versions.items():
+    by_own_cpu = [
+        rank
+        for rank in job.ranks
+        if job.node_of(rank).cpu_vendor and number_of(job, rank, "NCCL_NET_OVERHEAD", -2) == -2
+    ]
+    for version, ranks in grouped(by_own_cpu, lambda rank: nccl_of(job, rank)).items():
         number = version_of(version)
-        if number and not _OWN_CPU_SINCE <= number < _OWN_CPU_UNTIL:
-            continue
         sides = grouped(ranks, lambda rank: job.node_of(rank).cpu_vendor == "AuthenticAMD")
-        if len(sides) < 2:
+        if len(sides) < 2 or (number and not _OWN_CPU_SINCE <= number < _OWN_CPU_UNTIL):
             continue
         if not number:
             why = "the nodes' CPUs are of several vendors, and the version of NCCL is unknown"
-            yield NotChecked(reason=why, nodes=nodes_of(job, ranks), ranks=numbers_of(ranks), required=False)
+            yield from unread(job, ((rank, why) for rank in ranks))
             continue
         others = sorted({job.node_of(rank).cpu_vendor for rank in sides[False]})
         yield found(
@@ -77,10 +74,6 @@ def nccl_mixed_cpu_vendor(job: Job) -> Iterator[Outcome]:
             min(sides.values(), key=len),
             f"{_have(nodes_of(job, sides[True]))} AMD CPUs, {_have(nodes_of(job, sides[False]))} {listed(others)}: "
             f"NCCL {version} chooses algorithms by each node's own CPU",
-            Fix(
-                "Install NCCL 2.22 or later, or give all ranks the same estimate.",
-                ("export NCCL_NET_OVERHEAD=1000",),
-            ),
             evidence={job.node_of(side[0]).cpu_vendor: listed(nodes_of(job, side), most=16) for side in sides.values()}
             | {"NCCL": version},
         )
@@ -107,18 +100,12 @@ def nccl_ipc_abstract_socket(job: Job) -> Iterator[Outcome]:
     """
     if not _nvidia(job) or len({node.boot_id for node in job.nodes}) == len(job.nodes):
         return
-    cumem, abstract = _numbers(job, "NCCL_CUMEM_ENABLE", -2), _numbers(job, "NCCL_IPC_USE_ABSTRACT_SOCKET", 1)
-    concerned = []
-    for rank in job.ranks:
-        number = version_of(nccl_of(job, rank))
-        files = not abstract[id(rank)] and (not number or number >= _SOCKET_FILES_SINCE)
-        if cumem[id(rank)] and not files and not (number and number < _CUMEM_SINCE):
-            concerned.append(rank)
-    for ranks in grouped(concerned, lambda rank: _host(job, rank)).values():
+    concerned = [rank for rank in job.ranks if _by_abstract_sockets(job, rank)]
+    for (_, _, shm), ranks in grouped(concerned, lambda rank: _host(job, rank)).items():
         node = job.node_of(ranks[0])
         spaces = grouped(ranks, lambda rank: job.node_of(rank).network_namespace)
         known = [space for space in spaces if isinstance(space, str)]
-        if len(known) < 2 or isinstance(node.boot_id, Missing) or _host(job, ranks[0])[2] is None:
+        if len(known) < 2 or isinstance(node.boot_id, Missing) or shm is None:
             continue
         numbers = [version_of(nccl_of(job, rank)) for rank in ranks]
         newer = all(number >= _SOCKET_FILES_SINCE for number in numbers)
@@ -138,6 +125,15 @@ def nccl_ipc_abstract_socket(job: Job) -> Iterator[Outcome]:
             ),
             evidence={"host": node.hostname, "network namespaces": where},
         )
+
+
+def _by_abstract_sockets(job: Job, rank: RankFacts) -> bool:
+    """Return whether a rank's NCCL passes handles of memory through abstract sockets."""
+    nccl = version_of(nccl_of(job, rank))
+    if (nccl and nccl < _CUMEM_SINCE) or not number_of(job, rank, "NCCL_CUMEM_ENABLE", -2):
+        return False
+    by_files = not number_of(job, rank, "NCCL_IPC_USE_ABSTRACT_SOCKET", 1)
+    return not by_files or () < nccl < _SOCKET_FILES_SINCE
 
 
 def _host(job: Job, rank: RankFacts) -> tuple[str, str, int | None]:
@@ -162,8 +158,7 @@ def nccl_cumem_host_docker(job: Job) -> Iterator[Outcome]:
     See: https://github.com/NVIDIA/nccl/blob/master/docs/userguide/source/troubleshooting/runtime_and_mpi_issues.rst
     """
     denied = ranks_with(job, lambda r: job.process_of(r).memory_policy_error) if _nvidia(job) else []
-    wanted = _numbers(job, "NCCL_CUMEM_HOST_ENABLE", -1) if denied else {}
-    used = [rank for rank in denied if _host_memory(job, rank, wanted[id(rank)])]
+    used = [rank for rank in denied if _host_memory(job, rank)]
     for (error, version), ranks in grouped(
         used, lambda rank: (job.process_of(rank).memory_policy_error, nccl_of(job, rank))
     ).items():
@@ -184,12 +179,14 @@ def nccl_cumem_host_docker(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _host_memory(job: Job, rank: RankFacts, wanted: int) -> bool:
+def _host_memory(job: Job, rank: RankFacts) -> bool:
     """Return whether a rank's NCCL allocates shared host memory through CUDA: ncclCuMemHostEnable, src/misc."""
     gpus, build, nccl = job.node_of(rank).gpus, build_of(job, rank), version_of(nccl_of(job, rank))
     driver = version_of(gpus.cuda_driver) if isinstance(gpus, Gpus) and isinstance(gpus.cuda_driver, str) else ()
     runtime = version_of(build.cuda or "") if isinstance(build, TorchBuild) else ()
+    wanted = number_of(job, rank, "NCCL_CUMEM_HOST_ENABLE", -1)
     if wanted == 0 or not nccl or runtime < (12, 2):
         return False
-    by_default = wanted == -1 and nccl >= _HOST_BY_DEFAULT and driver >= (12, 6)
-    return by_default or (wanted != -1 and nccl >= _HOST_BY_CHOICE and driver >= (12, 2))
+    if wanted == -1:
+        return nccl >= _HOST_BY_DEFAULT and driver >= (12, 6)
+    return nccl >= _HOST_BY_CHOICE and driver >= (12, 2)

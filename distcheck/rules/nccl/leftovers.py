@@ -5,21 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.gpu import Gpus
-from distcheck.facts.pci import Pci
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import adapters, plugin_adapters
-from distcheck.rules.finding import Fix
-from distcheck.rules.job.nccl_remedies import redo, undo
+from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.job.kinds import each_rank
+from distcheck.rules.job.nccl_remedies import undo
 from distcheck.rules.nccl.grammar import problem_of, without_algorithm
-from distcheck.rules.nccl.settings import Alike, alike, each, is_int, owner_of, shown, uses_nccl, weigh
-from distcheck.rules.wording import found, grouped, listed, named
-from distcheck.selection.nccl_settings import strtoll
+from distcheck.rules.nccl.settings import (
+    Alike,
+    NcclSetting,
+    alike,
+    each_setting,
+    is_int,
+    may_use_nccl,
+    owner_of,
+    shown,
+    weigh,
+)
+from distcheck.rules.wording import found, listed, named, once
+from distcheck.selection.nccl_settings import number_of, strtoll, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.job import Job
-    from distcheck.selection.nccl_settings import Setting
+    from distcheck.facts.rank import RankFacts
 
 _SWITCHES = {"NCCL_P2P_DISABLE": 1, "NCCL_SHM_DISABLE": 1, "NCCL_PXN_DISABLE": 1, "NCCL_NVLS_ENABLE": 0,
              "NCCL_CUMEM_ENABLE": 0, "NCCL_DMABUF_ENABLE": 0, "NCCL_NET_GDR_READ": 0}  # fmt: skip
@@ -43,7 +53,7 @@ def nccl_debugging_vars_left(job: Job) -> Iterator[Outcome]:
     Fix: unset them and measure again with ``distcheck bandwidth``.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#debugging
     """
-    groups = alike(job) if uses_nccl(job) else ()
+    groups = alike(job)
     everywhere = [n for n in (groups[0].settings if groups else ()) if len({g.value(n).lower() for g in groups}) == 1]
     left = [name for name in everywhere if _left(groups[0], name)]
     if left:
@@ -95,8 +105,8 @@ def _hurts(job: Job, groups: tuple[Alike, ...], name: str) -> bool:
     return name == _without_ib(groups[0]) and len(nodes) > 1 and any(adapters(node) for node in nodes)
 
 
-@rule("environment", severity="info", scope="rank")
-def nccl_p2p_disable_and_level(job: Job) -> Iterator[Outcome]:
+@rule("environment", severity="info", scope="rank", of=each_setting)
+def nccl_p2p_disable_and_level(_: Job, setting: NcclSetting) -> Fault | None:
     """NCCL_P2P_LEVEL has no effect, because NCCL_P2P_DISABLE=1 goes before it.
 
     NCCL reads the level only if P2P is not disabled, and prints nothing about it. Found by the two variables.
@@ -104,23 +114,15 @@ def nccl_p2p_disable_and_level(job: Job) -> Iterator[Outcome]:
     Fix: keep one of them.
     See: https://github.com/NVIDIA/nccl/blob/master/src/graph/paths.cc (ncclGetLevel)
     """
-
-    def both(group: Alike, name: str, value: str) -> Setting | None:
-        disabled = group.number("NCCL_P2P_DISABLE") == 1
-        return group.settings["NCCL_P2P_DISABLE"] if name == "NCCL_P2P_LEVEL" and value and disabled else None
-
-    for (name, setting, disable), ranks in each(job, both).items():
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {shown(name, setting)} has no effect beside NCCL_P2P_DISABLE=1",
-            Fix("Keep one of them.", (undo(name, setting), undo("NCCL_P2P_DISABLE", disable))),
-            evidence={name: setting.value, "NCCL_P2P_DISABLE": "1"},
-        )
+    ranks = setting.ranks
+    if setting.name != "NCCL_P2P_LEVEL" or not setting.value or ranks.number("NCCL_P2P_DISABLE") != 1:
+        return None
+    commands = setting.removal, undo("NCCL_P2P_DISABLE", ranks.settings["NCCL_P2P_DISABLE"])
+    return Fault(f"{setting} has no effect beside NCCL_P2P_DISABLE=1", Fix("Keep one of them.", commands))
 
 
-@rule("environment", severity="info", scope="rank")
-def nccl_debug_verbose(job: Job) -> Iterator[Outcome]:
+@rule("environment", severity="info", scope="rank", of=each_setting)
+def nccl_debug_verbose(_: Job, setting: NcclSetting) -> Fault | None:
     """NCCL_DEBUG is INFO or TRACE, so that every rank writes a long log.
 
     INFO writes hundreds of lines for each rank and communicator. With NCCL_DEBUG_SUBSYS=COLL or ALL it writes lines for
@@ -129,53 +131,46 @@ def nccl_debug_verbose(job: Job) -> Iterator[Outcome]:
     Fix: ``export NCCL_DEBUG=WARN`` when the job runs well.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug
     """
-
-    def verbose(group: Alike, name: str, value: str) -> str | None:
-        loud = name == "NCCL_DEBUG" and value.strip().upper() in {"INFO", "TRACE", "ABORT"}
-        return group.value("NCCL_DEBUG_SUBSYS") if loud else None
-
-    for (name, setting, subsystems), ranks in each(job, verbose).items():
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {shown(name, setting)}{subsystems and f' with NCCL_DEBUG_SUBSYS={subsystems}'}; "
-            "every rank writes a long log",
-            Fix("No action if intended; otherwise log warnings only.", (redo(name, setting, "WARN"),)),
-            evidence={name: setting.value, **({"NCCL_DEBUG_SUBSYS": subsystems} if subsystems else {})},
-        )
+    if setting.name != "NCCL_DEBUG" or setting.value.strip().upper() not in {"INFO", "TRACE", "ABORT"}:
+        return None
+    subsystems = setting.ranks.value("NCCL_DEBUG_SUBSYS")
+    return Fault(
+        f"{setting}{subsystems and f' with NCCL_DEBUG_SUBSYS={subsystems}'}; every rank writes a long log",
+        setting.fix("No action if intended; otherwise log warnings only.", "WARN"),
+    )
 
 
-@rule("environment", severity="info", scope="rank")
-def nccl_efa_ib_vars(job: Job) -> Iterator[Outcome]:
+@rule("environment", severity="info", scope="rank", of=each_rank)
+def nccl_efa_ib_vars(job: Job, rank: RankFacts) -> Fault | None:
     """NCCL_IB_* variables are set, but NCCL does not use its InfiniBand transport.
 
     They apply to NCCL's own InfiniBand and RoCE transport only. AWS EFA and Google's plugins have variables of their
     own, and with NCCL_IB_DISABLE=1 or another NCCL_NET the transport is off. Found by NCCL_NET and NCCL_IB_DISABLE, and
-    on nodes whose adapters all need a plugin. It is an info.
+    by nodes whose adapters all need a plugin. It is an info.
 
     Fix: remove them, or the variable that turns the transport off.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     """
+    names = [name for name in rank.environment if name.startswith("NCCL_IB_") and name != "NCCL_IB_DISABLE"]
+    network = value_of(job, rank, "NCCL_NET")
+    if not names or not may_use_nccl(job):
+        return None
+    if number_of(job, rank, "NCCL_IB_DISABLE", 0):
+        why = "NCCL_IB_DISABLE turns that transport off"
+    elif network and network.lower() != "ib":
+        why = f"NCCL_NET={network} selects another network"
+    elif _needs_plugin(job):
+        why = "the nodes' adapters need a plugin"
+    else:
+        return None
+    return Fault(
+        f"{listed(names, most=3)} {'has' if len(names) == 1 else 'have'} no effect: {why}",
+        Fix("No action if intended; otherwise remove them.", tuple(f"unset {name}" for name in names[:4])),
+        {name: rank.environment[name] for name in names},
+    )
 
-    def unused(group: Alike, name: str, _: str) -> str | None:
-        if not name.startswith("NCCL_IB_") or name == "NCCL_IB_DISABLE" or group.settings[name].origin.startswith("/"):
-            return None
-        network = group.value("NCCL_NET")
-        if group.number("NCCL_IB_DISABLE"):
-            return "NCCL_IB_DISABLE turns that transport off"
-        if network and network.lower() != "ib":
-            return f"NCCL_NET={network} selects another network"
-        node = job.node_of(group.ranks[0])
-        only_plugins = isinstance(node.pci, Pci) and plugin_adapters(node) and not adapters(node)
-        return "the node's adapters need a plugin" if only_plugins else None
 
-    for why, items in grouped(each(job, unused).items(), lambda item: item[0][2]).items():
-        names = list(dict.fromkeys(name for (name, _, _), _ in items))
-        ranks = list({id(r): r for _, group in items for r in group}.values())
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {listed(names, most=3)} {'has' if len(names) == 1 else 'have'} no effect: {why}",
-            Fix("No action if intended; otherwise remove them.", tuple(f"unset {name}" for name in names[:4])),
-            evidence={name: setting.value for (name, setting, _), _ in items},
-        )
+@once
+def _needs_plugin(job: Job) -> bool:
+    """Return whether no node has an adapter for NCCL's own transport, and some have others."""
+    return any(map(plugin_adapters, job.nodes)) and not any(map(adapters, job.nodes))

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
-from distcheck.rules.job.nccl_remedies import redo, undo
-from distcheck.rules.nccl.settings import Alike, each, owner_of, release, shown, weigh
+from distcheck.rules import rule
+from distcheck.rules.finding import Fault
+from distcheck.rules.nccl.settings import NcclSetting, each_setting, release
 from distcheck.rules.nccl.tables import current, known, suggestion, tables
-from distcheck.rules.wording import found, named
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from distcheck.facts.job import Job
 
 _OLDEST = (2, 18)
 """The oldest NCCL with which a supported torch (2.1) was built."""
 
 
-@rule("environment", severity="warning", scope="rank")
-def nccl_var_typo(job: Job) -> Iterator[Outcome]:
+@rule("environment", severity="warning", scope="rank", of=each_setting)
+def nccl_var_typo(_: Job, setting: NcclSetting) -> Fault | None:
     """A variable named like NCCL's is read by no software, so it has no effect.
 
     NCCL does not report unknown names: NCCL_SOCKET_IFACE, NCCL_IB_HCAS or NCCL_DEBUG_LEVEL change nothing, and no
@@ -32,31 +28,20 @@ def nccl_var_typo(job: Job) -> Iterator[Outcome]:
     Fix: rename or remove the variable.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
-
-    def unknown(_: Alike, name: str, __: str) -> str | None:
-        ours = name.startswith(("NCCL", "nccl_", "NCLL_", "NCL_", "TORCH_NCCL"))
-        return suggestion(name) if ours and not known(name) else None
-
-    for (name, setting, meant), ranks in each(job, unknown).items():
-        if not meant and name.startswith("TORCH_"):
-            continue  # torch adds variables with every release
-        hint = f"; did you mean {meant}?" if meant else ""
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {shown(name, setting)} has no effect, because no known software reads {name}{hint}",
-            Fix(
-                f"Rename it to {meant}." if meant else "Remove it, or leave it if a plugin of your site reads it.",
-                (redo(meant, setting, setting.value, old=name) if meant else undo(name, setting),),
-            ),
-            severity=weigh(job, "warning") if meant else "info",
-            owner=owner_of([setting]),
-            evidence={name: setting.value, "origin": setting.origin, **({"similar": meant} if meant else {})},
-        )
+    name = setting.name
+    if not name.startswith(("NCCL", "nccl_", "NCLL_", "NCL_", "TORCH_NCCL")) or known(name):
+        return None
+    meant = suggestion(name)
+    words = f"{setting} has no effect, because no known software reads {name}"
+    if meant:
+        return Fault(f"{words}; did you mean {meant}?", setting.renamed(meant), {"similar": meant})
+    if name.startswith("TORCH_"):
+        return None  # torch adds variables with every release
+    return Fault(words, setting.fix("Remove it, or leave it if a plugin of your site reads it."), severity="info")
 
 
-@rule("environment", severity="warning", scope="rank")
-def nccl_var_removed(job: Job) -> Iterator[Outcome]:
+@rule("environment", severity="warning", scope="rank", of=each_setting)
+def nccl_var_removed(_: Job, setting: NcclSetting) -> Fault | None:
     """A variable was removed from NCCL, so it has no effect in the version in use.
 
     NCCL ignores it without a message. NCCL_TREE_THRESHOLD and NCCL_LL_THRESHOLD (until 2.4), NCCL_IB_GDR_LEVEL and
@@ -67,33 +52,20 @@ def nccl_var_removed(job: Job) -> Iterator[Outcome]:
     Fix: use the successor that the finding names, or remove the variable.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
-
-    def removed(group: Alike, name: str, _: str) -> str | None:
-        variable = tables().nccl.get(name)
-        if variable is None or current(name) or group.rccl or variable.last >= (group.nccl or _OLDEST):
-            return None
-        return release(group.nccl) or "2.18 or later"
-
-    for (name, setting, in_use), ranks in each(job, removed).items():
-        variable = tables().nccl[name]
-        successor = variable.successor
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {shown(name, setting)} has no effect, because NCCL {in_use} does not read it; "
-            f"{release(variable.last)} was the last release that did" + (f"; use {successor}" if successor else ""),
-            Fix(
-                f"Remove it; {successor} replaced it and may take other values." if successor else "Remove it.",
-                (undo(name, setting),),
-            ),
-            severity=weigh(job, "warning"),
-            owner=owner_of([setting]),
-            evidence={name: setting.value, "origin": setting.origin, "last read by": release(variable.last)},
-        )
+    variable, nccl = tables().nccl.get(setting.name), setting.ranks.nccl
+    if variable is None or current(setting.name) or setting.ranks.rccl or variable.last >= (nccl or _OLDEST):
+        return None
+    last, successor = release(variable.last), variable.successor
+    return Fault(
+        f"{setting} has no effect, because NCCL {release(nccl) or '2.18 or later'} does not read it; {last} was the "
+        "last release that did" + (f"; use {successor}" if successor else ""),
+        setting.fix(f"Remove it; {successor} replaced it and may take other values." if successor else "Remove it."),
+        {"last read by": last},
+    )
 
 
-@rule("environment", severity="warning", scope="rank")
-def nccl_var_too_new(job: Job) -> Iterator[Outcome]:
+@rule("environment", severity="warning", scope="rank", of=each_setting)
+def nccl_var_too_new(_: Job, setting: NcclSetting) -> Fault | None:
     """A variable is newer than the NCCL in use, so it has no effect.
 
     NCCL ignores names that it does not know, without a message: NCCL_MNNVL_ENABLE on 2.20 leaves multi-node NVLink as
@@ -103,21 +75,13 @@ def nccl_var_too_new(job: Job) -> Iterator[Outcome]:
     Fix: install a newer NCCL (a newer torch), or remove the variable.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
-
-    def early(group: Alike, name: str, _: str) -> str | None:
-        variable = tables().nccl.get(name)
-        too_new = variable is not None and group.nccl and not group.rccl and group.nccl < variable.first
-        return release(group.nccl) if too_new else None
-
-    for (name, setting, in_use), ranks in each(job, early).items():
-        since = release(tables().nccl[name].first)
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {shown(name, setting)} has no effect, because NCCL {in_use} does not read it; "
-            f"{since} is the first release that does",
-            Fix(f"Install NCCL {since} or later, or remove the variable.", (undo(name, setting),)),
-            severity=weigh(job, "warning"),
-            owner=owner_of([setting]),
-            evidence={name: setting.value, "origin": setting.origin, "NCCL": in_use, "first read by": since},
-        )
+    variable, nccl = tables().nccl.get(setting.name), setting.ranks.nccl
+    if variable is None or setting.ranks.rccl or not () < nccl < variable.first:
+        return None
+    since = release(variable.first)
+    return Fault(
+        f"{setting} has no effect, because NCCL {release(nccl)} does not read it; {since} is the first "
+        "release that does",
+        setting.fix(f"Install NCCL {since} or later, or remove the variable."),
+        {"NCCL": release(nccl), "first read by": since},
+    )

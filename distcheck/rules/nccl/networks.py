@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import crossing, settings_shown, who
-from distcheck.rules.finding import Fix
 from distcheck.rules.wording import found, grouped, majority
 
 if TYPE_CHECKING:
@@ -23,7 +22,12 @@ def nccl_ib_on_some_nodes(job: Job) -> Iterator[Outcome]:
     or ``/dev/infiniband`` on one node, and NCCL_IB_DISABLE on one node, which nccl-env-differs reports. Found by the
     network that each rank's NCCL log names.
 
-    Fix: give all containers the adapters, or ``export NCCL_IB_DISABLE=1`` on all nodes.
+    Fix: Give all containers access to the adapters, or use sockets everywhere.
+
+        ls -l /dev/infiniband
+        ibv_devinfo
+        export NCCL_IB_DISABLE=1
+
     See: https://github.com/NVIDIA/nccl/issues/234
     """
     groups = grouped([t for t in crossing(job) if t.log.network], lambda t: t.log.network)
@@ -36,10 +40,6 @@ def nccl_ib_on_some_nodes(job: Job) -> Iterator[Outcome]:
         job,
         [t.rank for t in odd],
         f"NCCL uses different networks, which cannot connect: {words}",
-        Fix(
-            "Give all containers access to the adapters, or use sockets everywhere.",
-            ("ls -l /dev/infiniband", "ibv_devinfo", "export NCCL_IB_DISABLE=1"),
-        ),
         evidence={network: who(job, group) for network, group in groups.items()}
         | settings_shown(odd, "NCCL_IB_DISABLE", "NCCL_NET"),
     )

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import logged, setting, settings_shown, who
 from distcheck.rules.environment.nccl_library import loaded, unseen
-from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.finding import Fix
 from distcheck.rules.job.versions import version_of
 from distcheck.rules.nccl.settings import alike
-from distcheck.rules.wording import brief, found, grouped, listed, majority, named, nodes_of, numbers_of, once
+from distcheck.rules.wording import brief, found, grouped, listed, majority, named, once, unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,30 +25,11 @@ Version = tuple[int, ...]
 
 _ACCEPTED: Mapping[str, tuple[tuple[Version, int, int], ...]] = {
     "net": (
-        ((2, 13), 4, 6),
-        ((2, 19), 5, 7),
-        ((2, 20), 5, 8),
-        ((2, 24), 5, 9),
-        ((2, 26), 6, 10),
-        ((2, 28), 6, 11),
+        *(((2, 13), 4, 6), ((2, 19), 5, 7), ((2, 20), 5, 8), ((2, 24), 5, 9), ((2, 26), 6, 10), ((2, 28), 6, 11)),
         ((2, 30), 6, 12),
     ),
-    "tuner": (
-        ((2, 19), 1, 1),
-        ((2, 21), 2, 2),
-        ((2, 22), 2, 3),
-        ((2, 24), 2, 4),
-        ((2, 28), 2, 5),
-        ((2, 30), 2, 6),
-    ),
-    "profiler": (
-        ((2, 23), 1, 1),
-        ((2, 24), 1, 2),
-        ((2, 26), 1, 3),
-        ((2, 27), 1, 4),
-        ((2, 28), 1, 5),
-        ((2, 29), 1, 6),
-    ),
+    "tuner": (((2, 19), 1, 1), ((2, 21), 2, 2), ((2, 22), 2, 3), ((2, 24), 2, 4), ((2, 28), 2, 5), ((2, 30), 2, 6)),
+    "profiler": (((2, 23), 1, 1), ((2, 24), 1, 2), ((2, 26), 1, 3), ((2, 27), 1, 4), ((2, 28), 1, 5), ((2, 29), 1, 6)),
 }
 """From which release on NCCL looks up which versions of a plugin's symbol.
 
@@ -74,24 +55,19 @@ def sw_plugin_abi(job: Job) -> Iterator[Outcome]:
     See: https://github.com/NVIDIA/nccl/tree/master/plugins/net
     """
     yield from unseen(job)
-    usable = [(item, plugin) for item in loaded(job) for plugin in item.libraries.plugins]
-    for (plugin, version), items in grouped(usable, lambda i: (i[1], i[0].libraries.version)).items():
+    installed = [(item, plugin) for item in loaded(job) for plugin in item.libraries.plugins]
+    for (plugin, version), items in grouped(installed, lambda i: (i[1], i[0].libraries.version)).items():
         ranks = [item.rank for item, _ in items]
+        accepted = accepted_interfaces(plugin.kind, version)
         if plugin.error:
             yield _unfit(job, ranks, plugin, version, f"cannot be loaded: {brief(plugin.error, 120)}")
-            continue
-        if version_of(version)[:2] > _NEWEST_READ:
+        elif version_of(version)[:2] > _NEWEST_READ:
             why = f"which {plugin.kind} plugins NCCL {version} accepts is not known to this distcheck"
-            yield NotChecked(reason=why, nodes=nodes_of(job, ranks), ranks=numbers_of(ranks), required=False)
-            continue
-        accepted = accepted_interfaces(plugin.kind, version)
-        if accepted is None or any(
-            _number(symbol) in range(accepted[0], accepted[1] + 1) for symbol in plugin.interfaces
-        ):
-            continue
-        has = listed(plugin.interfaces) or "no versioned plugin symbol"
-        wants = f"v{accepted[0]}" if accepted[0] == accepted[1] else f"v{accepted[0]} to v{accepted[1]}"
-        yield _unfit(job, ranks, plugin, version, f"exports {has}; NCCL {version} accepts {wants}")
+            yield from unread(job, ((rank, why) for rank in ranks))
+        elif accepted and not any(accepted[0] <= _number(symbol) <= accepted[1] for symbol in plugin.interfaces):
+            has = listed(plugin.interfaces) or "no versioned plugin symbol"
+            wants = " to ".join(f"v{number}" for number in sorted({*accepted}))
+            yield _unfit(job, ranks, plugin, version, f"exports {has}; NCCL {version} accepts {wants}")
 
 
 def accepted_interfaces(kind: str, version: str) -> tuple[int, int] | None:
@@ -113,9 +89,7 @@ def _unfit(job: Job, ranks: list[RankFacts], plugin: NcclPlugin, version: str, w
         ranks,
         f"{named(job, ranks)}: {plugin.kind} plugin {brief(plugin.path or plugin.name, 80)} {why}",
         Fix(
-            f"Install the release of the plugin that was built for NCCL {version}, or do without it."
-            if version
-            else "Install the release of the plugin that was built for this NCCL, or do without it.",
+            f"Install the plugin's release for {f'NCCL {version}' if version else 'this NCCL'}, or do without it.",
             (f"ldd {quote(plugin.path or plugin.name)}", f"export {variable}=none"),
         ),
         severity="info" if plugin.kind == "profiler" else "warning",
@@ -207,6 +181,5 @@ def _kind_of_plugin(libraries: Libraries, kind: str) -> str:
 def _kind_in_log(plugins: tuple[str, ...], kind: str) -> str:
     """Return the plugins of a kind that a log names, in a form that can be compared."""
     prefix = f"{kind.upper()} "
-    return (
-        listed(sorted(name.removeprefix(prefix) for name in plugins if name.startswith(prefix))) or f"no {kind} plugin"
-    )
+    shown = sorted(name.removeprefix(prefix) for name in plugins if name.startswith(prefix))
+    return listed(shown) or f"no {kind} plugin"

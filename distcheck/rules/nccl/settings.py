@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from distcheck.facts.job import Collectives
+from distcheck.rules import NCCL_NAMES
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.nccl_remedies import redo, undo
@@ -15,7 +16,7 @@ from distcheck.rules.wording import about, brief, once, same
 from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, in_use, library, settings, strtoll
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from distcheck.facts.base import Missing
     from distcheck.facts.job import Job
@@ -24,22 +25,6 @@ if TYPE_CHECKING:
     from distcheck.rules import Outcome
     from distcheck.rules.finding import Owner, Severity
     from distcheck.selection.nccl_settings import Version
-
-K = TypeVar("K", bound="Hashable")
-PREFIXES = (
-    "NCCL",
-    "nccl_",
-    "NCLL_",
-    "NCL_",
-    "RCCL_",
-    "TORCH_NCCL",
-    "TORCH_FR_",
-    "TORCH_DIST",
-    "OFI_NCCL_",
-    "FI_",
-    "UCX_",
-)
-"""How the names begin that these rules judge; misspelt ones too."""
 
 
 class Alike(NamedTuple):
@@ -66,22 +51,24 @@ class Alike(NamedTuple):
 
 @once
 def alike(job: Job) -> tuple[Alike, ...]:
-    """Return the ranks grouped by the settings that NCCL and torch find."""
+    """Return the ranks grouped by the settings that NCCL and torch find; nothing if --backend excludes NCCL."""
+    if not may_use_nccl(job):
+        return ()
 
     def read(rank: RankFacts) -> tuple[tuple[tuple[str, str], ...], tuple[NcclFile, ...], Version, bool]:
-        own = tuple(item for item in rank.environment.items() if item[0].startswith(PREFIXES))
+        own = tuple(item for item in rank.environment.items() if item[0].startswith(NCCL_NAMES))
         return own, job.process_of(rank).nccl_files, *library(job, rank)
 
     groups = []
     for (own, there, nccl, rccl), ranks in ranks_by(job, read).items():
         files = in_use(there, nccl, rccl=rccl)
         found = settings(dict(own), files)
-        kept = {name: setting for name, setting in found.items() if name.startswith(PREFIXES)}
+        kept = {name: setting for name, setting in found.items() if name.startswith(NCCL_NAMES)}
         groups.append(Alike(kept, nccl, rccl, ranks, files))
     return tuple(groups)
 
 
-def uses_nccl(job: Job) -> bool:
+def may_use_nccl(job: Job) -> bool:
     """Return whether variables of NCCL are judged: unless --backend excludes it."""
     return job.asked.backend in {"auto", "nccl"}
 
@@ -92,22 +79,6 @@ def weigh(job: Job, severity: Severity) -> Severity:
     ran = isinstance(job.collectives, Collectives) and job.collectives.backend == "gloo"
     gloo = job.asked.backend == "auto" and (ran or (looked and job.made_for == "gloo"))
     return "info" if gloo else severity
-
-
-def each(job: Job, judge: Callable[[Alike, str, str], K | None]) -> dict[tuple[str, Setting, K], list[RankFacts]]:
-    """Return the ranks by variable, setting and what `judge` finds about it; None is nothing.
-
-    `judge` gets the ranks' settings, a variable and its value. Empty if the job cannot use NCCL.
-    """
-    found: dict[tuple[str, Setting, K], list[RankFacts]] = {}
-    for group in alike(job) if uses_nccl(job) else ():
-        for name, setting in group.settings.items():
-            if setting.origin != ENVIRONMENT and (name != name.strip() or untrimmed(setting.value)):
-                continue  # nccl-conf-file-syntax reports the line
-            problem = judge(group, name, setting.value)
-            if problem is not None:
-                found.setdefault((name, setting, problem), []).extend(group.ranks)
-    return found
 
 
 class NcclSetting(NamedTuple):
@@ -134,19 +105,28 @@ class NcclSetting(NamedTuple):
         """Whether NCCL reads the variable through strtoll."""
         return is_int(self.name)
 
+    @property
+    def removal(self) -> str:
+        """The command that removes the variable where it is set."""
+        return undo(self.name, Setting(self.value, self.origin))
+
     def fix(self, text: str, value: str = "") -> Fix:
         """Return a fix that sets the variable where it is set; without a value, that removes it."""
-        setting = Setting(self.value, self.origin)
-        return Fix(text, (redo(self.name, setting, value) if value else undo(self.name, setting),))
+        return Fix(text, (redo(self.name, Setting(self.value, self.origin), value) if value else self.removal,))
+
+    def renamed(self, name: str) -> Fix:
+        """Return a fix that gives the variable another name where it is set."""
+        return Fix(f"Rename it to {name}.", (redo(name, Setting(self.value, self.origin), self.value, old=self.name),))
 
 
 def each_setting(job: Job, judge: Callable[[NcclSetting], Fault | Missing | None]) -> Iterator[Outcome]:
     """Yield what a rule says of variables (``of=each_setting``), once for all ranks with an equal fault.
 
     Nothing if the job cannot use NCCL, an info if it uses Gloo. nccl-conf-file-syntax reports lines without a setting.
+    In the commands of its fix, {remove} stands for the command that removes the variable.
     """
     found: dict[tuple[str, bytes | None], tuple[Fault | Missing, list[RankFacts]]] = {}
-    for group in alike(job) if uses_nccl(job) else ():
+    for group in alike(job):
         for name, setting in group.settings.items():
             if setting.origin != ENVIRONMENT and (name != name.strip() or untrimmed(setting.value)):
                 continue
@@ -164,6 +144,7 @@ def _of_setting(job: Job, setting: NcclSetting, fault: Fault) -> Fault:
         severity=weigh(job, fault.severity or "error"),
         owner=owner_of([setting]),
         evidence={setting.name: setting.value, "origin": setting.origin, **fault.evidence},
+        values={"remove": (setting.removal,)},
     )
 
 

@@ -6,10 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
+from distcheck.rules.finding import Fault
 from distcheck.rules.job.kinds import ranks_by
-from distcheck.rules.job.nccl_remedies import redo
-from distcheck.rules.nccl.settings import Alike, each, weigh
+from distcheck.rules.nccl.settings import NcclSetting, each_setting
 from distcheck.rules.nccl.tables import tables
 from distcheck.rules.wording import found, listed, named, odd_ones, spread
 from distcheck.selection.nccl_settings import ENVIRONMENT
@@ -25,8 +24,8 @@ _STOI = re.compile(r"\s*[+-]?\d+")
 _LEVELS = ("OFF", "INFO", "DETAIL")
 
 
-@rule("environment", severity="info", scope="rank")
-def torch_nccl_var_deprecated(job: Job) -> Iterator[Outcome]:
+@rule("environment", severity="info", scope="rank", of=each_setting)
+def torch_nccl_var_deprecated(_: Job, setting: NcclSetting) -> Fault | None:
     """A variable of torch's NCCL backend has its old name, without the prefix TORCH.
 
     torch still reads it and prints ``Environment variable NCCL_BLOCKING_WAIT is deprecated; use
@@ -35,22 +34,14 @@ def torch_nccl_var_deprecated(job: Job) -> Iterator[Outcome]:
     Fix: rename the variable.
     See: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
     """
-
-    def old(group: Alike, name: str, _: str) -> str | None:
-        return tables().deprecated.get(name) if group.settings[name].origin == ENVIRONMENT else None
-
-    for (name, setting, new), ranks in each(job, old).items():
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {name} is the old name of {new}",
-            Fix(f"Rename it to {new}.", (redo(new, setting, setting.value, old=name),)),
-            evidence={name: setting.value},
-        )
+    new = tables().deprecated.get(setting.name)
+    if new is None or setting.origin != ENVIRONMENT:
+        return None
+    return Fault(f"{setting.name} is the old name of {new}", setting.renamed(new))
 
 
-@rule("environment", scope="rank")
-def torch_nccl_var_invalid(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_setting)
+def torch_nccl_var_invalid(_: Job, setting: NcclSetting) -> Fault | None:
     """A variable of torch's NCCL backend holds a value that torch rejects.
 
     ``init_process_group`` fails with ``Invalid value for environment variable: TORCH_NCCL_BLOCKING_WAIT``. torch
@@ -60,54 +51,44 @@ def torch_nccl_var_invalid(job: Job) -> Iterator[Outcome]:
     Fix: write a number, 0 or 1 for a switch.
     See: https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/Utils.hpp (getCvarBool)
     """
-
-    def invalid(group: Alike, name: str, value: str) -> str | None:
-        variable = tables().torch.get(tables().deprecated.get(name, name))
-        if variable is None or group.settings[name].origin != ENVIRONMENT:
-            return None
-        if variable.kind == "bool":
-            return None if value.lower() in _TRUE | _FALSE else "0 or 1"
-        return "a number" if variable.kind == "int" and not _STOI.match(value) else None
-
-    for (name, setting, expected), ranks in each(job, invalid).items():
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {name} is {setting.value!r}; expected {expected}; torch's NCCL backend would fail",
-            Fix(f"Write {expected}, or remove the variable.", (f"unset {name}",)),
-            severity=weigh(job, "error"),
-            evidence={name: setting.value},
-        )
+    variable = tables().torch.get(_new_name(setting))
+    if variable is None or setting.origin != ENVIRONMENT:
+        return None
+    if variable.kind == "bool" and setting.value.lower() not in _TRUE | _FALSE:
+        expected = "0 or 1"
+    elif variable.kind == "int" and not _STOI.match(setting.value):
+        expected = "a number"
+    else:
+        return None
+    return Fault(
+        f"{setting.name} is {setting.value!r}; expected {expected}; torch's NCCL backend would fail",
+        setting.fix(f"Write {expected}, or remove the variable."),
+    )
 
 
-@rule("environment", severity="warning", scope="rank")
-def torch_nccl_blocking_wait(job: Job) -> Iterator[Outcome]:
+@rule("environment", severity="warning", scope="rank", of=each_setting)
+def torch_nccl_blocking_wait(_: Job, setting: NcclSetting) -> str | None:
     """The watchdog of torch is off, so a hanging NCCL collective is not reported or never ends.
 
     TORCH_NCCL_BLOCKING_WAIT=1 makes each wait block the program until the timeout and turns the handling of
     asynchronous errors off; TORCH_NCCL_ASYNC_ERROR_HANDLING=0 lets a rank wait forever after a timeout. Both are left
     from debugging. Found by the values, also under their old names.
 
-    Fix: unset the variable.
+    Fix: Remove the variable.
+
+        {remove|unset TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_ASYNC_ERROR_HANDLING}
+
     See: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
     """
+    new, value = _new_name(setting), setting.value
+    waits = new == "TORCH_NCCL_BLOCKING_WAIT" and value.lower() in _TRUE
+    ignores = new == "TORCH_NCCL_ASYNC_ERROR_HANDLING" and value.strip() == "0"
+    off = setting.origin == ENVIRONMENT and (waits or ignores)
+    return f"{setting} turns torch's handling of hanging collectives off" if off else None
 
-    def off(group: Alike, name: str, value: str) -> bool | None:
-        if group.settings[name].origin != ENVIRONMENT:
-            return None
-        new = tables().deprecated.get(name, name)
-        waits = new == "TORCH_NCCL_BLOCKING_WAIT" and value.lower() in _TRUE
-        return True if waits or (new == "TORCH_NCCL_ASYNC_ERROR_HANDLING" and value.strip() == "0") else None
 
-    for (name, setting, _), ranks in each(job, off).items():
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {name}={setting.value} turns torch's handling of hanging collectives off",
-            Fix("Remove it.", (f"unset {name}",)),
-            severity=weigh(job, "warning"),
-            evidence={name: setting.value},
-        )
+def _new_name(setting: NcclSetting) -> str:
+    return tables().deprecated.get(setting.name, setting.name)
 
 
 @rule("environment", scope="rank")
@@ -119,7 +100,10 @@ def torch_distributed_debug_detail(job: Job) -> Iterator[Outcome]:
     TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL.`` Found by the value on each rank, whatever the backend.
     DETAIL on all ranks is a warning, on some ranks an error, and so is an invalid value.
 
-    Fix: ``export TORCH_DISTRIBUTED_DEBUG=OFF`` on all ranks.
+    Fix: Give all ranks the same value, OFF in production.
+
+        export TORCH_DISTRIBUTED_DEBUG=OFF
+
     See: https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug
     """
     name = "TORCH_DISTRIBUTED_DEBUG"
@@ -141,7 +125,6 @@ def torch_distributed_debug_detail(job: Job) -> Iterator[Outcome]:
         job,
         ranks,
         message,
-        Fix("Give all ranks the same value, OFF in production.", (f"export {name}=OFF",)),
         severity="error" if invalid or len(values) > 1 else "warning",
         evidence={value or "empty": named(job, group) for value, group in values.items()},
     )

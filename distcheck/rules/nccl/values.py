@@ -6,27 +6,14 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.quantities import count
-from distcheck.rules import Outcome, rule
+from distcheck.rules import rule
 from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.job.nccl_remedies import redo, undo
 from distcheck.rules.nccl.grammar import problem_of, without_algorithm, without_broadcast
-from distcheck.rules.nccl.settings import (
-    Alike,
-    NcclSetting,
-    alike,
-    each,
-    each_setting,
-    owner_of,
-    shown,
-    uses_nccl,
-    weigh,
-)
-from distcheck.rules.wording import found, listed, named
+from distcheck.rules.nccl.settings import NcclSetting, alike, each_setting
+from distcheck.rules.wording import once
 from distcheck.selection.nccl_settings import strtoll
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from distcheck.facts.job import Job
 
 _TRUE = frozenset({"true", "yes", "on", "y", "t", "enable", "enabled"})
@@ -121,8 +108,8 @@ def nccl_level_text(_: Job, setting: NcclSetting) -> Fault | None:
     return Fault(f"NCCL ignores {setting}; expected LOC, NVL, PIX, PXB, PHB or SYS", setting.fix(text, meant))
 
 
-@rule("environment", scope="rank")
-def nccl_algo_proto_invalid(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_setting)
+def nccl_algo_proto_invalid(job: Job, setting: NcclSetting) -> Fault | None:
     """NCCL_ALGO or NCCL_PROTO has a syntax error, or leaves a collective without an algorithm.
 
     Since 2.24 NCCL fails at the first communicator, ``Unrecognized element token "Foo" when parsing "Foo"`` and
@@ -137,40 +124,30 @@ def nccl_algo_proto_invalid(job: Job) -> Iterator[Outcome]:
     Fix: unset the variable: NCCL's own choice is nearly always the best. Otherwise add ring to the list.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo
     """
-
-    def bad(group: Alike, name: str, value: str) -> tuple[str, bool] | None:
-        problem = problem_of(name, value, group.nccl)
-        return (problem, not group.nccl or group.nccl >= (2, 24)) if problem else None
-
-    for (name, setting, (problem, fails)), ranks in each(job, bad).items():
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {shown(name, setting)} has {problem}; "
+    name, value, nccl = setting.name, setting.value, setting.ranks.nccl
+    if problem := problem_of(name, value, nccl):
+        fails = not nccl or nccl >= (2, 24)
+        return Fault(
+            f"{setting} has {problem}; "
             + ("NCCL 2.24 and later fail with ncclInvalidUsage" if fails else "this NCCL ignores it"),
-            Fix("Remove it; NCCL then chooses.", (undo(name, setting),)),
-            severity=weigh(job, "error" if fails else "warning"),
-            owner=owner_of([setting]),
-            evidence={name: setting.value, "origin": setting.origin},
+            setting.fix("Remove it; NCCL then chooses."),
+            severity="error" if fails else "warning",
         )
-    groups = alike(job) if uses_nccl(job) else ()
-    if {without_algorithm(g.value("NCCL_ALGO"), g.nccl) for g in groups} == {True}:  # else nccl-env-differs reports it
-        setting = groups[0].settings["NCCL_ALGO"]
-        ranks = [r for g in groups for r in g.ranks]
-        freed = without_broadcast(setting.value)
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {shown('NCCL_ALGO', setting)} leaves no algorithm for broadcast; NCCL 2.24 and "
-            "later fail at the first broadcast",
-            Fix(
-                "Remove it, or leave broadcast to NCCL.",
-                (undo("NCCL_ALGO", setting), *([redo("NCCL_ALGO", setting, freed)] if freed else [])),
-            ),
-            severity=weigh(job, "warning"),
-            owner=owner_of([setting]),
-            evidence={"NCCL_ALGO": setting.value, "origin": setting.origin},
-        )
+    if name != "NCCL_ALGO" or not _lacks_broadcast(job):
+        return None
+    freed = without_broadcast(value)
+    others = setting.fix("", freed).commands if freed else ()
+    return Fault(
+        f"{setting} leaves no algorithm for broadcast; NCCL 2.24 and later fail at the first broadcast",
+        Fix("Remove it, or leave broadcast to NCCL.", (setting.removal, *others)),
+        severity="warning",
+    )
+
+
+@once
+def _lacks_broadcast(job: Job) -> bool:
+    """Return whether NCCL_ALGO leaves no algorithm for broadcast on all ranks; else nccl-env-differs reports it."""
+    return all(without_algorithm(ranks.value("NCCL_ALGO"), ranks.nccl) for ranks in alike(job))
 
 
 @rule("environment", scope="rank", of=each_setting)
@@ -202,8 +179,8 @@ def nccl_net_name_invalid(job: Job, setting: NcclSetting) -> Fault | None:
     )
 
 
-@rule("environment", scope="rank")
-def nccl_comm_id_set(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_setting)
+def nccl_comm_id_set(_: Job, setting: NcclSetting) -> str | None:
     """NCCL_COMM_ID is set, which torch does not support.
 
     With it NCCL meets at a fixed address instead of the one that torch exchanges through its store. torch then fails
@@ -211,24 +188,10 @@ def nccl_comm_id_set(job: Job) -> Iterator[Outcome]:
     format``, or its second communicator takes the port of the first. It is left from a program that uses NCCL without
     torch. Found by the variable.
 
-    Fix: unset it.
+    Fix: Remove it.
+
+        {remove|unset NCCL_COMM_ID}
+
     See: https://github.com/NVIDIA/nccl/blob/master/src/bootstrap.cc (bootstrapGetUniqueId)
     """
-
-    def is_set(_: Alike, name: str, __: str) -> bool | None:
-        return True if name == "NCCL_COMM_ID" else None
-
-    grouped = each(job, is_set)
-    if grouped:
-        ranks = [r for group in grouped.values() for r in group]
-        values = list(dict.fromkeys(setting.value for _, setting, _ in grouped))
-        name, setting, _ = next(iter(grouped))
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: NCCL_COMM_ID is set ({listed(values, most=2)}); expected unset under torch",
-            Fix("Remove it.", (undo(name, setting),)),
-            severity=weigh(job, "error"),
-            owner=owner_of([setting]),
-            evidence={"NCCL_COMM_ID": values[0], "origin": setting.origin},
-        )
+    return f"{setting}; expected unset under torch" if setting.name == "NCCL_COMM_ID" else None
