@@ -112,10 +112,7 @@ PHRASES = {
     "docs/bandwidth.md": [
         ("a burst has at least {} s", BURST),
         ("to {} % (`±`, with a confidence of {} %)", CONFIDENT),
-        (
-            "Below {} of what is usual is a warning, below {} an error, above {} a remark",
-            [*COMPARED, of("judge:ABOVE")],
-        ),
+        ("Below {} of what is usual is a warning, below {} an error", COMPARED),
         ("| matrix speed | {} of the dense peak", [of("expectation.devices:MATMUL_SHARE")]),
         ("in the data sheet; {} for A10", [of("expectation.devices:CARD_MATMUL_SHARE")]),
         ("| memory | {} of the rate", [of("expectation.devices:MEMORY_SHARE")]),
@@ -304,10 +301,7 @@ PHRASES = {
             ],
         ),
     ],
-    "docs/rules/performance.md": [
-        ("Below {} of it is a warning; below {} an error", COMPARED),
-        ("that is known here, times {}", [of("judge:ABOVE")]),
-    ],
+    "docs/rules/performance.md": [("Below {} of it is a warning; below {} an error", COMPARED)],
 }
 """By page, the phrases with figures of the code, and the values from the code."""
 

@@ -10,11 +10,10 @@ import msgspec
 from distcheck.expectation.curve import LEAST_SHARE, share_at
 
 Rung = Literal["given", "baseline", "nccl", "derived", "published", "none"]
-Standing = Literal["ok", "low", "too low", "above", "not judged"]
+Standing = Literal["ok", "low", "too low", "not judged"]
 
 LOW = 0.9
 TOO_LOW = 0.8
-ABOVE = 1.1
 
 
 class Expectation(msgspec.Struct, frozen=True):
@@ -62,15 +61,14 @@ def judge(measured_GBps: float | None, expected: Expectation, share_of_plateau: 
 
     `share_of_plateau` is the share of the plateau that its size usually reaches.
     """
-    if measured_GBps is None or expected.low_GBps is None or expected.most_GBps is None or not share_of_plateau:
+    if measured_GBps is None or expected.low_GBps is None or not share_of_plateau:
         return "not judged"
     least = expected.low_GBps * share_of_plateau
     if measured_GBps < TOO_LOW * least:
         return "too low"
     if measured_GBps < LOW * least:
         return "low"
-    # Small messages may be faster here than where the curve was measured; the plateau does not depend on size.
-    return "above" if measured_GBps > ABOVE * expected.most_GBps else "ok"
+    return "ok"
 
 
 def impossible(threshold_GBps: float, expected: Expectation) -> bool:  # noqa: N803 the unit's own spelling

@@ -213,10 +213,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
         " with MASTER_ADDR and MASTER_PORT.",
         ("mktemp -u $HOME/rendezvous.XXXXXX  # a name for init_method=file://",),
     ),
-    "nccl-net-plugin-missing": (
-        "Add the plugin's folder to LD_LIBRARY_PATH in the job's environment or image, or do without a plugin.",
-        ("ldconfig -p | grep nccl-net; echo $LD_LIBRARY_PATH; env | grep -E '^NCCL_NET'", "unset NCCL_NET NCCL_NET_PLUGIN  # NCCL then uses its own InfiniBand or sockets"),
-    ),
     "ib-no-device-in-container": (
         "Give the container the InfiniBand devices and the right to lock memory; install libibverbs1 and"
         " ibverbs-providers in it.",

@@ -12,8 +12,9 @@ from distcheck.expectation.of_job import algorithm, expectations, log_of
 from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.quantities import size
 from distcheck.rules import Outcome, rule
+from distcheck.rules.collectives.endings import backend_of
 from distcheck.rules.collectives.figures import busbw
-from distcheck.rules.finding import Fault, Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked, Severity
 from distcheck.rules.wording import brief, grouped, listed, once
 
 if TYPE_CHECKING:
@@ -55,7 +56,10 @@ def perf_threshold_impossible(job: Job) -> Iterator[Outcome]:
     Found by the number of active NVLinks, or the rates of the network adapters, and the most they carry without any
     loss. The job is then judged as if --min-busbw had not been given.
 
-    Fix: require less, or measure only the operation that the threshold was made for: ``--op all_reduce``.
+    Fix: Require what this operation can reach here, or measure the operation that the threshold was made for.
+
+        distcheck bandwidth --op {op} --min-busbw {gbps}
+
     See: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
     """
     least = job.asked.min_busbw_GBps
@@ -66,7 +70,7 @@ def perf_threshold_impossible(job: Job) -> Iterator[Outcome]:
         usual = "" if expected.value_GBps is None else f", usually {expected.value_GBps:.4g} GB/s"
         possible = f"{0.9 * expected.value_GBps:.0f}" if expected.value_GBps else f"{0.5 * expected.high_GBps:.3g}"
         yield Fault(
-            message=brief(
+            brief(
                 f"--min-busbw requires {least:g} GB/s for {op}; between {expected.ranks} ranks this hardware reaches "
                 f"at most {expected.high_GBps:.4g} GB/s{usual} ({expected.source})",
                 _LONGEST,
@@ -78,10 +82,7 @@ def perf_threshold_impossible(job: Job) -> Iterator[Outcome]:
                 "expected_GBps": _rounded(expected.value_GBps),
                 "from": expected.source,
             },
-            fix=Fix(
-                "Require what this operation can reach here, or measure the operation that the threshold was made for.",
-                (f"distcheck bandwidth --op {expected.op} --min-busbw {possible}",),
-            ),
+            values={"op": (expected.op,), "gbps": (possible,)},
         )
 
 
@@ -109,22 +110,13 @@ def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
         return
     for op, each in judged.items():
         reached = busbw(each.row)
-        if each.expected.rung == "given" and (reached is None or not isfinite(reached)):
+        if each.expected.rung != "given":
+            continue
+        if reached is None or not isfinite(reached):
             yield NotChecked(reason=f"{op} of {size(each.row.bytes)}: no bus bandwidth to compare with --min-busbw")
-        elif each.expected.rung == "given" and reached is not None and reached < least:
-            yield Fault(
-                confirmed=False,
-                message=f"{op} of {size(each.row.bytes)} reaches {reached:.3g} GB/s bus bandwidth "
-                f"between {each.expected.ranks} ranks; --min-busbw requires {least:g} GB/s",
-                evidence={
-                    "op": op,
-                    "bytes": each.row.bytes,
-                    "busbw_GBps": round(reached, 3),
-                    "min_busbw_GBps": least,
-                    "share": round(reached / least, 3),
-                },
-                fix=_find_slow_part(job),
-            )
+        elif reached < least:
+            required = {"min_busbw_GBps": least, "share": round(reached / least, 3)}
+            yield _finding(job, each, f"; --min-busbw requires {least:g} GB/s", required)
 
 
 @rule("collectives", scope="link", owner="unknown")
@@ -156,45 +148,23 @@ def perf_below_expectation(job: Job) -> Iterator[Outcome]:
             # NCCL over sockets is the cause, and has its own finding.
             explained = log is not None and log.network == "Socket"
             sure = each.expected.certain and (each.share or 0.0) >= SURE_SHARE and not explained
+            expected = each.expected
+            plateau = f"; {each.share:.2g} of that at this size" if each.share not in {None, 1.0} else ""
+            source = f"{expected.source}{plateau}"
             yield _finding(
                 job,
                 each,
-                f"{each.figure / each.usual:.0%} of the usual {each.usual:.4g} GB/s",
-                _find_slow_part(job),
+                f", {each.figure / each.usual:.0%} of the usual {each.usual:.4g} GB/s: {source}",
+                {
+                    "expected_GBps": _rounded(expected.at(each.row.bytes)),
+                    "judged by": expected.rung,
+                    "from": source,
+                    "bound_GBps": _rounded(expected.high_GBps),
+                },
                 severity="error" if each.standing == "too low" and sure else "warning",
             )
     for reason, group in grouped(unjudged, lambda item: item[1]).items():
-        yield NotChecked(
-            required=False,
-            reason=f"{listed([op for op, _ in group])} not judged: {reason}",
-        )
-
-
-@rule("collectives", severity="info", scope="link", owner="unknown")
-def perf_above_expectation(job: Job) -> Iterator[Outcome]:
-    """The bus bandwidth is well above what distcheck expects of this hardware.
-
-    The job has no fault, but the expectation is too low to detect one. Typical causes: NCCL reduces in switches where
-    distcheck expected a ring, a link or an adapter that distcheck did not see, a new generation of GPUs.
-
-    Found by comparing with what the links make usual by any algorithm that is known here, times 1.1.
-
-    Fix: judge this cluster by its own figures: ``--min-busbw`` with 0.9 of what it reaches.
-    See: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
-    """
-    for each in _judged(job).values():
-        if each.standing == "above" and each.expected.rung not in _OTHERS:
-            yield _finding(
-                job,
-                each,
-                f"{each.figure / (each.expected.most_GBps or 1.0):.0%} of the usual maximum of "
-                f"{each.expected.most_GBps:.4g} GB/s",
-                Fix(
-                    "No action; to judge this cluster later, require 0.9 of what it reaches.",
-                    (f"distcheck bandwidth --op {each.row.op} --min-busbw {0.9 * each.figure:.3g}",),
-                ),
-                severity="info",
-            )
+        yield NotChecked(required=False, reason=f"{listed([op for op, _ in group])} not judged: {reason}")
 
 
 @once
@@ -239,41 +209,21 @@ def _used(job: Job, row: Measurement) -> dict[str, str]:
     return {"NCCL used": used} if used else {}
 
 
-def _finding(job: Job, each: Judged, compared: str, fix: Fix, **fields: Any) -> Fault:
-    expected = each.expected
-    plateau = f"; {each.share:.2g} of that at this size" if each.share not in {None, 1.0} else ""
-    name = label(expected.op, each.row.dtype)
+def _finding(
+    job: Job, each: Judged, compared: str, evidence: dict[str, Any], severity: Severity | None = None
+) -> Fault:
+    name = label(each.row.op, each.row.dtype)
+    reached = f"{name} of {size(each.row.bytes)} reaches {each.figure:.3g} GB/s bus bandwidth"
+    own = {"op": each.row.op, "bytes": each.row.bytes, "busbw_GBps": round(each.figure, 3)}
+    how = "NCCL_DEBUG=INFO distcheck bandwidth -v" if backend_of(job) == "nccl" else "distcheck net"
     return Fault(
+        brief(f"{reached} between {each.expected.ranks} ranks{compared}", _LONGEST),
+        Fix("Check which transport is used, then find the slow node or link.", (how, "distcheck isolate")),
+        {**own, **evidence, **_used(job, each.row)},
+        severity,
         confirmed=False,
-        message=brief(
-            f"{name} of {size(each.row.bytes)} reaches {each.figure:.3g} GB/s bus bandwidth between "
-            f"{expected.ranks} ranks, {compared}: {expected.source}{plateau}",
-            _LONGEST,
-        ),
-        evidence={
-            "op": expected.op,
-            "bytes": each.row.bytes,
-            "busbw_GBps": round(each.figure, 3),
-            "expected_GBps": _rounded(expected.at(each.row.bytes)),
-            "judged by": expected.rung,
-            "from": f"{expected.source}{plateau}",
-            "bound_GBps": _rounded(expected.high_GBps),
-            **_used(job, each.row),
-        },
-        fix=fix,
-        **fields,
     )
 
 
 def _rounded(figure: float | None) -> float | None:
     return None if figure is None else round(figure, 3)
-
-
-def _find_slow_part(job: Job) -> Fix:
-    nccl = isinstance(job.collectives, Collectives) and job.collectives.backend == "nccl"
-    return Fix(
-        "Check which transport is used, then find the slow node or link.",
-        ("NCCL_DEBUG=INFO distcheck bandwidth -v", "distcheck isolate")
-        if nccl
-        else ("distcheck net", "distcheck isolate"),
-    )

@@ -11,7 +11,7 @@ from distcheck.facts.asked import Baseline
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.quantities import size
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix, NotChecked
+from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.wording import grouped, listed
 
 if TYPE_CHECKING:
@@ -32,8 +32,10 @@ def perf_below_baseline(job: Job) -> Iterator[Outcome]:
     Less than 0.8 within that uncertainty makes the verdict unknown. Runs on different numbers of ranks or nodes, other
     GPUs or another backend are not compared.
 
-    Fix: ``distcheck isolate`` finds a slow node or link; compare drivers, firmware and NCCL versions with those of the
-    earlier run.
+    Fix: Find the slow node or link, and what has changed since the baseline: drivers, firmware, NCCL.
+
+        distcheck isolate
+        distcheck report {baseline|BASELINE.json}
     """
     before = job.asked.baseline
     if before is None:
@@ -82,8 +84,5 @@ def _finding(before: Baseline, name: str, fallen: list[Change], ran: Collectives
             for change in fallen
         }
         | changed,
-        fix=Fix(
-            "Find the slow node or link, and what has changed since the baseline.",
-            ("distcheck isolate", f"distcheck report {quote(before.file)}"),
-        ),
+        values={"baseline": (quote(before.file),)},
     )

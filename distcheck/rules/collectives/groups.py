@@ -14,7 +14,7 @@ from distcheck.facts.quantities import size
 from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.endings import endings, evidence_of, who, why_ended
-from distcheck.rules.finding import Fault, Fix, NotChecked
+from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.wording import found, grouped, listed
 
 if TYPE_CHECKING:
@@ -58,7 +58,11 @@ def collective_group_incomplete(job: Job) -> Iterator[Outcome]:
     Found by the first rank that comes to a group: it waits 8 s for the others, and then asks the store who came. Ranks
     that were stopped or died are reported by their own rules.
 
-    Fix: look at the processes of these ranks and at their nodes first.
+    Fix: Check the processes of these ranks and their nodes first.
+
+        distcheck isolate
+        dmesg -T | tail -n 50
+
     See: https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group
     """
     ended = endings(job)
@@ -73,7 +77,6 @@ def collective_group_incomplete(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{who(job, ranks)} did not come to form {'its' if len(ranks) == 1 else 'their'} "
             f"{listed([dimension for dimension in steps if dimension])} group; the other ranks waited",
-            Fix("Check these processes and their nodes first.", ("distcheck isolate", "dmesg -T | tail -n 50")),
             confirmed=False,
             evidence=evidence_of(ranks),
         )
@@ -93,7 +96,10 @@ def perf_group_slow(job: Job) -> Iterator[Outcome]:
     which a CPU limit holds them counts. All groups between the same nodes must be slow there: they share cores and
     network. A gate then searches the nodes for the one at fault.
 
-    Fix: check the nodes that the slow groups have in common; ``distcheck isolate`` finds a slow node or link.
+    Fix: Check the nodes that the slow groups have in common, and find the slow node or link.
+
+        distcheck isolate
+        distcheck net
     """
     ran = job.collectives
     if not isinstance(ran, Collectives) or ran.mesh is None:
@@ -120,7 +126,6 @@ def perf_group_slow(job: Job) -> Iterator[Outcome]:
                 for each in sorted(slow, key=lambda each: each.share)[:_MOST]
             }
             | ({"isolation": job.isolation.sentence} if isinstance(job.isolation, Isolation) else {}),
-            fix=Fix("Find the slow node or link.", ("distcheck isolate", "distcheck net")),
         )
     yield from _unmeasured(job, ran, ran.mesh)
 

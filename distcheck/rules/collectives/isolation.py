@@ -6,13 +6,15 @@ from shlex import quote
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from distcheck.facts.base import Missing
 from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation
 from distcheck.facts.job import Job
 from distcheck.facts.members import Members
 from distcheck.facts.pci import Pci
 from distcheck.facts.rank import RankFacts
-from distcheck.rules import Outcome, rule
+from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.collectives.endings import short_of_time
 from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.job.same_ranks import on_hosts
@@ -20,9 +22,8 @@ from distcheck.rules.wording import brief, listed, numbers_of
 from distcheck.selection.adapters import served
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-_SPEEDS = frozenset({"slow"})
 _MOST = 8
 _COMPARABLE = 3
 """From this many nodes on there are several pairs to compare."""
@@ -32,19 +33,6 @@ _NEAR = 0.05
 
 def _searched(job: Job) -> Isolation | None:
     return job.isolation if isinstance(job.isolation, Isolation) else None
-
-
-def _culprits(job: Job) -> tuple[CulpritFacts, ...]:
-    """Return what is at fault; nothing where most nodes or ways show faults, for which what they share stands."""
-    searched = _searched(job)
-    return searched.culprits if searched and searched.kind != "shared" else ()
-
-
-def _untold(job: Job) -> Iterator[NotChecked]:
-    """Yield that the search did not decide: what isolation-undecided says of it may not be selected."""
-    searched = _searched(job)
-    if searched and searched.kind in {"shared", "undecided"}:
-        yield NotChecked(reason="the search could not decide which node or link is at fault")
 
 
 def _on(job: Job, names: Sequence[str], local_ranks: Sequence[int] = ()) -> list[RankFacts]:
@@ -58,10 +46,10 @@ def _on(job: Job, names: Sequence[str], local_ranks: Sequence[int] = ()) -> list
     ]
 
 
-def _hosts(job: Job, names: Sequence[str]) -> list[str]:
+def _hosts(job: Job, names: Sequence[str]) -> tuple[str, ...]:
     """Return the host names of nodes, without the suffix that makes equal names unique."""
     plain = {job.node_names[node.key]: node.name for node in job.nodes}
-    return [plain.get(name, name) for name in names]
+    return tuple(plain.get(name, name) for name in names)
 
 
 def _evidence(tests: Sequence[GroupTest]) -> dict[str, Any]:
@@ -86,24 +74,34 @@ def _one_rail(job: Job, culprit: CulpritFacts) -> dict[str, Any]:
     return {"adapters": f"without one of its {rails} it would reach {left:.0%}: check each of them"} if near else {}
 
 
-def _found(job: Job, culprit: CulpritFacts, fix: Fix, **evidence: Any) -> Fault:
-    ranks = _on(job, culprit.nodes, culprit.local_ranks)
-    link = culprit.part == "link"
-    # A scheduler cannot exclude the right one of two nodes with the same name.
-    nameless = not {node.name for node in job.nodes}.issuperset(culprit.nodes)
-    return Fault(
-        scope="link" if link else "gpu" if culprit.part == "rail" else "node",
-        confirmed=culprit.certain and not link and not nameless,
-        ranks=numbers_of(ranks),
-        nodes=culprit.nodes,
-        message=brief(culprit.sentence, 300),
-        evidence=_evidence(culprit.evidence) | evidence,
-        fix=fix,
-    )
+def each_culprit(job: Job, judge: Callable[[CulpritFacts], Fault | Missing | None]) -> Iterator[Outcome]:
+    """Yield what a rule says of each culprit (``of=each_culprit``): with what shows it, its ranks and nodes.
+
+    Where most nodes or links show faults, none of them is one. A search that could not decide is not checked here too:
+    isolation-undecided, which reports it, may not be selected.
+    """
+    searched = _searched(job)
+    if searched and searched.kind in {"shared", "undecided"}:
+        yield NotChecked(reason="the search could not decide which node or link is at fault")
+    for culprit in searched.culprits if searched and searched.kind != "shared" else ():
+        fault = judge(culprit)
+        if isinstance(fault, Fault):
+            link = culprit.part == "link"
+            # A scheduler cannot exclude the right one of two nodes with the same name.
+            nameless = not {node.name for node in job.nodes}.issuperset(culprit.nodes)
+            yield msgspec.structs.replace(
+                fault,
+                message=brief(fault.message, 300),
+                evidence=_evidence(culprit.evidence) | fault.evidence,
+                scope="link" if link else "gpu" if culprit.part == "rail" else "node",
+                confirmed=culprit.certain and not link and not nameless,
+                ranks=numbers_of(_on(job, culprit.nodes, culprit.local_ranks)),
+                nodes=culprit.nodes,
+            )
 
 
-@rule("isolation", scope=("node", "gpu"), unless=("sw-torch-missing",), owner="admin")
-def isolation_bad_node(job: Job) -> Iterator[Outcome]:
+@rule("isolation", scope=("node", "gpu"), unless=("sw-torch-missing",), owner="admin", of=each_culprit)
+def isolation_bad_node(job: Job, culprit: CulpritFacts) -> Answer:
     """A node fails by itself or with several nodes that work with others.
 
     One such node stops the whole job: its ranks fail, hang or return wrong numbers, and the others wait for it.
@@ -113,23 +111,18 @@ def isolation_bad_node(job: Job) -> Iterator[Outcome]:
     two such partners, unless the network may be partitioned with the node on another side. A node that sometimes passes
     is named as flaky. When only ranks with the same local rank fail on it, these are named.
 
-    Fix: exclude the node and restart; check its GPUs, its network interface and its kernel log.
+    Fix: Exclude the node and restart; then check its GPUs, its network interface and its kernel log.
+
+        distcheck node  # on {host}
+        sudo dmesg -T | tail -n 50
     """
-    yield from _untold(job)
-    for culprit in _culprits(job):
-        if culprit.part in {"node", "rail"} and culprit.fault not in _SPEEDS:
-            yield _found(
-                job,
-                culprit,
-                Fix(
-                    "Exclude the node and restart; then check its devices and its kernel log.",
-                    (f"distcheck node  # on {_hosts(job, culprit.nodes)[0]}", "sudo dmesg -T | tail -n 50"),
-                ),
-            )
+    if culprit.part not in {"node", "rail"} or culprit.fault == "slow":
+        return None
+    return Fault(culprit.sentence, values={"host": _hosts(job, culprit.nodes)[:1]})
 
 
-@rule("isolation", scope="node", owner="admin")
-def isolation_slow_node(job: Job) -> Iterator[Outcome]:
+@rule("isolation", scope="node", owner="admin", of=each_culprit)
+def isolation_slow_node(job: Job, culprit: CulpritFacts) -> Answer:
     """A node, or a rank on it, is far slower than the others.
 
     Every collective runs at the pace of the slowest rank, and so does the whole job.
@@ -139,26 +132,21 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
     or rank is named. A node that is as slow as it would be without one of its network adapters gets a hint. The time a
     rank spends in a collective never counts, because the late rank shows the shortest time.
 
-    Fix: exclude the node; check for other processes, throttled clocks, a CPU limit, or a link at a lower rate.
+    Fix: Exclude the node; check for other processes, throttled clocks, a CPU limit, or a link at a lower rate.
+
+        ssh {host} 'uptime; {clocks|nvidia-smi -q -d PERFORMANCE}'
+        distcheck net
     """
-    yield from _untold(job)
-    for culprit in _culprits(job):
-        if culprit.part in {"node", "rail", "rank"} and (culprit.fault in _SPEEDS or culprit.part == "rank"):
-            nvidia = any(n.accelerator == "nvidia" for n in job.nodes if job.node_names[n.key] in culprit.nodes)
-            clocks = "nvidia-smi -q -d PERFORMANCE" if nvidia else "lscpu --extended"
-            yield _found(
-                job,
-                culprit,
-                Fix(
-                    "Exclude the node; check for other processes, throttled clocks, limits, and the link's rate.",
-                    (f"ssh {quote(_hosts(job, culprit.nodes)[0])} 'uptime; {clocks}'", "distcheck net"),
-                ),
-                **_one_rail(job, culprit),
-            )
+    if culprit.part != "rank" and (culprit.part == "link" or culprit.fault != "slow"):
+        return None
+    nvidia = any(n.accelerator == "nvidia" for n in job.nodes if job.node_names[n.key] in culprit.nodes)
+    clocks = () if nvidia else ("lscpu --extended",)
+    host = quote(_hosts(job, culprit.nodes)[0])
+    return Fault(culprit.sentence, evidence=_one_rail(job, culprit), values={"host": (host,), "clocks": clocks})
 
 
-@rule("isolation", "perf-slow-pair", scope="link", owner="admin")
-def isolation_bad_link(job: Job) -> Iterator[Outcome]:
+@rule("isolation", "perf-slow-pair", scope="link", owner="admin", of=each_culprit)
+def isolation_bad_link(job: Job, culprit: CulpritFacts) -> Answer:
     """Two nodes do not work with each other, although each of them works with others.
 
     The path between them is at fault: a cable, a switch port, a route, a firewall between two racks. Neither node is to
@@ -166,24 +154,17 @@ def isolation_bad_link(job: Job) -> Iterator[Outcome]:
 
     Found by the collectives in pairs of nodes, in several rounds with different partners.
 
-    Fix: check the path between the two nodes; to start now, exclude one of them.
+    Fix: Check the path between the two nodes; to start now, exclude one of them.
+
+        distcheck net {hosts|--hosts HOST,PEER} --nproc 1
+        ssh {host} tracepath -n {peer}
     """
-    yield from _untold(job)
-    for culprit in _culprits(job):
-        hosts = _hosts(job, culprit.nodes)
-        if culprit.part == "link" and len(hosts) > 1:
-            a, *_, b = hosts
-            yield _found(
-                job,
-                culprit,
-                Fix(
-                    "Check the path between the two nodes; to start now, exclude one of them.",
-                    (
-                        f"distcheck net{on_hosts(job, (a, b))} --nproc 1",
-                        f"ssh {quote(a)} tracepath -n {quote(quote(b))}",
-                    ),
-                ),
-            )
+    hosts = _hosts(job, culprit.nodes)
+    if culprit.part != "link" or len(hosts) < 2:
+        return None
+    a, *_, b = hosts
+    values = {"hosts": (on_hosts(job, (a, b)).strip(),), "host": (quote(a),), "peer": (quote(quote(b)),)}
+    return Fault(culprit.sentence, values=values)
 
 
 @rule("isolation", scope="link", owner="admin")
@@ -195,7 +176,10 @@ def isolation_boundary(job: Job) -> Iterator[Outcome]:
 
     Found by growing groups of nodes until one fails, then halving that group until both halves pass.
 
-    Fix: check the connection between the two sides; to start now, use one of them.
+    Fix: Check the connection between the two sides; to start now, use one of them.
+
+        distcheck net
+        ibnetdiscover | less
     """
     searched = _searched(job)
     for found in searched.boundaries if searched else ():
@@ -207,13 +191,9 @@ def isolation_boundary(job: Job) -> Iterator[Outcome]:
         }.get(found.cause, "isolation ended before it found the cause")
         sides = f"one side ({listed(one)}) and the other ({listed(other)})"
         yield Fault(
-            confirmed=False,
-            message=brief(f"{sides} each work alone but not together: {detail}", 300),
+            brief(f"{sides} each work alone but not together: {detail}", 300),
             evidence={"one side": listed(one, most=len(one)), "the other": listed(other, most=len(other))},
-            fix=Fix(
-                "Check the connection between the two sides; to start now, use one of them.",
-                ("distcheck net", "ibnetdiscover | less"),
-            ),
+            confirmed=False,
         )
 
 
@@ -227,7 +207,9 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
 
     Found by the rounds that the finding lists. Both ends of every failure are named, since either may be at fault.
 
-    Fix: add one working node so that isolation can decide: ``distcheck isolate`` with a spare node.
+    Fix: Test them with a working node: add its name to --hosts.
+
+        distcheck isolate {hosts|--hosts HOST,PEER,SPARE}
     """
     searched = _searched(job)
     if searched is None:
@@ -237,23 +219,20 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
     for suspects in searched.undecided:
         ranks = _on(job, suspects.nodes)
         yield Fault(
+            brief(suspects.sentence, 300),
+            evidence=_evidence(suspects.evidence),
             confirmed=False,
             ranks=numbers_of(ranks),
             nodes=suspects.nodes,
-            message=brief(suspects.sentence, 300),
-            evidence=_evidence(suspects.evidence),
-            fix=Fix(
-                "Test them with a working node: add its name to --hosts.",
-                (f"distcheck isolate{on_hosts(job, _hosts(job, suspects.nodes))}",),
-            ),
+            values={"hosts": (on_hosts(job, _hosts(job, suspects.nodes)).strip(),)},
         )
     if searched.kind == "shared":
         yield Fault(
+            brief(searched.sentence, 300),
+            Fix("Check what the nodes share: software, settings, the network.", ("distcheck gate -v",)),
+            _evidence([test for culprit in searched.culprits for test in culprit.evidence]),
             scope="system",
             confirmed=False,
-            message=brief(searched.sentence, 300),
-            evidence=_evidence([test for culprit in searched.culprits for test in culprit.evidence]),
-            fix=Fix("Check what the nodes share: software, settings, the network.", ("distcheck gate -v",)),
         )
     if searched.kind == "healthy" and len(job.nodes) < _COMPARABLE:
         few = "two nodes have no comparable node pair; add a third"

@@ -32,7 +32,11 @@ def nccl_diagnostics_report(job: Job) -> Iterator[Outcome]:
     Found by the lines of NCCL with ``NCCL DIAG [INFO]`` in the ranks' output. Failed peer-to-peer checks are a warning
     with the ranks that NCCL names; all other lines are only shown. distcheck does not set these variables.
 
-    Fix: check the named GPU pairs with ``nvidia-smi topo -p2p n`` and ``nvidia-smi topo -m``; or unset the variables.
+    Fix: Check the GPU pairs that NCCL names; to run without these checks, unset the variables.
+
+        nvidia-smi topo -p2p n
+        nvidia-smi topo -m
+
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/diagnostics.html
     """
     reports = [t for t in logged(job) if t.log.diagnostics and t.log.ranks in {None, job.world_size}]
@@ -50,10 +54,6 @@ def nccl_diagnostics_report(job: Job) -> Iterator[Outcome]:
                 job,
                 named,
                 f"NCCL's diagnostics could not verify peer-to-peer access between all GPUs{count}",
-                Fix(
-                    "Check the GPU pairs that NCCL names.",
-                    ("nvidia-smi topo -p2p n", "nvidia-smi topo -m"),
-                ),
                 confirmed=False,
                 evidence=shown,
             )

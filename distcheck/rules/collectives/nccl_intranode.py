@@ -40,7 +40,11 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
     NVLink and may access each other's memory. Where they may not, gpu-nvlink-down reports it. Where NCCL treats the
     ranks of one node as several nodes, nccl-hostid-split reports it.
 
-    Fix: remove NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; run one container per node, with ``--ipc=host``.
+    Fix: Run the ranks of a node in one container with shared memory, without NCCL_P2P_DISABLE and NCCL_P2P_LEVEL.
+
+        nvidia-smi topo -p2p r
+        # add to docker run: --gpus all --ipc=host
+        df /dev/shm
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable
     """
@@ -65,11 +69,7 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{who(job, group)}: NCCL uses {'shared memory' if how == 'SHM' else 'the network'} between GPUs of the "
             f"same node that NVLink connects{_set(off)}",
-            Fix(
-                "Remove the setting." if off else "Run the ranks of a node in one container with shared memory.",
-                removals(job, ranks, *off)
-                or ("nvidia-smi topo -p2p r", "# add to docker run: --gpus all --ipc=host", "df /dev/shm"),
-            ),
+            Fix("Remove the setting.", removals(job, ranks, *off)) if off else None,
             scope="job" if off else "node",
             owner=owner(job, ranks, *off) if off else "unknown",
             evidence={f"rank {t.rank.placement.rank}": listed(list(t.log.transports)) for t in group[:8]} | off,
@@ -107,9 +107,13 @@ def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
 
     Found by the algorithm in NCCL's log for all_reduce of 64 MiB and more on one node, where the GPUs are of that kind,
     their links lead to switches, the fabric is up, and no variable excludes NVLS. It needs NCCL 2.23, which logs the
-    operation. It is a warning.
+    operation.
 
-    Fix: check the state of the fabric manager and what NCCL logs about multicast.
+    Fix: Check the fabric manager and what NCCL logs about NVLS.
+
+        systemctl status nvidia-fabricmanager
+        nvidia-smi -q | grep -A 4 Fabric
+        export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NVLS,TUNING NCCL_NVLS_ENABLE=1
 
     See: https://github.com/NVIDIA/nccl/issues/1672
     """
@@ -135,14 +139,6 @@ def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
         list(job.ranks_on(nodes[0])),
         f"{nodes[0].name}: NCCL uses {used} for all_reduce of {size(largest)} instead of NVLS, which these GPUs "
         f"and their NVSwitches support: {reason}",
-        Fix(
-            "Check the fabric manager and what NCCL logs about NVLS.",
-            (
-                "systemctl status nvidia-fabricmanager",
-                "nvidia-smi -q | grep -A 4 Fabric",
-                "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NVLS,TUNING NCCL_NVLS_ENABLE=1",
-            ),
-        ),
         evidence={
             "NCCL": log.version,
             "algorithm": used,
@@ -189,7 +185,11 @@ def nccl_hostid_split(job: Job) -> Iterator[Outcome]:
 
     Found by comparing the number of ranks that NCCL's log counts on a node (since NCCL 2.20) with distcheck's.
 
-    Fix: remove NCCL_HOSTID; give the containers of a node the same host name and a shared /dev/shm.
+    Fix: Give the ranks of a node the same host name and /dev/shm, and no NCCL_HOSTID.
+
+        {remove|unset NCCL_HOSTID}
+        hostname; cat /proc/sys/kernel/random/boot_id
+        df /dev/shm
 
     See: https://github.com/NVIDIA/nccl/blob/master/src/misc/utils.cc (getHostHash)
     """
@@ -201,14 +201,11 @@ def nccl_hostid_split(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{who(job, group)}: NCCL counts {group[0].log.local_ranks} of the {here} ranks of {node.name} on one node"
             f"{_set(hostid)}",
-            Fix(
-                "Give the ranks of a node the same host name and /dev/shm, and no NCCL_HOSTID.",
-                (*removals(job, ranks, "NCCL_HOSTID"), "hostname; cat /proc/sys/kernel/random/boot_id", "df /dev/shm"),
-            ),
             severity="warning",
             scope="node",
             owner=owner(job, ranks, "NCCL_HOSTID"),
             evidence={"ranks there": here, "NCCL's nodes": group[0].log.nodes or 0, **hostid},
+            values={"remove": removals(job, ranks, "NCCL_HOSTID")},
         )
     boots = [node.boot_id for node in nodes_in_use(job)]
     machines = len(set(boots)) if all(isinstance(boot, str) for boot in boots) else 0

@@ -33,10 +33,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _DESKTOP_GPU = re.compile(r"GeForce|\bRTX\b|\bTITAN\b|Quadro")
-_FIND = "find / -name 'libnccl-net*.so' 2>/dev/null"
 _CHOICES = frozenset({"NCCL_NET", "NCCL_NET_PLUGIN"})
 """Variables that select the network."""
 _GDR_LEVEL = "NCCL_NET_GDR_LEVEL"
+_FAR_APART = Fix(
+    "Give NCCL the machine's topology (NCCL_TOPO_FILE), or allow a longer path and measure.",
+    ("nvidia-smi topo -m", "export NCCL_NET_GDR_LEVEL=PHB"),
+)
+_AMAZON = "/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib"
 _GOOGLE = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_")
 
 
@@ -51,7 +55,11 @@ def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
     Found by NCCL's own log and the adapters whose ports are up. It is an error where they are InfiniBand; a warning
     where they are RoCE, which needs a network configured for it, and where a variable selects sockets.
 
-    Fix: give the container ``/dev/infiniband`` and the rdma-core libraries, or remove the setting.
+    Fix: Give the ranks access to the adapters: /dev/infiniband and libibverbs in the container.
+
+        ls -l /dev/infiniband
+        ibv_devinfo
+        # add to docker run: --device /dev/infiniband --ulimit memlock=-1
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-disable
     """
@@ -70,18 +78,7 @@ def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{who(job, group)}: NCCL uses TCP sockets ({listed(group[0].log.devices) or 'Socket'}) between "
             f"nodes, although {adapter_names(nics)} {are(nics)} up{chosen and f'; {chosen} selects sockets'}",
-            Fix(
-                f"Remove {name}, unless it is still needed."
-                if chosen
-                else "Give the ranks access to the adapters: /dev/infiniband and libibverbs in the container.",
-                removals(job, ranks, name)
-                if chosen
-                else (
-                    "ls -l /dev/infiniband",
-                    "ibv_devinfo",
-                    "# add to docker run: --device /dev/infiniband --ulimit memlock=-1",
-                ),
-            ),
+            Fix(f"Remove {name}, unless it is still needed.", removals(job, ranks, name)) if chosen else None,
             severity="error" if infiniband and not chosen else "warning",
             scope=_scope(job, group),
             owner=owner(job, ranks, name) if chosen else "unknown",
@@ -122,8 +119,11 @@ def nccl_net_plugin_missing(job: Job) -> Iterator[Outcome]:
     Found by NCCL's own log, where NCCL_NET_PLUGIN or NCCL_NET names a plugin, where an adapter is up that NCCL cannot
     use by itself (EFA), and where variables of Google's plugins are set. It is an error where NCCL falls back to TCP.
 
-    Fix: add the plugin's folder to LD_LIBRARY_PATH inside the container, and set NCCL_NET to its name, so that NCCL
-    fails instead of falling back.
+    Fix: Make the plugin's library loadable on these nodes, also inside the container. With NCCL_NET set to its name,
+    NCCL fails instead of falling back.
+
+        find / -name 'libnccl-net*.so' 2>/dev/null
+        export LD_LIBRARY_PATH={folders|"$(dirname "$(find / -name 'libnccl-net*.so' | head -n 1)")"}:$LD_LIBRARY_PATH
 
     See: https://github.com/NVIDIA/nccl/issues/959
     """
@@ -136,29 +136,17 @@ def nccl_net_plugin_missing(job: Job) -> Iterator[Outcome]:
         group = [t for t, _ in items]
         log = group[0].log
         missing = [name for name in log.plugins_missing if name.startswith("NET ")]
-        happened = (
-            f"{listed([name.removeprefix('NET ') for name in missing])} was not found"
-            if missing
-            else "it could not be loaded"
-            if log.plugins_failed
-            else "it was not used"
-        )
+        happened = "it could not be loaded" if log.plugins_failed else "it was not used"
+        if missing:
+            happened = f"{listed([name.removeprefix('NET ') for name in missing])} was not found"
         yield found(
             job,
             [t.rank for t in group],
             f"{who(job, group)}: {why}, but {happened}; "
             f"{f'NCCL uses its own {network} transport' if network else 'NCCL has no network'}",
-            Fix(
-                "Make the plugin's library loadable on these nodes, also inside the container.",
-                (
-                    _FIND,
-                    "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:$LD_LIBRARY_PATH"
-                    if plugin_adapters(group[0].node)
-                    else f'export LD_LIBRARY_PATH="$(dirname "$({_FIND} | head -n 1)"):$LD_LIBRARY_PATH"',
-                ),
-            ),
             severity="warning" if network == "IB" else "error",
             scope=_scope(job, group),
+            values={"folders": [_AMAZON]} if plugin_adapters(group[0].node) else {},
             evidence={
                 "network": network,
                 "loaded": list(log.plugins),
@@ -203,7 +191,11 @@ def gdr_not_used(job: Job) -> Iterator[Outcome]:
     Found by the transports in NCCL's log and what it reports for each adapter. Desktop GPUs, which do not support it,
     are left out. It is a warning; info where other ranks use it and adapters and GPUs may simply be far apart.
 
-    Fix: load nvidia-peermem, or use the open kernel driver; give virtual machines their topology file.
+    Fix: Load nvidia-peermem at every boot, or use the open kernel driver with DMA-BUF; give virtual machines their
+    topology file.
+
+        sudo modprobe nvidia-peermem
+        echo nvidia-peermem | sudo tee /etc/modules-load.d/peermem.conf
 
     See: https://github.com/NVIDIA/nccl/issues/1537
     """
@@ -212,29 +204,20 @@ def gdr_not_used(job: Job) -> Iterator[Outcome]:
     without = [t for t in between if not t.log.gdr and t.log.gdr_devices and not _desktop(t)]
     for (allowed, limit), group in grouped(without, lambda t: (_gdr_allowed(t), _gdr_limit(t))).items():
         names, ranks = list(group[0].log.gdr_devices), [t.rank for t in group]
+        fix = None
         if not allowed:
             reason = f"the driver does not let {listed(names, most=2)} access GPU memory"
+        elif limit:
+            reason = f"{limit} is set"
+            fix = Fix(f"Remove {_GDR_LEVEL}.", removals(job, ranks, _GDR_LEVEL))
         else:
-            reason = f"{limit} is set" if limit else "NCCL considers GPU and adapter too far apart"
+            reason = "NCCL considers GPU and adapter too far apart"
+            fix = _FAR_APART
         yield found(
             job,
             ranks,
             f"{who(job, group)}: NCCL uses {group[0].log.network} between nodes without GPUDirect RDMA; {reason}",
-            Fix(
-                f"Remove {_GDR_LEVEL}."
-                if allowed and limit
-                else "Give NCCL the machine's topology (NCCL_TOPO_FILE), or allow a longer path and measure."
-                if allowed
-                else "Load nvidia-peermem at every boot, or use the open kernel driver with DMA-BUF.",
-                removals(job, ranks, _GDR_LEVEL)
-                if allowed and limit
-                else ("nvidia-smi topo -m", "export NCCL_NET_GDR_LEVEL=PHB")
-                if allowed
-                else (
-                    "sudo modprobe nvidia-peermem",
-                    "echo nvidia-peermem | sudo tee /etc/modules-load.d/peermem.conf",
-                ),
-            ),
+            fix,
             severity="info" if allowed and some_use_it and not limit else "warning",
             scope=_scope(job, group) if not limit else "job",
             owner=owner(job, ranks, _GDR_LEVEL) if limit else "admin",

@@ -47,8 +47,12 @@ def torch_backend_missing(job: Job) -> Iterator[Outcome]:
 
     Found by querying torch on every rank, before any collective runs.
 
-    Fix: install the torch build for the nodes' GPUs, the same one everywhere; or use an available backend:
+    Fix: Install the torch build for the nodes' GPUs, the same one everywhere; or use a backend that this torch has:
     ``--backend gloo`` and ``init_process_group("gloo")``.
+
+        python -c 'import torch; print(torch.__version__, torch.version.cuda)'
+        distcheck bandwidth --backend gloo
+
     See: https://pytorch.org/get-started/locally/
     """
     for detail, ranks in grouped(endings(job).unavailable, detail_of).items():
@@ -57,13 +61,6 @@ def torch_backend_missing(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{who(job, ranks)} cannot use {backend_of(job)}: {brief(error, 120)}",
-            Fix(
-                "Install the torch build for these GPUs, or use a backend that this torch has.",
-                (
-                    "python -c 'import torch; print(torch.__version__, torch.version.cuda)'",
-                    "distcheck bandwidth --backend gloo",
-                ),
-            ),
             evidence={"backend": backend_of(job), "error": error},
         )
 
@@ -79,7 +76,12 @@ def collective_rank_stopped(job: Job) -> Iterator[Outcome]:
 
     Found by the state of every rank's process in /proc, so that only the stopped ranks are named.
 
-    Fix: find what stopped it and resume it: ``kill -CONT PID``; exclude the node if the cause stays unknown.
+    Fix: Find what stops processes there: a scheduler suspend, a frozen cgroup, a debugger. Exclude the node if the
+    cause stays unknown.
+
+        ps -o pid,stat,wchan,cmd -p {pids|PID}
+        kill -CONT {pids|PID}
+
     See: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
     """
     ranks = endings(job).stopped
@@ -90,12 +92,9 @@ def collective_rank_stopped(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{who(job, ranks)} {'was' if len(ranks) == 1 else 'were'} stopped during {steps_of(ranks)}; "
             "all other ranks waited",
-            Fix(
-                "Find what stops processes there: a scheduler suspend, a frozen cgroup, a debugger.",
-                (f"ps -o pid,stat,wchan,cmd -p {pids.replace(' ', ',')}", f"kill -CONT {pids}"),
-            ),
             confirmed=False,
             evidence=evidence_of(ranks),
+            values={"pids": (pids,)},
         )
 
 
@@ -198,8 +197,12 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
     that launched fewer operations than the others, are in the message and the evidence. They are a lead and not a
     proof, and a rank that RAS does not list is not shown to be healthy.
 
-    Fix: use more time or smaller ``--sizes`` to distinguish slow from stuck; ``distcheck net`` checks the network,
-    ``distcheck isolate`` finds the node or link.
+    Fix: Distinguish slow from stuck with more time or smaller sizes; then check the network.
+
+        distcheck bandwidth --sizes 1M --timeout 300
+        distcheck net
+        distcheck isolate
+
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html
     """
     ended = endings(job)
@@ -238,10 +241,7 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
             ),
         )
         if late
-        else Fix(
-            "Distinguish slow from stuck with more time or smaller sizes; then check the network.",
-            ("distcheck bandwidth --sizes 1M --timeout 300", "distcheck net", "distcheck isolate"),
-        ),
+        else None,
     )
 
 

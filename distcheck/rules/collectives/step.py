@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.trained import (
-    at_fault,
     differing,
+    fault,
     first_way,
     named,
     others,
@@ -18,7 +18,7 @@ from distcheck.rules.collectives.trained import (
     trained,
     untrained,
 )
-from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.finding import Fault
 from distcheck.rules.wording import grouped, listed
 
 if TYPE_CHECKING:
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 _MARKS = 1 << 64
 """The marks of shards add up modulo this."""
-_SAMPLER = Fix(
-    "Create the sampler after init_process_group and let it take num_replicas and rank from the process group.",
-    ("# in the training script: sampler = DistributedSampler(dataset)",),
-)
 
 
 @rule("training", scope="node", owner="admin")
@@ -45,7 +41,10 @@ def step_model_differs(job: Job) -> Iterator[Outcome]:
     Found by names and shapes of the parameters of the small model that every rank builds for ``--step``. The ranks
     compare these before the constructor, so that nothing hangs.
 
-    Fix: make code and packages of the named ranks the same as on the others.
+    Fix: Make code and packages of these ranks the same as on the others.
+
+        python -m pip freeze | sha256sum
+
     See: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
     """
     yield from untrained(job)
@@ -60,10 +59,6 @@ def step_model_differs(job: Job) -> Iterator[Outcome]:
                 job,
                 apart,
                 f"{named(job, apart.odd)} built another model for {way} than {others(job, apart)}: {listed(shapes)}",
-                Fix(
-                    "Make code and packages of these ranks the same as on the others.",
-                    ("python -m pip freeze | sha256sum",),
-                ),
                 {named(job, group): ", ".join(f"{n} {s}" for n, s in model) for model, group in models.items()},
             )
 
@@ -80,7 +75,11 @@ def step_seed_differs(job: Job) -> Iterator[Outcome]:
     Found by digests of the generators' states (the CPU's, and CUDA's) and of the parameters, after every rank set the
     same seed and built the same model.
 
-    Fix: find what sets another seed on the named ranks.
+    Fix: Find what sets another seed there: a sitecustomize module, a plugin, another version of torch.
+
+        python -c 'import torch; torch.manual_seed(1); print(torch.rand(3), torch.__version__)'
+        python -c 'import sitecustomize; print(sitecustomize.__file__)'
+
     See: https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
     for way, ranks in first_way(job):
@@ -101,13 +100,6 @@ def step_seed_differs(job: Job) -> Iterator[Outcome]:
                 apart,
                 f"{named(job, apart.odd)} set the same seed as {others(job, apart)} and has other random numbers "
                 f"for {way}: {listed(parts)}",
-                Fix(
-                    "Find what sets another seed there: a sitecustomize module, a plugin, another version of torch.",
-                    (
-                        "python -c 'import torch; torch.manual_seed(1); print(torch.rand(3), torch.__version__)'",
-                        "python -c 'import sitecustomize; print(sitecustomize.__file__)'",
-                    ),
-                ),
                 {
                     named(job, group): ", ".join(f"{name} {state}" for name, state in states)
                     for (states, _), group in random.items()
@@ -115,7 +107,7 @@ def step_seed_differs(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("training", scope=("node", "job"))
+@rule("training", scope=("node", "job"), owner="admin")
 def step_sampler_overlaps(job: Job) -> Iterator[Outcome]:
     """An index of the data set is in the shards of several ranks, or in none.
 
@@ -128,8 +120,10 @@ def step_sampler_overlaps(job: Job) -> Iterator[Outcome]:
     process group. Each rank compares its indices of two epochs with those that it should have; besides, the sums of a
     64-bit hash of all ranks' indices must be that of the whole data set and its padding.
 
-    Fix: let the sampler take ``num_replicas`` and ``rank`` from the process group, created after
-    ``init_process_group``.
+    Fix: Create the sampler after init_process_group and let it take num_replicas and rank from the process group.
+
+        # in the training script: sampler = DistributedSampler(dataset)
+
     See: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
     for way, ranks in first_way(job):
@@ -137,12 +131,11 @@ def step_sampler_overlaps(job: Job) -> Iterator[Outcome]:
             bad = [(one, shard) for one, shard in shards if shard.foreign or shard.taken != shard.due]
             for (taken, due, foreign), pairs in grouped(bad, lambda p: (p[1].taken, p[1].due, p[1].foreign)).items():
                 odd = [one for one, _ in pairs]
-                yield at_fault(
+                yield fault(
                     job,
                     odd,
                     f"{named(job, odd)} drew {taken} indices of the data set for {way} in epoch {epoch}, {foreign} of "
                     f"them from other ranks' shards; expected its own {due}",
-                    _SAMPLER,
                 )
             if bad:
                 break  # the later epochs show the same
@@ -155,7 +148,6 @@ def step_sampler_overlaps(job: Job) -> Iterator[Outcome]:
                     message=f"the shards of all {len(shards)} ranks for {way} in epoch {epoch} do not add up to the "
                     "data set, though each rank drew the indices that it expects",
                     evidence={"sum of the shards": f"{total:x}", "the data set": whole},
-                    fix=_SAMPLER,
                     scope="job",
                 )
                 break
@@ -171,21 +163,19 @@ def step_epoch_order_differs(job: Job) -> Iterator[Outcome]:
 
     Found by a digest of the order on every rank, in two epochs.
 
-    Fix: call ``sampler.set_epoch(epoch)`` on every rank before each epoch, with the same seed in every sampler.
+    Fix: Call set_epoch on every rank before each epoch, and give every sampler the same seed.
+
+        # in the training script: sampler.set_epoch(epoch)
+
     See: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
-    fix = Fix(
-        "Call set_epoch on every rank before each epoch, and give every sampler the same seed.",
-        ("# in the training script: sampler.set_epoch(epoch)",),
-    )
     for way, ranks in first_way(job):
         same = [one for one in ranks if len({s.order for s in one.training.shards}) < len(one.training.shards)]
         if same:
-            yield at_fault(
+            yield fault(
                 job,
                 same,
                 f"set_epoch did not change the order of the data set for {way} on {named(job, same)}",
-                fix,
             )
             continue
         for epoch, shards in shards_of(ranks).items():
@@ -199,7 +189,6 @@ def step_epoch_order_differs(job: Job) -> Iterator[Outcome]:
                     apart,
                     f"{named(job, apart.odd)} shuffled the data set for {way} in epoch {epoch} in another order than "
                     f"{others(job, apart)}",
-                    fix,
                     {named(job, group): order for order, group in orders.items()},
                 )
                 break
@@ -215,20 +204,19 @@ def step_skipped(job: Job) -> Iterator[Outcome]:
 
     Found by asking every rank before each step whether it has a batch, so that nothing hangs.
 
-    Fix: give every rank the same number of batches (``drop_last``, or DistributedDataParallel's ``join``).
+    Fix: Give every rank the same number of batches.
+
+        # in the training script: DistributedSampler(dataset, drop_last=True), or with model.join():
+
     See: https://docs.pytorch.org/tutorials/advanced/generic_join.html
     """
     for way, ranks in trained(job).items():
         odd = [one for one in ranks if one.training.lacks]
         if odd:
             steps = min(one.training.steps for one in odd)
-            yield at_fault(
+            yield fault(
                 job,
                 odd,
                 f"{named(job, odd)} had no batch for {way} after {steps} of {odd[0].training.due} training steps; "
                 "the other ranks would wait",
-                Fix(
-                    "Give every rank the same number of batches.",
-                    ("# in the training script: DistributedSampler(dataset, drop_last=True), or with model.join():",),
-                ),
             )

@@ -12,8 +12,8 @@ from distcheck.facts.training import Leftovers
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.endings import who
 from distcheck.rules.collectives.trained import (
-    at_fault,
     differing,
+    fault,
     first_wrong,
     named,
     others,
@@ -45,13 +45,13 @@ def step_gradient_wrong(job: Job) -> Iterator[Outcome]:
     another factor than 1 (0: it is missing). Where no factor explains a wrong average, the ranks that have it are
     suspects.
 
-    Fix: do not train on the named nodes; test them alone, without communication hooks and NCCL plugins.
+    Fix: Do not train on these nodes; test them again without communication hooks and NCCL plugins, then alone.
+
+        NCCL_NET_PLUGIN=none distcheck bandwidth --step
+        distcheck isolate
+
     See: https://arxiv.org/abs/2102.11245
     """
-    fix = Fix(
-        "Do not train on these nodes; test them again without communication hooks and NCCL plugins, then alone.",
-        ("NCCL_NET_PLUGIN=none distcheck bandwidth --step", "distcheck isolate"),
-    )
     for way, ranks in trained(job).items():
         if not samples_alike(ranks):
             continue  # the batches are not the expected ones, which another rule reports
@@ -61,32 +61,29 @@ def step_gradient_wrong(job: Job) -> Iterator[Outcome]:
             share = own[0].training.share
             part = "" if share is None else f"; its gradient has the factor {share:g} in the average"
             message = f"{named(job, own)} computed wrong gradients for {way}: {first}{part}"
-            yield at_fault(job, own, message, fix, wrongs(own, lambda t: t.wrong_own))
+            yield fault(job, own, message, wrongs(own, lambda t: t.wrong_own))
         if not own and scaled(ranks) is not None:
             continue
         average = [one for one in ranks if one.training.wrong_average and one not in own]
         known = [one for one in average if one.training.share is not None]
         for share, group in grouped(known, lambda one: one.training.share).items():
             how = "is missing from" if share == 0 else f"has the factor {share:g} instead of 1 in"
-            yield at_fault(
+            yield fault(
                 job,
                 group,
                 f"the gradient of {named(job, group)} {how} the average for {way}: "
                 f"{first_wrong(group[0].training.wrong_average)}",
-                fix,
                 wrongs(group, lambda t: t.wrong_average),
             )
         if average and not own and not known:
-            few = 2 * len(average) < len(ranks)
-            yield found(
+            yield fault(
                 job,
-                [one.rank for one in average],
+                average,
                 f"{named(job, average)} received wrong averages of the gradients for {way}, and all ranks' own "
                 f"gradients are right: {first_wrong(average[0].training.wrong_average)}",
-                fix,
-                scope="node" if few else "link",
+                wrongs(average, lambda t: t.wrong_average),
+                scope="node" if 2 * len(average) < len(ranks) else "link",
                 confirmed=False,
-                evidence=wrongs(average, lambda t: t.wrong_average),
             )
 
 
@@ -100,7 +97,11 @@ def step_average_scaled(job: Job) -> Iterator[Outcome]:
 
     Found like step-gradient-wrong. With FSDP2 on CPUs it is a warning: only jobs that use both are affected.
 
-    Fix: upgrade torch; until then, train with DistributedDataParallel on CPUs, or let FSDP2 sum and divide itself.
+    Fix: Look for a communication hook, a plugin or a setting that scales gradients on every rank. With FSDP2 and Gloo,
+    upgrade torch, or train with DistributedDataParallel on CPUs.
+
+        NCCL_NET_PLUGIN=none distcheck gate --step
+
     See: https://github.com/pytorch/pytorch/issues/162338
     """
     for way, ranks in trained(job).items():
@@ -115,11 +116,11 @@ def step_average_scaled(job: Job) -> Iterator[Outcome]:
             [one.rank for one in ranks],
             f"the averaged gradients for {way} are {scale:g} times the average on all {len(ranks)} ranks{summed}",
             Fix(
-                f"Upgrade torch{f' {version}' if version else ''}, or train with DistributedDataParallel on CPUs."
-                if gloo
-                else "Look for a communication hook, a plugin or a setting that scales gradients on every rank.",
-                ("python -m pip install --upgrade torch",) if gloo else ("NCCL_NET_PLUGIN=none distcheck gate --step",),
-            ),
+                f"Upgrade torch{f' {version}' if version else ''}, or train with DistributedDataParallel on CPUs.",
+                ("python -m pip install --upgrade torch",),
+            )
+            if gloo
+            else None,
             severity="warning" if gloo else "error",
             evidence=wrongs(ranks, lambda t: t.wrong_average),
         )
@@ -139,28 +140,25 @@ def step_output_wrong(job: Job) -> Iterator[Outcome]:
     of the whole layers are known exactly. A rank whose own gradients or parameters are wrong is in the rules for these,
     and the outputs are then a consequence.
 
-    Fix: do not train on the named nodes; measure the groups of the mesh with ``distcheck gate --mesh``.
+    Fix: Do not train on these nodes; measure the groups of the mesh, then search for the bad node.
+
+        distcheck gate --mesh {mesh}
+        distcheck isolate
+
     See: https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html
     """
     for way, ranks in trained(job).items():
         odd = [one for one in ranks if one.training.wrong_output]
         if odd and not any(one.training.wrong_own or one.training.wrong_update for one in ranks):
-            few = 2 * len(odd) < len(ranks)
-            yield found(
+            yield fault(
                 job,
-                [one.rank for one in odd],
+                odd,
                 f"{named(job, odd)} received wrong outputs of layers that are divided for {way}: "
                 f"{first_wrong(odd[0].training.wrong_output)}",
-                Fix(
-                    "Do not train on these nodes; measure the groups of the mesh, then search for the bad node.",
-                    (
-                        *([f"distcheck gate --mesh {quote(str(job.asked.mesh))}"] if job.asked.mesh else []),
-                        "distcheck isolate",
-                    ),
-                ),
-                scope="node" if few else "link",
+                wrongs(odd, lambda t: t.wrong_output),
+                scope="node" if 2 * len(odd) < len(ranks) else "link",
                 confirmed=False,
-                evidence=wrongs(odd, lambda t: t.wrong_output),
+                values={"mesh": [quote(str(job.asked.mesh))] if job.asked.mesh else []},
             )
 
 
@@ -176,22 +174,21 @@ def step_parameters_differ(job: Job) -> Iterator[Outcome]:
     of two steps. Every rank also compares its new parameters with the step that its own gradients give, which names
     the rank that skips or changes an update. Ranks that differ because their gradients do are in step-gradient-wrong.
 
-    Fix: do not train on the named nodes; look for a hook of the optimizer and other code that changes parameters.
+    Fix: Do not train on these nodes; look there for a hook of the optimizer and other code that changes parameters.
+
+        python -c 'import sitecustomize; print(sitecustomize.__file__)'
+        distcheck bandwidth --step
+
     See: https://docs.pytorch.org/docs/stable/notes/ddp.html
     """
-    fix = Fix(
-        "Do not train on these nodes; look for code that changes parameters or the optimizer's step there.",
-        ("python -c 'import sitecustomize; print(sitecustomize.__file__)'", "distcheck bandwidth --step"),
-    )
     for way, ranks in trained(job).items():
         moved = [one for one in ranks if one.training.wrong_update]
         if moved:
-            yield at_fault(
+            yield fault(
                 job,
                 moved,
                 f"{named(job, moved)} changed the parameters for {way} otherwise than by the gradients: "
                 f"{first_wrong(moved[0].training.wrong_update)}",
-                fix,
                 wrongs(moved, lambda t: t.wrong_update),
             )
         if moved or any(one.training.wrong_average for one in ranks):
@@ -208,7 +205,6 @@ def step_parameters_differ(job: Job) -> Iterator[Outcome]:
                     apart,
                     f"{named(job, apart.odd)} and {others(job, apart)} have different parameters for {way} {when}: "
                     f"{listed(unlike)}",
-                    fix,
                     {named(job, group): f"{names[0]} {digests[0]}" for digests, group in groups.items()},
                 )
                 break  # what follows differs for the same reason
@@ -225,7 +221,10 @@ def step_group_left_behind(job: Job) -> Iterator[Outcome]:
     Found with ``--step`` and Gloo: every rank creates a second group of all ranks, uses it, calls
     ``destroy_process_group`` and compares its threads, sockets and children with those before.
 
-    Fix: find what keeps the group: a plugin, a ``sitecustomize`` module, a reference in a list or a closure.
+    Fix: Find what keeps the group there: a plugin, a sitecustomize module, a reference in a list or a closure.
+
+        python -c 'import sitecustomize; print(sitecustomize.__file__)'
+
     See: https://docs.pytorch.org/docs/stable/distributed.html#shutdown
     """
     ran = [(rank, rank.run.leftovers) for rank in job.ranks if rank.run]
@@ -240,9 +239,5 @@ def step_group_left_behind(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"a destroyed process group left {listed(parts)} in {who(job, ranks)}",
-            Fix(
-                "Find what keeps the group there: a plugin, a sitecustomize module, a reference.",
-                ("python -c 'import sitecustomize; print(sitecustomize.__file__)'",),
-            ),
             confirmed=False,
         )

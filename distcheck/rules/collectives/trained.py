@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
     from distcheck.facts.training import Shard, WrongTensor
-    from distcheck.rules.finding import Fault, Fix
+    from distcheck.rules.finding import Fault
 
 K = TypeVar("K")
 _MOST = 8
@@ -92,22 +92,21 @@ def split(groups: Mapping[K, list[Stepped]]) -> Split[K]:
     return Split(usual, next(iter(rest)), [one for members in rest.values() for one in members], groups[usual])
 
 
-def differing(job: Job, apart: Split[Any], message: str, fix: Fix, evidence: Mapping[str, Any]) -> Fault:
+def differing(job: Job, apart: Split[Any], message: str, evidence: Mapping[str, Any]) -> Fault:
     """Return a finding about ranks that differ from the others.
 
     They are at fault if more than half of the ranks, and at least two, agree. Otherwise any of them may be.
     """
     sure = len(apart.rest) > max(1, len(apart.odd))
-    ranks = [one.rank for one in (apart.odd if sure else [*apart.rest, *apart.odd])]
-    few = dict(list(evidence.items())[:_MOST])
-    return found(job, ranks, message, fix, confirmed=sure, evidence=few)
+    ranks = apart.odd if sure else [*apart.rest, *apart.odd]
+    return fault(job, ranks, message, dict(list(evidence.items())[:_MOST]), confirmed=sure)
 
 
-def at_fault(
-    job: Job, ranks: Sequence[Stepped], message: str, fix: Fix, evidence: Mapping[str, Any] | None = None
+def fault(
+    job: Job, ranks: Sequence[Stepped], message: str, evidence: Mapping[str, Any] | None = None, **fields: Any
 ) -> Fault:
-    """Return a finding about ranks that are at fault by what they show themselves."""
-    return found(job, [one.rank for one in ranks], message, fix, owner="admin", evidence=evidence)
+    """Return a finding about ranks."""
+    return found(job, [one.rank for one in ranks], message, evidence=evidence, **fields)
 
 
 def named(job: Job, ranks: Sequence[Stepped]) -> str:

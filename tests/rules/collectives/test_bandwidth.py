@@ -177,6 +177,7 @@ def test_a_shortfall_names_the_expectation_and_its_source(measured, said):
     )
     assert found.evidence["judged by"] == "derived"
     assert (found.scope, found.confirmed) == ("link", False)
+    assert said(measured({"broadcast": 402.0}))[0] == [], "more than is usual is no fault"
 
 
 def test_ring_speed_with_nvls_in_the_log_is_too_low(measured, said):
@@ -348,17 +349,6 @@ def test_gloo_on_one_machine_has_no_expectation(measured, said):
         )
     ]
     assert result.verdict.exit_code == 0
-
-
-# --- perf-above-expectation
-
-
-def test_more_than_any_algorithm_usually_reaches_is_info(measured, said):
-    rules, result = said(measured({"broadcast": 402.0}))
-    assert rules == [("perf-above-expectation", "info")]
-    assert "111% of the usual maximum of 361.5 GB/s" in result.findings[0].message
-    assert result.verdict.exit_code == 0
-    assert said(measured({"broadcast": 390.0}))[0] == []
 
 
 # --- without an expectation
