@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from distcheck.explain.fixes import FIXES, FIXES_BY_LINE
 from distcheck.explain.subject import command
 from distcheck.rules import find_rule
+from distcheck.rules.docstring import docstring, filled, fix_in, without_values
 from distcheck.rules.finding import Fix
 
 _VALUE = re.compile(r"\{(\w+)\|([^}]*)\}")
@@ -36,12 +37,15 @@ def fix(rule: str, values: Mapping[str, str], line: str = "") -> Fix:
         text, commands = FIXES[rule]
         return Fix(text, tuple(_VALUE.sub(lambda m: _value(values, m[1], m[2]), c) for c in commands))
     known = find_rule(rule)
-    passage = known.doc.partition("\n\nFix:")[2].partition("\n\n")[0].partition("See: ")[0] if known else ""
-    text = " ".join(passage.split())
-    quoted = [c for c in re.findall(r"``(.+?)``", text) if _COMMAND.fullmatch(c) and " " in c and "..." not in c]
-    quoted = [_completed(c) for c in quoted if not _EXAMPLE.search(c)]
-    plain = text.replace("``", "`")
-    return Fix(plain[:1].upper() + plain[1:], tuple(dict.fromkeys(quoted)))
+    doc = docstring(known.judge) if known else ""
+    own = fix_in(doc)
+    if own.commands:
+        shown = {name: (value,) for name in values if (value := _value(values, name, ""))}
+        return Fix(own.text, tuple(_completed(without_values(command)) for command in filled(own, shown).commands))
+    passage = doc.partition("\n\nFix:")[2].partition("\n\n")[0].partition("See: ")[0]
+    quoted = re.findall(r"``(.+?)``", " ".join(passage.split()))
+    quoted = [c for c in quoted if _COMMAND.fullmatch(c) and " " in c and "..." not in c and not _EXAMPLE.search(c)]
+    return Fix(own.text, tuple(dict.fromkeys(map(_completed, quoted))))
 
 
 def _completed(command: str) -> str:
