@@ -87,7 +87,7 @@ def deepspeed_env_not_forwarded(job: Job) -> Iterator[Outcome]:
 
     Fix: Add them to the file that DeepSpeed forwards to all nodes.
 
-        echo {line|NCCL_SOCKET_IFNAME=eth0} >> ~/.deepspeed_env
+        echo {line|NCCL_SOCKET_IFNAME=INTERFACE} >> ~/.deepspeed_env
 
     See: https://www.deepspeed.ai/getting-started/#multi-node-environment-variables
     """

@@ -214,7 +214,7 @@ def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
 
     Fix: Give each node its own address; arping shows which machine answers for it.
 
-        sudo arping -D -c 3 -I {interface|eth0} {address|10.0.0.1}
+        sudo arping -D -c 3 -I {interface} {address}
 
     See: https://github.com/pytorch/pytorch/issues/105782
     """
