@@ -25,6 +25,7 @@ from distcheck.collectives.compute import own_seconds
 from distcheck.facts.base import SHORTEST_SECONDS, Missing
 from distcheck.facts.device import Burn, DeviceTest
 from distcheck.facts.ranges import unfold
+from distcheck.probe.waiting import waited_for_cpu
 
 Say = Callable[[str], None]
 
@@ -46,6 +47,8 @@ class _Load(NamedTuple):
 
 _CPU = _Load(256, 16 << 20, 0, 2, 0.0)
 _GPU = _Load(8192, 256 << 20, 32 << 20, 3, 0.2)
+_BUSY, _BUSY_PAUSE_SECONDS = 0.2, 0.3
+"""The share of the time that a rank waits for a CPU from which another round follows on CPUs, and when."""
 _FEWEST, _MOST = 2, 10_000
 """Calls that are timed together."""
 _LONGEST_SECONDS = 1.0
@@ -82,11 +85,19 @@ def _measured(
         to_device, to_host = host_copies(device, load.host_bytes, _HOST_SHARE * seconds, local_rank * _TURN * seconds)
     say("memory and products")
     copy, products = _copy_within(device, load.memory_bytes), Products(device, load.order)
-    rounds = []
-    for number in range(load.rounds):
-        time.sleep(load.pause_seconds if number == 1 else 0.0)
-        # In turns, so that a disturbance of a moment hits one round of both.
-        rounds.append((rate(copy, device, seconds / 2 / load.rounds), rate(products, device, seconds / load.rounds)))
+
+    def both() -> tuple[float, float]:
+        """Measure one after the other, so that a disturbance of a moment hits one round of both."""
+        return rate(copy, device, seconds / 2 / load.rounds), rate(products, device, seconds / load.rounds)
+
+    start, waited = time.perf_counter(), waited_for_cpu()
+    rounds = [both()]
+    time.sleep(load.pause_seconds)
+    rounds += [both() for _ in range(load.rounds - 1)]
+    busy = waited_for_cpu() - waited > _BUSY * (time.perf_counter() - start)
+    if busy and device.type == "cpu":  # a busy machine may disturb a CPU for longer than the rounds take
+        time.sleep(_BUSY_PAUSE_SECONDS)
+        rounds.append(both())
     (least_copies, least_reached), (copies, reached) = (tuple(map(of, zip(*rounds, strict=True))) for of in (min, max))
     copied = 2 * load.memory_bytes / 1e9
     burnt = burn(products, device, burn_seconds, reached, say) if burn_seconds else None
