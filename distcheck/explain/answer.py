@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -123,7 +124,10 @@ def answer(seen: Sequence[Sighting], watch: Waits | None = None) -> Answer:
     root = next((s for s in seen if "root-cause" in s.tags), None)
     nodes = tuple(dict.fromkeys(s.place.node for s in seen if s.place.node))
     values = {name: value for s in reversed(seen) for name, value in s.values.items() if "root-cause" not in s.tags}
-    causes = tuple(_named(cause, root if cause.seen is first else None, values, nodes) for cause in judgement.causes)
+    settings = frozenset(chain.from_iterable(s.settings for s in seen))
+    causes = tuple(
+        _named(cause, root if cause.seen is first else None, values, nodes, settings) for cause in judgement.causes
+    )
     later = {(s.file, s.line): s for s in reversed(judgement.consequences) if s.spelling.weight > HINT}
     later.pop((first.file, first.line), None)
     proof = causes[0].prove if causes else None
@@ -152,7 +156,13 @@ def _hang(seen: Sequence[Sighting], watch: Waits | None, spelling: Spelling) -> 
     return found or (unheard(watch) if spelling.weight == CONSEQUENCE else None)
 
 
-def _named(cause: LikelyCause, root: Sighting | None, values: dict[str, str], nodes: tuple[str, ...]) -> NamedCause:
+def _named(
+    cause: LikelyCause,
+    root: Sighting | None,
+    values: dict[str, str],
+    nodes: tuple[str, ...],
+    settings: frozenset[str],
+) -> NamedCause:
     unnamed = _unnamed(cause.seen, root)
     if cause.rule is None:
         return unnamed
@@ -161,7 +171,7 @@ def _named(cause: LikelyCause, root: Sighting | None, values: dict[str, str], no
         unnamed,
         rule=rule.name,
         summary=rule.summary.replace("``", "`"),
-        fix=remedies.fix(rule.name, own, unnamed.text),
+        fix=remedies.fix(rule.name, own, unnamed.text, settings),
         prove=remedies.proof(rule.name, own, nodes),
         docs=rule.page,
     )

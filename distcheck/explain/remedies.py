@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from distcheck.explain.fixes import FIXES, FIXES_BY_LINE
 from distcheck.explain.subject import command
@@ -20,28 +21,41 @@ _COMMAND = re.compile(
 )
 _EXAMPLE = re.compile(r"\beth\d\b|=0,1$|\bnode0?\d|mlx5_|-i \d|\b10\.|hostname \w|force-reinstall|gpu-reset$|=N$|<\w")
 """Values of an example, which must not be pasted as they are."""
+_UNSETS = re.compile(r"unset ([A-Z_${!@} ]*[A-Z}])((?:  #.*)?)")
 _MOST_HOSTS = 64
 
 
-def fix(rule: str, values: Mapping[str, str], line: str = "") -> Fix:
+def fix(rule: str, values: Mapping[str, str], line: str = "", settings: Collection[str] = ()) -> Fix:
     """Return the fix of a rule, with a log's values in its commands; from its docstring if the tables have none.
 
     `line` shows the rule, and may decide between several fixes. A rule that the tables lack has the commands that its
-    docstring quotes without an ellipsis.
+    docstring quotes without an ellipsis. Only variables that the log shows as set (`settings`) are unset.
     """
-    for pattern, text, commands in FIXES_BY_LINE.get(rule, ()):
-        if re.search(pattern, line, re.IGNORECASE):
-            return Fix(text, tuple(_VALUE.sub(lambda m: _value(values, m[1], m[2]), c) for c in commands))
-    if rule in FIXES:
-        text, commands = FIXES[rule]
-        return Fix(text, tuple(_VALUE.sub(lambda m: _value(values, m[1], m[2]), c) for c in commands))
+    by_line = (own for pattern, *own in FIXES_BY_LINE.get(rule, ()) if re.search(pattern, line, re.IGNORECASE))
+    text, commands = next(by_line, None) or FIXES.get(rule) or _quoted(rule)
+    filled = (_VALUE.sub(lambda m: _value(values, m[1], m[2]), command) for command in commands)
+    return Fix(text, tuple(filter(None, (_unset(command, settings) for command in filled))))
+
+
+def _quoted(rule: str) -> tuple[str, tuple[str, ...]]:
+    """Return the fix that a rule's docstring has, and the commands that it quotes."""
     known = find_rule(rule)
     passage = known.doc.partition("\n\nFix:")[2].partition("\n\n")[0].partition("See: ")[0] if known else ""
     text = " ".join(passage.split())
     quoted = [c for c in re.findall(r"``(.+?)``", text) if _COMMAND.fullmatch(c) and " " in c and "..." not in c]
     quoted = [_completed(c) for c in quoted if not _EXAMPLE.search(c)]
     plain = text.replace("``", "`")
-    return Fix(plain[:1].upper() + plain[1:], tuple(dict.fromkeys(quoted)))
+    return plain[:1].upper() + plain[1:], tuple(dict.fromkeys(quoted))
+
+
+def _unset(command: str, settings: Collection[str]) -> str:
+    """Return a command that unsets variables with those only that are set, empty if none is; others as they are."""
+    found = _UNSETS.fullmatch(command)
+    if found is None:
+        return command
+    patterns = {name: name.removeprefix("${!").replace("@}", "*") for name in found[1].split()}
+    names = [name for name, pattern in patterns.items() if fnmatch.filter(settings, pattern)]
+    return f"unset {' '.join(names)}{found[2]}" if names else ""
 
 
 def _completed(command: str) -> str:

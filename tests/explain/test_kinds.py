@@ -92,3 +92,47 @@ def test_what_to_run_next_goes_by_the_fault(text, first):
     answer = found(f"[rank1]: {text}\n")
     assert rules_of(answer) == []
     assert (answer.next or (None,))[0] == first or answer.next[0].startswith(first)
+
+
+FRAMES = 'Traceback (most recent call last):\n  File "t.py", line 9\n    main()\n{}  File "t.py", line 5\n    f()\n'
+WARNINGS = (
+    "[W1120 10:00:00 socket.cpp:7] [c10d] waits in the rendezvous",
+    "/usr/lib/torch/distributed/launch.py:163: FutureWarning: use torchrun\n  warnings.warn(",
+    "accelerate/state.py:12: UserWarning: x",
+    "DeepSpeed hostfile not found",
+    "2026-11-20 10:00:00.123 | INFO     | init_process_group: done",
+)
+
+
+@pytest.mark.parametrize("warning", WARNINGS)
+@pytest.mark.parametrize(
+    "error", ["MyError: boom\n", "    raise MyError\n", "  File 't.py', line 3\nRuntimeError: odd\n"]
+)
+def test_the_class_of_an_unknown_error_does_not_depend_on_the_warnings_of_others(warning, error):
+    lines = f"{warning}\n"
+    for text in (lines + error, lines + FRAMES.format("") + error, FRAMES.format(lines) + error, error + lines):
+        assert found(text).about == "application"
+
+
+@pytest.mark.parametrize("error", ["MyError: boom\n", "RuntimeError: odd\n"])
+def test_the_class_of_an_unknown_error_depends_on_where_it_was_raised(error):
+    frames = FRAMES.format('  File "torch/distributed/distributed_c10d.py", line 7, in init_process_group\n    g()\n')
+    assert found(frames + error).about == "start-up"
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "command"),
+    [
+        ("", "NCCL WARN Bootstrap : no socket interface found", None),
+        ("NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens5", "NCCL WARN Bootstrap : no socket interface found",
+         "unset NCCL_SOCKET_IFNAME"),
+        ("export NCCL_NET=AWS", "NCCL WARN Failed to initialize any NET plugin", "unset NCCL_NET"),
+        ("look at NCCL_NET and NCCL_NET_PLUGIN", "NCCL WARN Failed to initialize any NET plugin", None),
+        ("TORCHELASTIC_USE_AGENT_STORE=True", "[c10d] The client socket has timed out after 60s while trying",
+         "unset ${!TORCHELASTIC_@}"),
+    ],
+)  # fmt: skip
+def test_a_fix_unsets_only_variables_that_the_log_shows_as_set(before, line, command):
+    commands = found(f"{before}\nnode1:12:34 [0] {line}\n").causes[0].fix.commands
+    unset = [own.split("  #")[0] for own in commands if own.startswith("unset")]
+    assert unset == ([command] if command else [])
