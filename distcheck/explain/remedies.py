@@ -31,7 +31,9 @@ def fix(rule: str, values: Mapping[str, str], line: str = "", settings: Collecti
     `line` shows the rule, and may decide between several fixes. A rule that the tables lack has the commands that its
     docstring quotes without an ellipsis. Only variables that the log shows as set (`settings`) are unset.
     """
-    by_line = (own for pattern, *own in FIXES_BY_LINE.get(rule, ()) if re.search(pattern, line, re.IGNORECASE))
+    by_line = (
+        (text, own) for pattern, text, own in FIXES_BY_LINE.get(rule, ()) if re.search(pattern, line, re.IGNORECASE)
+    )
     text, commands = next(by_line, None) or FIXES.get(rule) or _quoted(rule)
     filled = (_VALUE.sub(lambda m: _value(values, m[1], m[2]), command) for command in commands)
     return Fix(text, tuple(filter(None, (_unset(command, settings) for command in filled))))
