@@ -60,8 +60,8 @@ def explain(
     """Explain a rule: what it means, its consequence, how it is found and how to fix it.
 
     With other words, list the rules about them, and how distcheck is started with a launcher of that name. Without
-    RULE, list all rules. With --log, name the most likely cause of a failed job: exit code 0 if a rule
-    names it, else 20. With --flight, name the rank that holds up the others: exit code 0 if there is one, else 20.
+    RULE, list all rules. With --log, name the most likely cause of a failed job: exit code 0 if it is
+    known, else 20. With --flight, name the rank that holds up the others: exit code 0 if there is one, else 20.
     """
     if log and flight:
         raise UsageError("give --log or --flight, not both")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
 from distcheck.explain import remedies
 from distcheck.explain.barrier import barrier
-from distcheck.explain.fixes import PARTITIONS, STACK
 from distcheck.explain.gloo import unheard
 from distcheck.explain.hang import Hang, hang, mismatch
 from distcheck.explain.judging import LikelyCause, judged
@@ -22,72 +21,21 @@ from distcheck.explain.quoted import quoted
 from distcheck.explain.reading import logs, pieces
 from distcheck.explain.redaction import shown
 from distcheck.explain.spelling import CONSEQUENCE, HINT, About, Spelling
+from distcheck.explain.steps import BY_CLASS, steps
+from distcheck.explain.subject import known_rule
 from distcheck.explain.waits import Waits
 from distcheck.explain.watchdog import WatchdogLines
-from distcheck.rules import find_rule
 from distcheck.rules.finding import Fix
 
-_NEXT: dict[str, tuple[str, ...]] = {
-    "start-up": (
-        "distcheck env  # in place of the script, started in the same way",
-        "distcheck gate -- COMMAND  # in the job's launcher; COMMAND: what it starts now",
-    ),
-    "network": (
-        "distcheck net --hosts NODES  # the nodes of the job, as in node1,node2",
-        "NCCL_DEBUG=WARN COMMAND  # COMMAND: what starts the job",
-    ),
-    "GPU": ("distcheck gpu --nproc auto  # on the node of the rank", "sudo dmesg -T | grep -i xid"),
-    "process killed": (
-        "sudo dmesg -T | grep -i -E 'oom|killed process'  # on the node of the rank",
-        "distcheck node  # there, too",
-    ),
-    "application": (
-        "TORCH_DISTRIBUTED_DEBUG=DETAIL TORCH_SHOW_CPP_STACKTRACES=1 COMMAND  # COMMAND: what starts the job",
-    ),
-    "": (
-        "distcheck gate --nproc auto",
-        "NCCL_DEBUG=WARN TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND  # COMMAND: what starts the job",
-    ),
-}
-"""What to run when no rule names the cause, by its class."""
-_AFTER_A_HANG = (
-    "export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
-    'export TORCH_NCCL_DEBUG_INFO_TEMP_FILE="$PWD/nccl_trace_rank_"  # then start the job again',
-    "distcheck explain --flight nccl_trace_rank_*  # after the next hang: names the rank that holds up the others",
-)
-"""What to run when a collective timed out."""
-_WITH_DUMPS = (
-    "distcheck explain --flight DUMPS  # DUMPS: what the ranks wrote, by default ~/.cache/torch/*_trace_rank_*",
-)
-"""What to run when a collective timed out and the log shows that there are dumps."""
-
-
-_IN_GLOO = (
-    "TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND  # COMMAND: what starts the job; the ranks then compare every collective"
-)
-"""What to run after a failure in a collective of Gloo, whose Flight Recorder writes no file by itself."""
-_OF_GLOO = re.compile(r"gloo/|gloo::|Gloo\b")
-"""What the code of Gloo and of its process groups writes, in contrast to a script that names the backend."""
-_JOB = re.compile(r"\*\*\* (?:JOB|STEP) (\d+)")
-_STACKS = ("grep -rn -B 30 'Detected mismatch between' LOGS  # LOGS: the job's logs; where in the script each rank is",)
-"""What to run when the ranks have compared their collectives."""
-_AFTER_A_CRASH = ("PYTHONFAULTHANDLER=1 COMMAND  # COMMAND: what starts the job; a rank that crashes prints its stack",)
-"""What to run when a process crashed and wrote no reason."""
-_IN_SLURM = "sacct -j {job} --format=JobID,State,ExitCode,Elapsed,Timelimit"
-"""Shows why Slurm ended a job."""
-_FRAMES = ("grep -rn -A 30 'Fatal Python error' LOGS  # LOGS: the job's logs; where in the script the process was",)
-"""What to run when a process that crashed printed its Python stack."""
-_AFTER_SIGTERM = (
-    "distcheck explain --log LOGS  # LOGS: all logs of the job, of sbatch and srun, --output and --error",
-    f"{_IN_SLURM.format(job='JOB')}  # with Slurm; JOB: the number of the job",
-)
-"""What to run when a job was ended from outside and its log does not say why."""
+_NAMES_A_CAUSE = frozenset({"mismatch", "behind"})
+"""What the lines of all ranks may prove, and names the ranks to look at."""
 
 
 class NamedCause(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that may name the cause, and the line that shows it."""
+    """What may be the cause, and the line that shows it."""
 
-    rule: str
+    rule: str | None
+    """The rule that names it; None if only `summary` does, and then there is no fix, prove and docs."""
     summary: str
     about: About = msgspec.field(name="class")
     line: int
@@ -99,10 +47,10 @@ class NamedCause(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """About 160 characters around the match, redacted."""
     times: int
-    fix: Fix
-    prove: str
+    fix: Fix | None = None
+    prove: str | None = None
     """The command that shows whether the rule applies."""
-    docs: str
+    docs: str | None = None
 
 
 class Telling(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +67,7 @@ class Telling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What logs tell. `causes` is empty if no rule names the cause."""
+    """What logs tell. `causes` is empty if the logs do not name the cause."""
 
     schema: int = 1
     causes: tuple[NamedCause, ...]
@@ -136,7 +84,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0 if a cause was found, 20 if not."""
+        """0 if a cause is named, 20 if not."""
         return 0 if self.causes else 20
 
 
@@ -172,22 +120,27 @@ def answer(seen: Sequence[Sighting], watch: Waits | None = None) -> Answer:
     judgement = judged(seen, watch.lost if watch else ())
     first = judgement.telling
     if first is None:
-        return Answer(causes=(), about=None, telling=None, next=_NEXT[""])
+        return Answer(causes=(), about=None, telling=None, next=BY_CLASS[""])
     root = next((s for s in seen if "root-cause" in s.tags), None)
     nodes = tuple(dict.fromkeys(s.place.node for s in seen if s.place.node))
     values = {name: value for s in reversed(seen) for name, value in s.values.items() if "root-cause" not in s.tags}
-    causes = tuple(_named(cause, root if cause.seen is first else None, values, nodes) for cause in judgement.causes)
+    settings = frozenset(chain.from_iterable(s.settings for s in seen))
+    causes = tuple(
+        _named(cause, root if cause.seen is first else None, values, nodes, settings) for cause in judgement.causes
+    )
     later = {(s.file, s.line): s for s in reversed(judgement.consequences) if s.spelling.weight > HINT}
     later.pop((first.file, first.line), None)
-    proofs = dict.fromkeys(cause.prove for cause in causes[:1])
-    found = None if causes else _hang(seen, watch, first.spelling)
+    proof = causes[0].prove if causes else None
+    found = None if proof else _hang(seen, watch, first.spelling)
+    if found and found.kind in _NAMES_A_CAUSE:
+        causes = (msgspec.structs.replace(_unnamed(first, root), summary=sentence(found.says)),)
     return Answer(
         causes=causes,
         about=judgement.about,
         telling=_telling(first, root),
         hang=found,
         later=tuple(_telling(s, None) for s in [*reversed(later.values())][:2]),
-        next=tuple(proofs) or _next(first, found, dumped=watch is not None and watch.dumped),
+        next=(proof,) if proof else steps(first, found, dumped=watch is not None and watch.dumped),
     )
 
 
@@ -203,49 +156,36 @@ def _hang(seen: Sequence[Sighting], watch: Waits | None, spelling: Spelling) -> 
     return found or (unheard(watch) if spelling.weight == CONSEQUENCE else None)
 
 
-def _next(seen: Sighting, found: Hang | None, *, dumped: bool) -> tuple[str, ...]:
-    """Return what to run if no rule names the cause of an error."""
-    spelling, tags = seen.spelling, seen.tags
-    collective = "collective" in tags and "script" not in tags
-    if "mismatch" in tags:
-        return _STACKS
-    if "gloo" in tags or _OF_GLOO.search(seen.text):
-        stuck = found.ranks[:1] if found and collective else ()
-        return (*(STACK.format(rank=rank, on="  # on its node, while it hangs") for rank in stuck), _IN_GLOO)
-    if "time-limit" in tags:
-        job = _JOB.search(seen.text)
-        return (_IN_SLURM.format(job=job[1] if job else "JOB"),)
-    if "sigterm" in tags:
-        return _AFTER_SIGTERM
-    if "stack" in tags:
-        return _FRAMES
-    if "crash" in tags:
-        return _AFTER_A_CRASH
-    if collective:
-        return _WITH_DUMPS if dumped else _AFTER_A_HANG
-    return (PARTITIONS,) if "refused" in tags else _NEXT[spelling.about]
-
-
-def _named(cause: LikelyCause, root: Sighting | None, values: dict[str, str], nodes: tuple[str, ...]) -> NamedCause:
-    told, rule = _telling(cause.seen, root), find_rule(cause.rule)
-    if rule is None:
-        raise LookupError(f"no rule is named {cause.rule}")
-    own = values | cause.seen.values
-    return NamedCause(
+def _named(
+    cause: LikelyCause,
+    root: Sighting | None,
+    values: dict[str, str],
+    nodes: tuple[str, ...],
+    settings: frozenset[str],
+) -> NamedCause:
+    unnamed = _unnamed(cause.seen, root)
+    if cause.rule is None:
+        return unnamed
+    rule, own = known_rule(cause.rule), values | cause.seen.values
+    return msgspec.structs.replace(
+        unnamed,
         rule=rule.name,
         summary=rule.summary.replace("``", "`"),
-        about=cause.seen.spelling.about,
-        line=told.line,
-        file=told.file,
-        rank=told.rank,
-        local_rank=told.local_rank,
-        node=told.node,
-        text=told.text,
-        times=cause.seen.times,
-        fix=remedies.fix(rule.name, own, told.text),
+        fix=remedies.fix(rule.name, own, unnamed.text, settings),
         prove=remedies.proof(rule.name, own, nodes),
         docs=rule.page,
     )
+
+
+def _unnamed(seen: Sighting, root: Sighting | None) -> NamedCause:
+    """Return the cause that a line's sentence names."""
+    told = msgspec.structs.asdict(_telling(seen, root))
+    return NamedCause(rule=None, summary=told.pop("says"), about=seen.spelling.about, times=seen.times, **told)
+
+
+def sentence(text: str) -> str:
+    """Return text with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _telling(seen: Sighting, root: Sighting | None) -> Telling:

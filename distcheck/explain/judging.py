@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from distcheck.explain.matching import Sighting
-from distcheck.explain.spelling import CONSEQUENCE, ERROR, GUESS, LIKELY, NOISE, SYMPTOM, About
+from distcheck.explain.spelling import CONSEQUENCE, ERROR, GUESS, LIKELY, NOISE, SHAPE, SYMPTOM, About
 
 _MOST_CAUSES = 3
 _DECEMBER = 12
@@ -29,9 +29,9 @@ _OF_AN_ABORT = re.compile(r"watchdog|\[E[\d :.]*ProcessGroup|terminate called", 
 
 
 class LikelyCause(NamedTuple):
-    """A rule that may name the cause, and the line that shows it."""
+    """A rule that may name the cause, and the line that shows it. None where only the line's sentence names it."""
 
-    rule: str
+    rule: str | None
     seen: Sighting
 
 
@@ -99,7 +99,8 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
     if heaviest == NOISE:
         return Judgement((), None)
     if not first.spelling.rules:
-        return Judgement((), first, consequences)
+        causes = [LikelyCause(None, first)] if first.spelling.weight >= SHAPE else []
+        return Judgement(tuple(causes), first, consequences)
     causes = [LikelyCause(first.spelling.rules[0], first)]
     others = [*(LikelyCause(seen.spelling.rules[0], seen) for seen in leading[1:] if seen.spelling.rules)]
     others += [LikelyCause(rule, first) for rule in first.spelling.rules[1:]]

@@ -24,6 +24,11 @@ _LONGEST_KNOWN_BYTES = 500
 _MOST_READ = 100
 """Lines that differ in digits only, and are read for values, rank and time; further ones are only counted."""
 _TRACEBACK = "Traceback (most recent call last)"
+_FRAME = re.compile(
+    r"""^(?:.*", line \d.*(?:\n(?!.*", line \d).* {4}\S.*)?(?:\n[^\w\n]*[~^][ ~^]*$)?|(?:\[\w+\]: ?)? {2,}\S.*)$""",
+    re.MULTILINE,
+)
+"""A file's line in a traceback with the code below it and what marks a part of that, or an indented line."""
 _MOST_SEEN = 1000
 """Lines of a log with one spelling that are read for values, rank and time; further ones are only counted."""
 _NARROWEST, _WIDEST = 40, 250
@@ -36,6 +41,7 @@ _WARNING = re.compile(r"(?:^|[\s\[|:-])WARNING[\s\]|:]")
 _REASON = b"last error:"
 _RECORD = 6
 """Lines of torchrun's report above an exit code that have its rank and node."""
+_SETTING = re.compile(r"\b([A-Z][A-Z0-9_]{3,})['\"]?(?: ?[=:]| set (?:by|to)\b)")
 _CLOCK = re.compile(r"\d:\d\d:\d")
 _HOST, _RANK = re.compile(r"\bhost\s+: (\S+)"), re.compile(r"\brank\s*: (\d+) \(local_rank")
 
@@ -58,6 +64,8 @@ class Sighting(NamedTuple):
     """Whether the line is of level WARNING: what writes it goes on."""
     reason: bool = False
     """Whether the line has what a library adds to its return code, as NCCL does after "Last error:"."""
+    settings: frozenset[str] = frozenset()
+    """Variables that the lines around show as set."""
 
     @property
     def tags(self) -> frozenset[str]:
@@ -253,13 +261,19 @@ class _Line:
 
     @cached_property
     def around(self) -> str:
-        below = plain_lines(self._piece.data[self._end : self._end + _AROUND_BYTES])
-        return f"{self.above}\n{self.text}\n{below}"
+        return f"{self.above}\n{self.text}\n{self._below}"
+
+    @cached_property
+    def _below(self) -> str:
+        return plain_lines(self._piece.data[self._end : self._end + _AROUND_BYTES])
 
     @cached_property
     def trace(self) -> str:
-        """The traceback that ends in this line; all that is above where none begins there."""
-        return f"{self.above[max(0, self.above.rfind(_TRACEBACK)) :]}\n{self.text}"
+        """The frames of the traceback that ends in this line, or begins there; without what others write between."""
+        if _TRACEBACK in self.text:
+            return "\n".join(_FRAME.findall(self._below))
+        _, head, frames = self.above.rpartition(_TRACEBACK)
+        return "\n".join([head, *_FRAME.findall(frames), self.text])
 
     @cached_property
     def time(self) -> When | None:
@@ -316,8 +330,9 @@ def _sighting(spelling: Spelling, line: _Line, file: str, number: int, of_file: 
     at = spelling.pattern.search(text) or match
     warning = bool(_WARNING.search(line.text, 0, match.start() + 1))
     return Sighting(
-        spelling, file, number, excerpt(text, at.start()), own, time, 1, values, match[0], warning, line.is_reason
-    )
+        spelling, file, number, excerpt(text, at.start()), own, time, 1, values, match[0], warning, line.is_reason,
+        frozenset(_SETTING.findall(line.around)) if spelling.rules else frozenset(),
+    )  # fmt: skip
 
 
 def _earliest(known: Sighting | None, seen: Sighting) -> Sighting:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from distcheck.explain.fixes import FIXES, FIXES_BY_LINE
 from distcheck.explain.subject import command
 from distcheck.rules import find_rule
-from distcheck.rules.docstring import docstring, filled, fix_in, without_values
+from distcheck.rules.docstring import docstring, fix_in
 from distcheck.rules.finding import Fix
 
-_VALUE = re.compile(r"\{(\w+)\|([^}]*)\}")
+_VALUE = re.compile(r"(?<!\$)\{([a-z_]+)(?:\|([^}]*))?\}")
 _SAFE = re.compile(r"[\w.:-]{1,253}")
 """What a value of a log may be to stand in a command."""
 _SAFE_PATH = re.compile(r"/[\w./:@%+-]{1,1000}")
@@ -21,31 +22,45 @@ _COMMAND = re.compile(
 )
 _EXAMPLE = re.compile(r"\beth\d\b|=0,1$|\bnode0?\d|mlx5_|-i \d|\b10\.|hostname \w|force-reinstall|gpu-reset$|=N$|<\w")
 """Values of an example, which must not be pasted as they are."""
+_UNSETS = re.compile(r"unset ([A-Z_${!@} ]*[A-Z}])((?:  #.*)?)")
 _MOST_HOSTS = 64
 
 
-def fix(rule: str, values: Mapping[str, str], line: str = "") -> Fix:
+def fix(rule: str, values: Mapping[str, str], line: str = "", settings: Collection[str] = ()) -> Fix:
     """Return the fix of a rule, with a log's values in its commands; from its docstring if the tables have none.
 
     `line` shows the rule, and may decide between several fixes. A rule that the tables lack has the commands that its
-    docstring quotes without an ellipsis.
+    docstring quotes without an ellipsis. Only variables that the log shows as set (`settings`) are unset.
     """
-    for pattern, text, commands in FIXES_BY_LINE.get(rule, ()):
-        if re.search(pattern, line, re.IGNORECASE):
-            return Fix(text, tuple(_VALUE.sub(lambda m: _value(values, m[1], m[2]), c) for c in commands))
-    if rule in FIXES:
-        text, commands = FIXES[rule]
-        return Fix(text, tuple(_VALUE.sub(lambda m: _value(values, m[1], m[2]), c) for c in commands))
+    by_line = (
+        (text, own) for pattern, text, own in FIXES_BY_LINE.get(rule, ()) if re.search(pattern, line, re.IGNORECASE)
+    )
+    text, commands = next(by_line, None) or FIXES.get(rule) or _quoted(rule)
+    filled = (_VALUE.sub(lambda m: _value(values, m[1], m[2] or m[1].upper()), command) for command in commands)
+    return Fix(text, tuple(filter(None, (_unset(command, settings) for command in filled))))
+
+
+def _quoted(rule: str) -> tuple[str, tuple[str, ...]]:
+    """Return the fix that a rule's docstring has, and the commands that it quotes."""
     known = find_rule(rule)
     doc = docstring(known.judge) if known else ""
     own = fix_in(doc)
     if own.commands:
-        shown = {name: (value,) for name in values if (value := _value(values, name, ""))}
-        return Fix(own.text, tuple(_completed(without_values(command)) for command in filled(own, shown).commands))
+        return own.text, tuple(map(_completed, own.commands))
     passage = doc.partition("\n\nFix:")[2].partition("\n\n")[0].partition("See: ")[0]
     quoted = re.findall(r"``(.+?)``", " ".join(passage.split()))
     quoted = [c for c in quoted if _COMMAND.fullmatch(c) and " " in c and "..." not in c and not _EXAMPLE.search(c)]
-    return Fix(own.text, tuple(dict.fromkeys(map(_completed, quoted))))
+    return own.text, tuple(dict.fromkeys(map(_completed, quoted)))
+
+
+def _unset(command: str, settings: Collection[str]) -> str:
+    """Return a command that unsets variables with those only that are set, empty if none is; others as they are."""
+    found = _UNSETS.fullmatch(command)
+    if found is None:
+        return command
+    patterns = {name: name.removeprefix("${!").replace("@}", "*") for name in found[1].split()}
+    names = [name for name, pattern in patterns.items() if fnmatch.filter(settings, pattern)]
+    return f"unset {' '.join(names)}{found[2]}" if names else ""
 
 
 def _completed(command: str) -> str:

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from distcheck.explain.answer import Answer, NamedCause, Telling
+from distcheck.explain.answer import Answer, NamedCause, Telling, sentence
 
 _SUBJECTS = {
     "start-up": "the start-up of the job",
@@ -26,26 +26,30 @@ def as_json(answer: Answer) -> str:
 
 def as_text(answer: Answer) -> str:
     """Return the answer as text."""
-    lines: list[str] = []
-    if answer.causes:
-        first = answer.causes[0]
-        lines += [f"{first.rule}: {first.summary}", "", *_where(first), "", f"fix: {first.fix.text}"]
+    first, telling = answer.causes[0] if answer.causes else None, answer.telling
+    if first and first.fix:
+        lines = [f"{first.rule}: {first.summary}", "", *_where(first), "", f"fix: {first.fix.text}"]
         lines += [f"  $ {command}" for command in first.fix.commands]
         if answer.causes[1:]:
             lines += ["", "also possible:"]
             lines += [f"  {cause.rule}: {cause.summary}" for cause in answer.causes[1:]]
-        lines += ["", "to prove it:", f"  $ {first.prove}"]
-    elif answer.telling:
-        lines += [
-            f"No rule of distcheck names this cause. It concerns {_SUBJECTS[str(answer.about)]}.",
+    elif telling:
+        lines = [
+            *_named(answer),
+            _subject(answer),
             "",
-            *([_sentence(answer.hang.says), ""] if answer.hang else []),
-            *_where(answer.telling),
+            *([hang, ""] if (hang := _hang(answer)) else []),
+            *_where(telling),
         ]
         lines += ["", says] if (says := _general(answer)) else []
-        lines += ["", "next:", *(f"  $ {command}" for command in answer.next)]
     else:
-        lines += [_UNKNOWN, "", "next:", *(f"  $ {command}" for command in answer.next)]
+        lines = [_UNKNOWN]
+    if answer.next:
+        lines += [
+            "",
+            "to prove it:" if first and first.fix else "next:",
+            *(f"  $ {command}" for command in answer.next),
+        ]
     if answer.later:
         lines += ["", "later, or a consequence:", *(f"  {_position(told)}: {told.text}" for told in answer.later)]
     if answer.unread:
@@ -58,21 +62,25 @@ def as_markdown(answer: Answer) -> str:
     """Return the answer as Markdown."""
     from distcheck.report.markdown import escaped
 
-    if answer.causes:
-        first = answer.causes[0]
-        blocks = [f"## {escaped(first.rule)}", escaped(first.summary), escaped(_who(first)), fenced(first.text)]
+    first, telling = answer.causes[0] if answer.causes else None, answer.telling
+    if first and first.fix:
+        blocks = [f"## {escaped(str(first.rule))}", escaped(first.summary), escaped(_who(first)), fenced(first.text)]
         blocks += [f"**Fix:** {escaped(first.fix.text)}", *_commands(first.fix.commands)]
         if answer.causes[1:]:
-            also = [f"- **{escaped(cause.rule)}**: {escaped(cause.summary)}" for cause in answer.causes[1:]]
+            also = [f"- **{escaped(str(cause.rule))}**: {escaped(cause.summary)}" for cause in answer.causes[1:]]
             blocks += ["**Also possible:**", "\n".join(also)]
-        blocks += ["**To prove it:**", *_commands((first.prove,))]
-    elif answer.telling:
-        blocks = ["## No rule names this cause", f"It concerns {_SUBJECTS[str(answer.about)]}."]
-        blocks += [f"**{escaped(_sentence(answer.hang.says))}**"] if answer.hang else []
-        blocks += [escaped(_who(answer.telling)), fenced(answer.telling.text), escaped(_general(answer))]
-        blocks += ["**Next:**", *_commands(answer.next)]
+    elif telling:
+        blocks = [
+            "## No rule names this cause",
+            *(f"**{escaped(words)}**" for words in _named(answer)),
+            _subject(answer),
+        ]
+        blocks += [f"**{escaped(hang)}**"] if (hang := _hang(answer)) else []
+        blocks += [escaped(_who(telling)), fenced(telling.text), escaped(_general(answer))]
     else:
-        blocks = ["## No known error", _UNKNOWN, "**Next:**", *_commands(answer.next)]
+        blocks = ["## No known error", _UNKNOWN]
+    if answer.next:
+        blocks += ["**To prove it:**" if first and first.fix else "**Next:**", *_commands(answer.next)]
     blocks += [f"**Not read:** {escaped('; '.join(answer.unread[:_MOST_UNREAD]))}"] if answer.unread else []
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -80,14 +88,30 @@ def as_markdown(answer: Answer) -> str:
 RENDERERS = {"text": as_text, "json": as_json, "markdown": as_markdown}
 
 
+def _named(answer: Answer) -> list[str]:
+    """Return the sentence that names a cause for which there is no rule."""
+    return [cause.summary for cause in answer.causes[:1]]
+
+
+def _subject(answer: Answer) -> str:
+    about = f"It concerns {_SUBJECTS[str(answer.about)]}"
+    return (
+        f"{about}; no rule of distcheck looks for it."
+        if answer.causes
+        else f"The log does not name the cause. {about}."
+    )
+
+
+def _hang(answer: Answer) -> str:
+    """Return what the lines of all ranks say, unless it is the cause and said already."""
+    says = sentence(answer.hang.says) if answer.hang else ""
+    return "" if answer.causes and says == answer.causes[0].summary else says
+
+
 def _general(answer: Answer) -> str:
-    """Return what the telling line means in general, unless the lines of all ranks say more."""
-    known = answer.hang and answer.hang.kind in {"mismatch", "behind", "together"}
-    return "" if known or not answer.telling else answer.telling.says
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    """Return what the telling line means in general, unless the lines of all ranks say more, or it is said above."""
+    known = answer.causes or (answer.hang and answer.hang.kind in {"mismatch", "behind", "together"})
+    return answer.telling.says if answer.telling and not known else ""
 
 
 def _where(told: NamedCause | Telling) -> list[str]:

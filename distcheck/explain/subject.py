@@ -33,15 +33,16 @@ def about(name: str) -> About:
     """Return the class of a rule's problem."""
     if name.startswith("host-oom"):
         return "process killed"
-    return _ABOUT[FAMILIES[_rule(name).family].module.split(".")[0]]
+    return _ABOUT[FAMILIES[known_rule(name).family].module.split(".")[0]]
 
 
 def command(name: str) -> str:
     """Return the name of distcheck's command that judges a rule."""
-    return _COMMANDS.get(_rule(name).look, "gate")
+    return _COMMANDS.get(known_rule(name).look, "gate")
 
 
-def _rule(name: str) -> Rule:
+def known_rule(name: str) -> Rule:
+    """Return a rule that the tables name."""
     rule = find_rule(name)
     if rule is None:
         raise LookupError(f"no rule is named {name}")

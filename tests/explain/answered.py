@@ -36,4 +36,9 @@ def found_in(logs: Iterable[tuple[str, str]]) -> Answer:
 
 def rules(text: str) -> list[str]:
     """Return the rules that the answer to a text names, the most likely first."""
-    return [cause.rule for cause in found(text).causes]
+    return rules_of(found(text))
+
+
+def rules_of(answer: Answer) -> list[str]:
+    """Return the rules that an answer names, the most likely first."""
+    return [cause.rule for cause in answer.causes if cause.rule]

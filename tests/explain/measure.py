@@ -39,7 +39,7 @@ def outcome(entry: dict) -> str:
     path = LOGS / f"{entry['id']}.log"
     seen = sorted(matcher().search(pieces(Log(path, path.name), []), path.name), key=lambda sighting: sighting.line)
     found = answer(seen)
-    return compared(entry, [cause.rule for cause in found.causes], found.about)
+    return compared(entry, [cause.rule for cause in found.causes if cause.rule], found.about)
 
 
 def compared(entry: dict, rules: list[str], about: str) -> str:

@@ -6,7 +6,7 @@ The reports are of real jobs, with torch 2.13, Slurm 22.05, Open MPI 4.1, bash 5
 from __future__ import annotations
 
 import pytest
-from explain.answered import HEALTHY, found
+from explain.answered import HEALTHY, found, rules_of
 
 ABORT = "A process called abort() (SIGABRT), and no line of the log says why."
 FAULTHANDLER = "PYTHONFAULTHANDLER=1 COMMAND"
@@ -78,7 +78,7 @@ TIMED_OUT = (
 )
 def test_a_rank_that_called_abort_and_wrote_nothing_leads_with_what_shows_its_stack(lines, rank, node):
     answer = found(HEALTHY + lines)
-    assert (answer.causes, answer.about) == ((), "application")
+    assert (rules_of(answer), answer.about) == ([], "application")
     assert answer.telling.says.startswith(ABORT)
     assert (answer.telling.rank, answer.telling.node) == (rank, node)
     assert answer.next[0].startswith(FAULTHANDLER)

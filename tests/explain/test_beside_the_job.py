@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.answered import HEALTHY, found, rules
+from explain.answered import HEALTHY, found, rules, rules_of
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from explain.answered import HEALTHY, found, rules
 )
 def test_what_is_beside_the_job_has_its_class_and_no_rule(line, about):
     answered = found(f"{HEALTHY}{line}\n")
-    assert (answered.causes, answered.about) == ((), about)
+    assert (rules_of(answered), answered.about) == ([], about)
 
 
 def test_the_same_words_about_the_ranks_name_a_rule():

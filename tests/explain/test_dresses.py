@@ -67,6 +67,7 @@ def forbids(spelling, prefix):
     return spelling.unless and spelling.unless.search(prefix)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_wording_is_known_behind_a_prefix(examples, prefix):
     assert not [
@@ -76,6 +77,7 @@ def test_a_wording_is_known_behind_a_prefix(examples, prefix):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.7])
 def test_a_wording_is_known_where_a_terminal_wraps_it(examples, share):
     unknown = []

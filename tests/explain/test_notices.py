@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.answered import found
+from explain.answered import found, rules_of
 
 WITHOUT_NUMPY = "functional_tensor.py:276: UserWarning: Failed to initialize NumPy: No module named 'numpy'"
 ENDINGS = [
@@ -29,7 +29,7 @@ ENDINGS = [
 )
 def test_a_module_that_a_program_does_without_is_no_cause_of_what_ends_it_later(notice, ending):
     answer = found(f"{notice}\nstep 1\n{ending}\n")
-    assert (answer.telling.line, answer.causes) == (3, ())
+    assert (answer.telling.line, rules_of(answer)) == (3, [])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ TRACEBACK = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train
 )
 def test_an_attempt_to_connect_that_is_repeated_is_no_cause_of_what_comes_after_the_ranks_met(retry, ending, about):
     answer = found(f"{retry}\n{ending}\n")
-    assert (answer.about, answer.causes) == (about, ())
+    assert (answer.about, rules_of(answer)) == (about, [])
 
 
 @pytest.mark.parametrize("retry", [RETRIES[0], *RETRIES[2:]])
@@ -120,7 +120,7 @@ def test_attempts_to_connect_that_are_repeated_to_the_end_are_the_cause(retry, e
 )
 def test_a_measure_and_a_warning_do_not_go_before_a_traceback(notice):
     answer = found(f"{notice}\n{TRACEBACK}ValueError: bad sample\n")
-    assert (answer.telling.line, answer.causes) == (4, ())
+    assert (answer.telling.line, rules_of(answer)) == (4, [])
     assert found(f"{notice}\nstep 2\n").telling is None
 
 

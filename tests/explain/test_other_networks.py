@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.answered import HEALTHY, found, rules
+from explain.answered import HEALTHY, found, rules, rules_of
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_message_of_other_software_names_the_rule(text, rule):
 )
 def test_a_message_that_no_rule_names_has_its_class(text, about):
     answered = found(f"{HEALTHY}{text}\n{HEALTHY}")
-    assert not answered.causes
+    assert not rules_of(answered)
     assert answered.about == about
 
 
@@ -121,7 +121,7 @@ def test_nccl_that_also_took_a_link_local_interface_is_told_from_a_closed_port()
 def test_a_refused_connection_of_the_script_s_own_names_no_rule():
     trace = 'Traceback (most recent call last):\n  File "{}", line 3, in f\nConnectionRefusedError: [Errno 111] x\n'
     answered = found(trace.format("upload.py"))
-    assert not answered.causes
+    assert not rules_of(answered)
     assert answered.about == "application"
     assert rules(trace.format("torch/distributed/rendezvous.py"))[0] == "net-master-refused"
     assert rules("ConnectionRefusedError: [Errno 111] x")[0] == "net-master-refused"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.answered import HEALTHY, found, rules
+from explain.answered import HEALTHY, found, rules, rules_of
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ from explain.answered import HEALTHY, found, rules
 )
 def test_a_fault_of_the_script_or_of_its_start_has_its_class(text, about):
     answered = found(f"{HEALTHY}{text}\n{HEALTHY}")
-    assert not answered.causes
+    assert not rules_of(answered)
     assert answered.about == about
 
 

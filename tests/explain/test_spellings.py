@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from explain.answered import HEALTHY, found, rules
+from explain.answered import HEALTHY, found, rules, rules_of
 
 from distcheck.explain import remedies
 from distcheck.explain.known import known
@@ -92,20 +92,25 @@ def test_values_in_a_message_decide_between_causes(line, rule):
 
 
 @pytest.mark.parametrize(
-    ("line", "about"),
+    ("line", "about", "exit_code"),
     [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0", "application"),
-        ("RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running x", "application"),
-        ("ValueError: the script's own", "application"),
-        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE)", "application"),
-        ("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2024-04-20T09:09:37 DUE TO TIME LIMIT ***", "process killed"),
-        ("  exitcode  : -9 (pid: 12)", "process killed"),
-        ("sbatch: error: Batch job submission failed: x", "start-up"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0", "application", 0),
+        ("RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running x", "application", 0),
+        ("ValueError: the script's own", "application", 20),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE)", "application", 20),
+        (
+            "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2024-04-20T09:09:37 DUE TO TIME LIMIT ***",
+            "process killed",
+            0,
+        ),
+        ("  exitcode  : -9 (pid: 12)", "process killed", 0),
+        ("sbatch: error: Batch job submission failed: x", "start-up", 0),
     ],
 )
-def test_what_no_rule_names_has_a_class_and_blames_no_rule(line, about):
+def test_what_no_rule_names_has_a_class_and_blames_no_rule(line, about, exit_code):
     answered = found(f"{HEALTHY}{line}\n")
-    assert (answered.causes, answered.about, answered.exit_code) == ((), about, 20)
+    assert (rules_of(answered), answered.about, answered.exit_code) == ([], about, exit_code)
+    assert [cause.summary for cause in answered.causes] == [answered.telling.says] * (exit_code == 0)
 
 
 def test_an_anchor_is_the_longest_constant_part_outside_groups():

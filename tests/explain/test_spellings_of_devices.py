@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.answered import found
+from explain.answered import found, rules_of
 
 WARN = "node1:12:34 [0] init.cc:1085 NCCL WARN "
 OOM = "torch.OutOfMemoryError: CUDA out of memory. GPU 0 has a total capacity of 79.15 GiB of which 1.00 GiB is free."
@@ -118,7 +118,7 @@ def test_a_message_about_a_device_a_disk_or_a_limit_names_its_rule(text: str, ru
 )
 def test_a_message_without_a_rule_has_its_class(text: str, about: str) -> None:
     answered = found(text)
-    assert (answered.causes, answered.about) == ((), about)
+    assert (rules_of(answered), answered.about) == ([], about)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_a_message_without_a_rule_has_its_class(text: str, about: str) -> None:
 )
 def test_a_warning_after_which_nccl_goes_on_is_no_cause(line: str) -> None:
     answered = found(line)
-    assert (answered.causes, answered.telling) == ((), None)
+    assert (rules_of(answered), answered.telling) == ([], None)
     assert found(f"{line}\nKeyError: 'weights'\n").about == "application"
 
 
 def test_a_host_s_own_interface_is_a_cause_only_between_nodes() -> None:
     line = "node1:12:34 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n"
-    assert not found(f"{line}node1:12:34 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 1\n").causes
+    assert not rules_of(found(f"{line}node1:12:34 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 1\n"))
     several = found(f"{line}node1:12:34 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 2\n")
     assert several.causes[0].rule == "net-nccl-picks-loopback-or-docker"
 
@@ -154,7 +154,7 @@ def test_a_host_s_own_interface_is_a_cause_only_between_nodes() -> None:
 def test_a_connection_that_nccl_retries_is_only_a_hint() -> None:
     line = "NCCL INFO socketPollConnect: connect to 10.0.0.2<4567> returned Connection refused, retrying (1/34) after\n"
     assert found(line).causes[0].rule == "net-nccl-auto-wrong-iface"
-    assert not found(f"{line}KeyError: 'weights'\n").causes
+    assert not rules_of(found(f"{line}KeyError: 'weights'\n"))
     lost = (
         "NCCL WARN socketPollConnect: connect to 10.0.0.2<4567> returned Connection refused, exceeded error retry count"
     )
@@ -164,7 +164,7 @@ def test_a_connection_that_nccl_retries_is_only_a_hint() -> None:
 def test_multicast_that_nccl_does_without_is_only_a_hint() -> None:
     failed = "NCCL INFO Failed to bind NVLink SHARP (NVLS) Multicast memory of size 3 : CUDA error 401 'x'"
     line = f"{failed}. Proceeding without NVLS support.\n"
-    assert not found(f"{line}KeyError: 'weights'\n").causes
+    assert not rules_of(found(f"{line}KeyError: 'weights'\n"))
     assert found(failed).causes[0].rule == "gpu-nvls-multicast-broken"
 
 

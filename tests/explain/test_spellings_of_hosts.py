@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.answered import HEALTHY, found, rules
+from explain.answered import HEALTHY, found, rules, rules_of
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_exit_code_has_the_meaning_of_its_signal(words, codes, about, named):
     for code in codes:
         answered = found(f"{HEALTHY}worker ended, {words} {code}\n")
         assert answered.about == about
-        assert named is None or [cause.rule for cause in answered.causes] == named
+        assert named is None or rules_of(answered) == named
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_other_numbers_are_no_signals(line):
 )
 def test_a_shell_that_reports_a_killed_job_is_a_killed_process(line):
     answered = found(f"{HEALTHY}{line}\n")
-    assert (answered.causes, answered.about) == ((), "process killed")
+    assert (rules_of(answered), answered.about) == ([], "process killed")
 
 
 @pytest.mark.parametrize(
@@ -149,4 +149,4 @@ def test_a_shell_that_reports_a_killed_job_is_a_killed_process(line):
 )
 def test_a_process_that_ended_has_its_class(line, about):
     answered = found(f"{HEALTHY}{line}\n")
-    assert (answered.causes, answered.about) == ((), about)
+    assert (rules_of(answered), answered.about) == ([], about)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.answered import HEALTHY, found, rules
+from explain.answered import HEALTHY, found, rules, rules_of
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_launcher_that_cannot_be_started_is_named_in_the_words_of_each_shell(l
 )
 def test_a_broken_start_script_is_start_up_and_no_rule(line):
     answered = found(f"{HEALTHY}{line}\n")
-    assert (answered.causes, answered.about) == ((), "start-up")
+    assert (rules_of(answered), answered.about) == ([], "start-up")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_parallel_sizes_that_do_not_fit_the_world_are_named(line):
 )
 def test_a_script_that_runs_alone_and_a_model_that_cannot_be_cut_are_no_mismatch_of_the_mesh(line, about):
     answered = found(f"{HEALTHY}{line}\n")
-    assert (answered.causes, answered.about) == ((), about)
+    assert (rules_of(answered), answered.about) == ([], about)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_the_neighbours_of_a_message_are_named_as_well(line, rule):
 )
 def test_what_looks_like_a_fault_of_the_machine_and_is_none_blames_no_rule(line, about):
     answered = found(f"{HEALTHY}{line}\n")
-    assert (answered.causes, answered.about) == ((), about)
+    assert (rules_of(answered), answered.about) == ([], about)
 
 
 def test_only_an_agent_that_never_joined_comes_to_a_rendezvous_that_was_closed_before():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.answered import HEALTHY, found, rules
+from explain.answered import HEALTHY, found, rules, rules_of
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_layers_around_a_job_are_named(line, rule):
 )
 def test_a_refusal_of_the_layers_around_a_job_is_start_up_and_no_rule(line, about):
     answered = found(f"{HEALTHY}{line}\n")
-    assert (answered.causes, answered.about) == ((), about)
+    assert (rules_of(answered), answered.about) == ([], about)
 
 
 def test_probes_and_crash_loops_are_consequences():
@@ -116,4 +116,4 @@ def test_what_a_launcher_finds_on_another_node_is_named(log, rule):
 )
 def test_what_a_launcher_reports_of_its_ranks_blames_no_rule(line, about):
     answered = found(f"{HEALTHY}{line}\n")
-    assert (answered.causes, answered.about) == ((), about)
+    assert (rules_of(answered), answered.about) == ([], about)

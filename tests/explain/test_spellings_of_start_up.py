@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.answered import HEALTHY, found, rules
+from explain.answered import HEALTHY, found, rules, rules_of
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_fault_is_named_in_the_words_of_each_version_and_layer(line, rule):
 )
 def test_what_no_rule_names_has_the_class_of_its_layer(line, about):
     answered = found(f"{HEALTHY}{line}\n")
-    assert (answered.causes, answered.about) == ((), about)
+    assert (rules_of(answered), answered.about) == ([], about)
 
 
 def test_only_the_lines_around_a_rendezvous_timeout_tell_why_the_nodes_did_not_meet():
@@ -220,7 +220,7 @@ def test_a_script_that_was_started_without_its_launcher():
 def test_a_mistake_in_the_script_of_one_rank_is_told_from_the_others_that_wait_for_it(waited):
     mistake = "Traceback (most recent call last):\n  File \"train.py\", line 3, in build\nKeyError: 'hidden_size'\n"
     answered = found(f"{mistake}{waited}\n")
-    assert (answered.causes, answered.about) == ((), "application")
+    assert (rules_of(answered), answered.about) == ([], "application")
     assert answered.telling.text == "KeyError: 'hidden_size'"
     assert rules(f"{waited}\n{mistake}") == rules(f"{waited}\n") != []
     assert rules(f"{mistake}RuntimeError: CUDA error: invalid device ordinal\n") != []

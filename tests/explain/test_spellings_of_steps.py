@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.answered import HEALTHY, found, rules
+from explain.answered import HEALTHY, found, rules, rules_of
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_lines_that_are_like_these_and_blame_nothing_name_no_rule(line):
 )
 def test_what_kubernetes_reports_without_a_rule_has_its_class(line, about):
     answered = found(f"{HEALTHY}{line}\n")
-    assert (answered.causes, answered.about) == ((), about)
+    assert (rules_of(answered), answered.about) == ([], about)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ CANCELLED = (
 def test_the_node_that_slurm_lost_is_named_and_not_one_that_reports_it(line, node):
     for log in (line + CANCELLED, CANCELLED + line):
         answer = found(log)
-        assert (answer.telling.node, answer.about, answer.causes) == (node, "process killed", ())
+        assert (answer.telling.node, answer.about, rules_of(answer)) == (node, "process killed", [])
 
 
 def test_a_node_that_only_reports_a_lost_one_is_not_to_be_excluded():
