@@ -296,16 +296,7 @@ class Server:
         if not alike and not (self.admit_strangers and hello.found != "node" and self._fits(hello)):
             self.elsewhere.update((n, hello.master) for n in hello.ranks if 0 <= n < self.world_size)
             return NotYet(hello.nonce, self.master)
-        return Welcome(
-            hello.nonce,
-            self.run,
-            self.uid,
-            self.of_node,
-            self._rank,
-            self.packages,
-            inflates=True,
-            asks=not self.of_node,
-        )
+        return Welcome(hello.nonce, self.run, self.uid, self.of_node, self._rank, self.packages)
 
     def _is_its_master(self, hello: Hello) -> bool:
         """Whether a follower looks for this master, however it spells MASTER_ADDR.

@@ -70,7 +70,7 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
     doors = await peer_round.open_doors(run, connection.local_address) if "peers" in run.asked.looks else ()
     await storage.compare(run, connection.welcome)
     report = run.record.report(doors)
-    connection.say(brief(report) if connection.welcome.asks else report)
+    connection.say(report if connection.welcome.of_node else brief(report))
     await put_up_signpost(run, connection)
     run.progress.begin("", lambda: StageView(run.record.process.stage if run.record.process else "", "rank 0 leads"))
     importing = asyncio.create_task(_say_when_ready(run, connection))

@@ -70,7 +70,6 @@ def _hello(run: Session) -> Hello:
     place = run.request.placements[0]
     return Hello(
         nonce="",
-        version=run.record.node.distcheck if run.record.node else "",
         job=identity.public_key(_job_name(run)),
         master=f"{place.master_addr}:{place.master_port}",
         uid=run.uid,

@@ -333,8 +333,8 @@ async def test_silent_followers_are_left_out_at_the_timeout(leading):
         talks.connection.say(PeerReport(()))
         talks.connection.say(Here())
         assert set(await leader.server.hear_all(Here, 0.5)) == {"talks"}
-        leader.server.say_to_all(Bye(20), ["silent"])
-        assert await framing.read(silent.connection.reader, protocol.leader_decoder) == Bye(20)
+        leader.server.say_to_all(Bye(20, "", "", 0), ["silent"])
+        assert await framing.read(silent.connection.reader, protocol.leader_decoder) == Bye(20, "", "", 0)
 
 
 async def test_a_follower_that_floods_messages_is_dropped(leading):
