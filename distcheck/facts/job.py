@@ -94,8 +94,6 @@ class Launched(Facts, frozen=True):
     """The exit code of the program that started all probes; None if it was killed, and with ssh."""
     words: str = ""
     """The last lines of that program's own output."""
-    torn: Count = 0
-    """Messages that arrived incomplete."""
 
 
 class LeftOut(Facts, frozen=True):

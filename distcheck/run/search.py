@@ -114,8 +114,6 @@ def _facts(verdict: SearchVerdict, nodes: Sequence[str], seconds: float) -> Isol
                 c.nodes,
                 c.local_ranks,
                 c.fault,
-                c.passed,
-                c.tests,
                 c.certain and not everybody,
                 _tests(c.evidence),
                 c.sentence,
@@ -126,7 +124,6 @@ def _facts(verdict: SearchVerdict, nodes: Sequence[str], seconds: float) -> Isol
         undecided=tuple(Suspects(s.nodes, _tests(s.evidence), s.sentence) for s in verdict.undecided),
         # Lost nodes count as untested: nothing else is known about them.
         untested=(*verdict.untested, *verdict.missing),
-        widespread=verdict.widespread,
         rounds=verdict.rounds,
         seconds=seconds,
     )
