@@ -305,7 +305,7 @@ async def lead(nodes: int, pipe: Connection) -> dict[str, Any]:
         raise SystemExit("a follower did not answer the last call")
     await server.close_doors()
     server.say_to_all(Bye(0, "", "", 0))
-    await server.see_off(10, server.followers)
+    await server.wait_until_gone(10, server.followers)
     dismissed, cpu = time.perf_counter() - start, time.process_time() - used
     await server.close()
     pipe.send("end")

@@ -1,6 +1,5 @@
 """Bounds: the published rules of thumb, and properties that hold for any machine."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
