@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from published_bandwidth import ONE_NODE, OTHER_OPERATIONS, SEVERAL_NODES, Reference
 
 from distcheck.expectation import curve
 from distcheck.expectation.ladder import expect
-from distcheck.expectation.references import ONE_NODE, OTHER_OPERATIONS, SEVERAL_NODES, Reference
 
 PAGE = Path(__file__).resolve().parent / "bandwidth.md"
 _CURVES = {

@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from shlex import quote
 from types import NoneType
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
@@ -46,13 +46,12 @@ class Entry(NamedTuple):
         epilog = "".join(f"\b\n{part}\n\n" for part in (f"Example:\n  {self.example}", *self.more))
         if options is not None and issubclass(options, Checking):
             epilog += _VARIABLES
-        register = app.command(short_help=self.short_help, epilog=epilog, cls=LazyCommand)
-        function: Any = _taking(options, self.function, own) if options is not None else self.function
-        function.kinds = {  # read by `_process`
-            **{p.name: _kind(get_args(p.annotation)[0]) for p in own if get_origin(p.annotation) is Annotated},
-            **{name: option.kind for name, option in getattr(function, "declared", {}).items()},
-        }
-        register(function)
+        declared = {} if options is None else _declared(options)
+        kinds = {p.name: _kind(get_args(p.annotation)[0]) for p in own if get_origin(p.annotation) is Annotated}
+        kinds |= {name: option.kind for name, option in declared.items()}
+        its_class = type("Command", (LazyCommand,), {"declared": declared, "kinds": kinds})
+        register = app.command(short_help=self.short_help, epilog=epilog, cls=its_class)
+        register(self.function if options is None else _taking(options, self.function, own))
 
 
 def command(short_help: str, example: str, *more: str) -> Callable[[Callable[..., None]], Entry]:
@@ -81,7 +80,6 @@ def _taking(options: type[msgspec.Struct], function: Callable[..., None], own: l
     called.__signature__ = inspect.Signature(arguments + given)  # type: ignore[attr-defined]  # read by typer
     called.__annotations__ = {p.name: p.annotation for p in arguments + given}
     called.__doc__, called.__name__ = function.__doc__, function.__name__
-    called.declared = declared  # type: ignore[attr-defined]  # read by `_process`
     return called
 
 
@@ -147,16 +145,28 @@ def _kind(annotation: Any) -> Any:
     return next(part for part in parts if part is not NoneType) if NoneType in parts else annotation
 
 
-class LazyCommand(TyperCommand):
-    """A command that converts given values only, and prints its options in groups."""
+class _Lazy:
+    """What converts given values only."""
+
+    declared: ClassVar[dict[str, _Declared]] = {}
+    """Its options by name, without those that typer adds."""
+    kinds: ClassVar[dict[str, Any]] = {}
+    """The type of each of its options and arguments."""
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters, including --help."""
-        return _converting_given_values(super().get_params(ctx))
+        return _converting_given_values(super().get_params(ctx))  # type: ignore[misc]  # of typer's class
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Return --help."""
-        return _printing_help(super().get_help_option(ctx))
+        """Return --help, changed to report a stdout that is closed or full as every other output does."""
+        option = super().get_help_option(ctx)  # type: ignore[misc]  # as above
+        if option is not None:
+            option.callback = _print_help
+        return option
+
+
+class LazyCommand(_Lazy, TyperCommand):
+    """A command that prints its options in groups."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parse the words; refuse a -- that no COMMAND follows, because nothing would run and the exit code be 0."""
@@ -193,23 +203,8 @@ class LazyCommand(TyperCommand):
                 formatter.write_dl(records)
 
 
-class LazyGroup(TyperGroup):
-    """A group of commands that converts given values only."""
-
-    def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, including --help."""
-        return _converting_given_values(super().get_params(ctx))
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return --help."""
-        return _printing_help(super().get_help_option(ctx))
-
-
-def _printing_help(option: Any) -> Any:
-    """Return --help, changed to report a stdout that is closed or full as every other output does."""
-    if option is not None:
-        option.callback = _print_help
-    return option
+class LazyGroup(_Lazy, TyperGroup):
+    """The group of the commands."""
 
 
 def _print_help(ctx: Any, _param: Any, wanted: bool) -> None:  # noqa: FBT001 typer's form
@@ -241,8 +236,8 @@ def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: An
         if value is None and (getattr(param, "multiple", False) or param.nargs == -1):
             value = ()  # typer 0.15 takes the length of a list that is not given
         return param.callback(ctx, param, value) if param.callback else value
-    option: _Declared | None = getattr(ctx.command.callback, "declared", {}).get(param.name)
-    kind = getattr(ctx.command.callback, "kinds", {}).get(param.name)
+    option: _Declared | None = ctx.command.declared.get(param.name)
+    kind = ctx.command.kinds.get(param.name)
     try:
         converted = convert(ctx, value) if kind in {None, bool} else _converted(value, kind)
     except (typer.BadParameter, msgspec.ValidationError, UnicodeEncodeError):
@@ -285,7 +280,7 @@ def _converted(value: Any, kind: Any) -> Any:
 def _refuse_empty(param: Any, ctx: Any, value: Any) -> None:
     """Refuse an empty value on the command line: a script's unset variable must not leave an option without effect."""
     is_option = param.param_type_name == "option"
-    is_path = getattr(ctx.command.callback, "kinds", {}).get(param.name) == list[Path]  # words of COMMAND may be empty
+    is_path = ctx.command.kinds.get(param.name) == list[Path]  # words of COMMAND may be empty
     words = value if isinstance(value, list | tuple) else [value]
     if (is_option or is_path) and "" in words and _source(param, ctx) == "COMMANDLINE":
         name = max(param.opts, key=len) if is_option else param.metavar

@@ -30,10 +30,6 @@ class Curve(NamedTuple):
         """The size that reaches half of the bandwidth."""
         return self.latency_seconds * self.bytes_per_second
 
-    def seconds(self, size_bytes: float) -> float:
-        """Return the line's time for a size."""
-        return self.latency_seconds + size_bytes / self.bytes_per_second
-
 
 def fit(points: Iterable[tuple[int, float]]) -> Curve | None:
     """Return the line through sizes in bytes and their seconds.

@@ -12,11 +12,6 @@ RINGS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "reduce")
 """Operations that NCCL can run as a ring; their bus bandwidth is then the rate of the ring's slowest link."""
 
 
-def ring(nodes: int, per_gpu: float, per_node: float) -> float:
-    """Return the bound of a ring: each channel enters and leaves a node once."""
-    return per_gpu if nodes == 1 else min(per_gpu, per_node)
-
-
 def in_switch(ranks: int, per_gpu: float) -> float:
     """Return the bound of all_reduce when the NVSwitches of one node reduce (NVLS).
 

@@ -15,7 +15,7 @@ class LinkKind(NamedTuple):
     wire_GBps: float  # noqa: N815
     """The rate of a link without any overhead, as NVIDIA states it."""
     ring: float
-    """The share of NCCL's figure that a ring usually reaches, from the published results in `references`."""
+    """The share of NCCL's figure that a ring usually reaches, from the results in docs/published_bandwidth.py."""
     nvls: float | None
     """The same share for NVLS; None where the switches cannot reduce."""
 

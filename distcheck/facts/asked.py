@@ -100,7 +100,7 @@ class Asked(Facts, frozen=True):
     env: str = ""
     """--env, likewise: patterns of names, no values."""
     line: str = ""
-    """The command line of distcheck; secrets redacted. Empty in older files."""
+    """The command line of distcheck; secrets redacted."""
     module: tuple[str, ...] = ()
     """How COMMAND runs a module: the interpreter with its options, or a launcher, then the module; empty if it runs
     none, and for a run from outside."""

@@ -35,8 +35,7 @@ class GpuClocks(Facts, frozen=True, omit_defaults=True):
 
     event_reasons: Bits | Missing = NOT_SUPPORTED
     """NVML's bits: why the clocks are below their maximum now."""
-    sm_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
-    sm_application_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815
+    sm_application_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
     sm_application_default_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815
     software_thermal_seconds: Seconds | Missing = NOT_SUPPORTED
     hardware_thermal_seconds: Seconds | Missing = NOT_SUPPORTED
@@ -44,9 +43,8 @@ class GpuClocks(Facts, frozen=True, omit_defaults=True):
 
 
 class PcieLink(Facts, frozen=True, omit_defaults=True):
-    """A GPU's PCIe link; an idle GPU lowers the generation by itself, but not the width."""
+    """A GPU's PCIe link; an idle GPU does not lower the width."""
 
-    generation: Count | Missing = NOT_SUPPORTED
     width: Count | Missing = NOT_SUPPORTED
     max_generation: Count | Missing = NOT_SUPPORTED
     """The most for this GPU in this system."""
@@ -128,8 +126,6 @@ class GpuHealth(Facts, frozen=True, omit_defaults=True):
     utilisation_percent: Count | Missing = NOT_SUPPORTED
     display: bool | Missing = NOT_SUPPORTED
     """Whether it drives a display; graphics need memory too."""
-    module: Whole | Missing = NOT_SUPPORTED
-    """Its place on the baseboard."""
     vbios: str | Missing = NOT_SUPPORTED
     cpus: str | Missing = NOT_SUPPORTED
     """The CPUs next to it, folded: 0-55,112-167."""

@@ -51,10 +51,6 @@ class History(Facts, frozen=True):
     folder: str
     recent: tuple[RecentRuns, ...] = ()
     figures: tuple[PastFigure, ...] = ()
-    lines: Count = 0
-    """How many lines were read."""
-    unreadable: Count = 0
-    """Lines that are torn, or are not lines of a history."""
     newer: Count = 0
     """Lines of a newer schema, which this version does not read."""
     unread: tuple[str, ...] = ()

@@ -110,6 +110,6 @@ class HostFacts(Facts, frozen=True):
     removes_ipc: bool = False
     """Whether logind removes the user's files in /dev/shm when the user logs out (RemoveIPC)."""
     running: Count | None = None
-    """Threads that ran or waited for a CPU at that moment; None in older files."""
+    """Threads that ran or waited for a CPU at that moment; None if unknown."""
     numa_cpus: dict[Count, str] = {}
     """The CPUs of each NUMA node, folded (0-15,32-47); empty with one."""

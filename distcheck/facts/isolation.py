@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distcheck.facts.base import Amount, Count, Facts, Rank, Seconds
+from distcheck.facts.base import Amount, Count, Facts, Rank
 
 Fault = Literal["failed", "wrong", "hung", "slow", "passed", "untested"]
 
@@ -33,9 +33,6 @@ class CulpritFacts(Facts, frozen=True, tag="culprit"):
     """The rails, or the slow ranks."""
     fault: Fault
     """The worst outcome."""
-    passed: Count
-    tests: Count
-    """The tests that count for it, and how many of them passed; flaky if some passed and some did not."""
     certain: bool
     evidence: tuple[GroupTest, ...]
     sentence: str
@@ -67,7 +64,4 @@ class Isolation(Facts, frozen=True):
     boundaries: tuple[Sides, ...] = ()
     undecided: tuple[Suspects, ...] = ()
     untested: tuple[str, ...] = ()
-    widespread: bool = False
-    """Whether so many pairs fail that the network is a likelier cause than any node."""
     rounds: Count = 0
-    seconds: Seconds = 0.0

@@ -94,8 +94,6 @@ class Launched(Facts, frozen=True):
     """The exit code of the program that started all probes; None if it was killed, and with ssh."""
     words: str = ""
     """The last lines of that program's own output."""
-    torn: Count = 0
-    """Messages that arrived incomplete."""
 
 
 class LeftOut(Facts, frozen=True):
@@ -150,13 +148,13 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     repeated: Repeated | None = None
     """A failed case, repeated with one setting changed at a time; None: nothing was repeated."""
     waits: tuple[Wait, ...] = ()
-    """For whom the stages after the roll call waited; empty in older files."""
+    """For whom the stages after the roll call waited."""
     history: History | Missing | None = None
     """What earlier runs found on these nodes; None without --history."""
     interrupted: Annotated[int, Meta(ge=0, le=64)] = 0
     """The number of the signal that ended the run early; 0 if none did."""
     at: str = ""
-    """When its facts were complete, as that host's clock says, with the time zone; empty in older files."""
+    """When its facts were complete, as that host's clock says, with the time zone."""
     host: str = ""
     """Where they were put together: the node of rank 0's process, or the machine that started the probes."""
 

@@ -25,15 +25,12 @@ class NcclLog(Facts, frozen=True, omit_defaults=True):
     """A rank's log of its first communicator; fields that the log lacks keep their default."""
 
     version: str = ""
-    rank: Whole | None = None
     ranks: Whole | None = None
     nodes: Whole | None = None
     """As NCCL counts them: ranks whose GPUs it could connect inside a host. Logged since 2.20."""
     local_ranks: Whole | None = None
     mnnvl: bool = False
     """Whether NVLink joins several hosts into what NCCL counts as one node."""
-    channels: Count | None = None
-    """For collectives."""
     nvls_channels: Count | None = None
     graphs: tuple[NcclGraph, ...] = ()
     algorithms: dict[str, str] = {}
@@ -97,8 +94,6 @@ class Ras(Facts, frozen=True):
 
     rank: Rank
     """The rank whose process was asked."""
-    version: str = ""
-    """NCCL's version, as RAS names it."""
     missing: tuple[Rank, ...] = ()
     """Ranks from which RAS got no data."""
     missing_number: Count = 0

@@ -109,8 +109,6 @@ class Link(Facts, frozen=True):
     mac: str
     kind: Literal["physical", "virtual", "loopback"]
     """Physical if a bus device backs it; a bond and a VLAN are virtual."""
-    running: bool
-    mtu_bytes: Count
     speed_Mbps: Count | None = None  # noqa: N815 the unit's own spelling
     """The negotiated speed; None if not reported, as for most virtual links."""
     full_duplex: bool | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distcheck.facts.base import Amount, Count, Facts, Seconds
+from distcheck.facts.base import Amount, Facts
 from distcheck.facts.isolation import Fault
 
 
@@ -27,11 +27,8 @@ class Repeated(Facts, frozen=True):
 
     nodes: tuple[str, ...]
     """The nodes that took part, with all their ranks."""
-    backend: str
     operation: str
     """With its data type unless float32: all_reduce bfloat16."""
-    bytes: Count
     repeats: tuple[Repeat, ...] = ()
     untried: tuple[str, ...] = ()
     """Settings that were not tried, as VARIABLE=value: one passed before, or no time was left."""
-    seconds: Seconds = 0.0

@@ -110,7 +110,6 @@ class Packages(Facts, frozen=True):
 
     sha256: str
     """Of their names and versions, sorted."""
-    number: Count
     names: tuple[str, ...] = ()
     """As name==version; only where they differ from the leader's, and on the leader."""
 

@@ -92,12 +92,6 @@ def take(state: State, now: Round, results: Iterable[Result]) -> State:
     return replace(state, rounds=tuple(rounds))
 
 
-def most_rounds(nodes: int) -> int:
-    """Return the bound on the rounds of a whole search."""
-    pairs = pairing.ROUNDS + pairing.FURTHER_ROUNDS
-    return 1 + alone.RUNS + pairs + groups.most_rounds(nodes)
-
-
 def _left(state: State, sides: Sequence[Side], joined: Together) -> tuple[tuple[str, ...], ...]:
     """Return each side's nodes to test in groups: those that work, one end of a bad link."""
     if not state.settings.groups or not joined.parts or any(found.widespread for _, found in sides):

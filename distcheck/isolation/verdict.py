@@ -80,14 +80,3 @@ class SearchVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Whether so many pairs fail that the network is a likelier cause than any node."""
     rounds: int = 0
     sentence: str
-
-    @property
-    def certain(self) -> bool:
-        """Whether certain culprits explain every failure."""
-        gaps = self.undecided or self.boundaries or self.untested or self.only_alone
-        return not gaps and all(c.certain for c in self.culprits)
-
-    def bad_nodes(self, *, certain: bool = True) -> tuple[str, ...]:
-        """Return the nodes to exclude: convicted by node, rail or rank, never by link."""
-        found = (n for c in self.culprits if c.part != "link" and (c.certain or not certain) for n in c.nodes)
-        return tuple(dict.fromkeys(found))

@@ -184,7 +184,7 @@ def packages(folders: Sequence[str] | None = None) -> Packages:
                 found.add(f"{parts[0].lower().replace('_', '-')}=={parts[1]}")
     names = sorted(found)
     digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
-    return Packages(digest, len(names), tuple(names[:_MOST_PACKAGES]))
+    return Packages(digest, tuple(names[:_MOST_PACKAGES]))
 
 
 def _module_folders() -> list[str]:

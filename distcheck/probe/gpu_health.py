@@ -42,7 +42,7 @@ _SLOWED_SECONDS = {
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of NVML's union of values, by nvmlValueType_t."""
 _CPU_WORDS, _NODE_WORDS = 32, 16
-_GRAPHICS, _SM = 0, 1
+_GRAPHICS = 0
 _UNCORRECTED, _VOLATILE = 1, 0
 _READ, _WRITE, _NVLINK = 0, 1, 2
 _IMEX = "dev/nvidia-caps-imex-channels"
@@ -74,13 +74,11 @@ def read(nvml: Nvml, handle: object) -> GpuHealth:
                 partial(get, "nvmlDeviceGetCurrentClocksEventReasons"),
                 partial(get, "nvmlDeviceGetCurrentClocksThrottleReasons"),
             ),
-            sm_MHz=get("nvmlDeviceGetClockInfo", _SM),
             sm_application_MHz=get("nvmlDeviceGetApplicationsClock", _GRAPHICS),
             sm_application_default_MHz=get("nvmlDeviceGetDefaultApplicationsClock", _GRAPHICS),
             **{name: known(fields[field, 0], lambda ns: ns / 1e9) for name, field in _SLOWED_SECONDS.items()},
         ),
         pcie=PcieLink(
-            generation=get("nvmlDeviceGetCurrPcieLinkGeneration"),
             width=get("nvmlDeviceGetCurrPcieLinkWidth"),
             max_generation=get("nvmlDeviceGetMaxPcieLinkGeneration"),
             max_width=get("nvmlDeviceGetMaxPcieLinkWidth"),
@@ -100,7 +98,6 @@ def read(nvml: Nvml, handle: object) -> GpuHealth:
         mps_processes=known(get("nvmlDeviceGetMPSComputeRunningProcesses_v3"), _processes),
         utilisation_percent=known(get("nvmlDeviceGetUtilizationRates"), lambda rates: int(rates.gpu)),
         display=known(get("nvmlDeviceGetDisplayActive"), bool),
-        module=get("nvmlDeviceGetModuleId"),
         vbios=known(get("nvmlDeviceGetVbiosVersion"), text),
         cpus=known(get("nvmlDeviceGetCpuAffinity", _CPU_WORDS), lambda words: fold(_bits(words))),
         numa_node=known(get("nvmlDeviceGetMemoryAffinity", _NODE_WORDS, 0), _only),

@@ -105,8 +105,6 @@ def collect(folder: Path, nodes: Iterable[str], seconds: float, now: float) -> H
         folder=str(folder),
         recent=tuple(recent for node, read in found.items() for recent in _recent(node, read.runs, now)),
         figures=tuple(figure for node, read in found.items() for figure in _figures(node, read.runs)),
-        lines=sum(len(read.runs) for read in found.values()),
-        unreadable=sum(read.unreadable for read in found.values()),
         newer=sum(read.newer for read in found.values()),
         unread=tuple(read.why_not for read in found.values() if read.why_not),
     )

@@ -75,16 +75,12 @@ def links(root: Path = _ROOT) -> tuple[Link, ...] | Missing:
 
 
 def _link(folder: Path, settings: Path) -> Link:
-    flags = contents(folder / "flags")
     speed = integer(folder / "speed")  # unreadable for a link that is down
     kind: Literal["physical", "virtual", "loopback"] = "physical" if (folder / "device").exists() else "virtual"
-    running = contents(folder / "operstate") in {"up", "unknown"} and contents(folder / "carrier") != "0"
     return Link(
         name=folder.name,
         mac=contents(folder / "address"),
         kind="loopback" if contents(folder / "type") == _LOOPBACK else kind,
-        running=running and bool(int(flags or "0", 16) & 1),  # IFF_UP
-        mtu_bytes=integer(folder / "mtu") or 0,
         speed_Mbps=speed or None,
         full_duplex={"full": True, "half": False}.get(contents(folder / "duplex")),
         members=_members(folder),

@@ -27,7 +27,6 @@ T = TypeVar("T")
 
 _MOST_WORDS, _LONGEST = 16, 160
 _MOST_GROUPS, _DIGITS = 16, 9
-_VERSION = re.compile(r"^NCCL version (\S{1,40})", re.MULTILINE)
 _GROUP = re.compile(r"\s*(\d{1,9})\s+\d+\s+\d+\s+\d+(?:-\d+)?\s+(\d{1,9})\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*")
 """A row of the table of communicators: its number, and the ranks of each communicator."""
 _SECTION = re.compile(r"#(?P<group>\d{1,9})-(?P<place>\d{1,9}) \([0-9a-f]+\) (?P<error>[A-Z]+)")
@@ -67,7 +66,6 @@ class _Collection(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    nccl_version: str
     communicators: list[_Communicator]
     ras: _Collection
 
@@ -122,7 +120,6 @@ def _of_json(said: _Answer, asked: int, world_size: int) -> Ras | Missing:
         errors.append(f"{said.ras.timeouts_count} timeouts while RAS collected data")
     return Ras(
         rank=asked,
-        version=_clean(said.nccl_version),
         missing=tuple(sorted(silent)),
         missing_number=len(silent),
         dead=tuple(sorted(dead)),
@@ -162,7 +159,6 @@ class _Counted:
 
 
 def _of_text(text: str, asked: int, world_size: int) -> Ras | Missing:
-    version = _VERSION.search(text)
     table, _, rest = text.partition("\nErrors\n")
     lines = rest.splitlines()
     rows = [row for row in map(_GROUP.fullmatch, table.splitlines()) if row]
@@ -196,7 +192,6 @@ def _of_text(text: str, asked: int, world_size: int) -> Ras | Missing:
     words = (line.strip() for line in lines if line.strip(" =") not in {"", "Warnings"})
     return Ras(
         rank=asked,
-        version=version[1] if version else "",
         missing=tuple(sorted(known)),
         missing_number=max(number, len(known)),
         behind=_first(

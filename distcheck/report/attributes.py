@@ -88,8 +88,6 @@ def _networks(interfaces: Iterable[Interface]) -> Attributes:
 def of_process(process: ProcessFacts) -> Attributes:
     """Return the software of a process."""
     installed = process.installed
-    if installed is None:
-        return {}
     build = installed.torch if isinstance(installed.torch, TorchBuild) else None
     return _known(
         {

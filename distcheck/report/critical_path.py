@@ -22,7 +22,7 @@ _STAGES: tuple[str, ...] = get_args(Stage)
 def critical_path(job: Job) -> tuple[PathStep, ...]:
     """Return the stages in order, on the leader's clock; their seconds add up to those of the run.
 
-    Empty if no leader noted when it began its stages, as in older files.
+    Empty if no leader noted when it began its stages.
     """
     leader = _leader(job)
     if leader is None:

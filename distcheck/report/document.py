@@ -88,7 +88,7 @@ def _world(job: Job) -> World:
     launchers = Counter(rank.placement.launcher for rank in job.ranks)
     ran = job.collectives if isinstance(job.collectives, Collectives) else None
     commonest = max(sorted(launchers), key=launchers.__getitem__, default="none")
-    builds = [p.installed.torch for p in job.processes if p.installed] or [node.torch for node in job.nodes]
+    builds = {process.installed.torch for process in job.processes}
     installed = sorted({build.version for build in builds if isinstance(build, TorchBuild)})
     return World(
         ranks=job.world_size if job.world_size and job.world_size > 0 else len(job.ranks),

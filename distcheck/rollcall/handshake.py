@@ -68,7 +68,7 @@ class Connection(NamedTuple):
 
     def say(self, word: Word) -> None:
         """Send a message."""
-        self.writer.write(encode(word, self.ours, deflates=self.welcome.inflates))
+        self.writer.write(encode(word, self.ours, deflates=True))
 
     async def hear(self) -> FromLeader:
         """Return the leader's next message; raises as `framing.read` does."""

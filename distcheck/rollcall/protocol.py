@@ -31,7 +31,6 @@ class Hello(Word, frozen=True):
     """A follower's first message."""
 
     nonce: Name
-    version: Name
     job: Name
     master: Name
     """The follower's MASTER_ADDR:MASTER_PORT."""
@@ -71,10 +70,6 @@ class Welcome(Word, frozen=True):
     """The leader's first rank: not 0 if it stands in for rank 0's process."""
     packages: Name = ""
     """The hash of the distributions installed on the leader's node; empty if unknown."""
-    inflates: bool = False
-    """Whether the leader accepts Deflated; one of an earlier version does not."""
-    asks: bool = False
-    """Whether the leader accepts brief reports and asks for what it needs; one of an earlier version does not."""
 
 
 class NotYet(Word, frozen=True):
@@ -97,7 +92,7 @@ class Refused(Word, frozen=True):
     nonce: Name
     reason: Name
     full: bool = False
-    """True where the leader may not open more files; an earlier version only gives the reason."""
+    """True where the leader may not open more files."""
 
 
 class PeerDoor(msgspec.Struct, frozen=True):
@@ -238,11 +233,11 @@ class Bye(Word, frozen=True):
     """The report is written: exit with this code, as all processes do."""
 
     exit_code: int
-    headline: Name = ""
-    """The first line of the report; empty from an earlier version."""
-    node: Name = ""
+    headline: Name
+    """The first line of the report."""
+    node: Name
     """Of the process that wrote the report."""
-    pid: Count = 0
+    pid: Count
 
 
 class Deflated(Word, frozen=True):

@@ -84,7 +84,7 @@ class Server:
         self._changed = asyncio.Event()
         self._visits: set[Visit] = set()
         self.share = Sharing().share
-        self._at_the_door: dict[Visit, None] = {}
+        self._unanswered: dict[Visit, None] = {}
         """Those without a follower yet, oldest first."""
         self._bytes_left = _MOST_BYTES + _MOST_BYTES_A_RANK * min(world_size, _MOST_RANKS)
 
@@ -112,7 +112,7 @@ class Server:
     @property
     def _full(self) -> bool:
         """Whether as many processes were admitted as this one may open files for."""
-        return len(self._visits) - len(self._at_the_door) >= self.most_connections
+        return len(self._visits) - len(self._unanswered) >= self.most_connections
 
     @property
     def present(self) -> int:
@@ -190,7 +190,7 @@ class Server:
             await asyncio.gather(*silent, return_exceptions=True)
         return heard
 
-    async def see_off(self, seconds: float, uids: Iterable[str]) -> None:
+    async def wait_until_gone(self, seconds: float, uids: Iterable[str]) -> None:
         """Wait until followers have closed their connections: each has the last message then."""
         leaving = asyncio.gather(*(self.followers[uid].left.wait() for uid in uids))
         with contextlib.suppress(asyncio.TimeoutError):
@@ -202,7 +202,7 @@ class Server:
         for server in self._servers:
             server.close()
         self._servers.clear()
-        for visit in tuple(self._at_the_door):
+        for visit in tuple(self._unanswered):
             visit.close()
 
     async def close(self) -> None:
@@ -218,20 +218,20 @@ class Server:
             visit.close()
             return
         self._visits.add(visit)
-        self._at_the_door[visit] = None
-        oldest = next(iter(self._at_the_door))
+        self._unanswered[visit] = None
+        oldest = next(iter(self._unanswered))
         if len(self._visits) > self.most_connections + _TO_BE_TOLD and oldest is not visit:
             self.leave(oldest, 0)
             oldest.close()
 
     def trust(self, visit: Visit) -> None:
         """Take a connection out of that queue: a crowd must not push out who was admitted and has yet to report."""
-        self._at_the_door.pop(visit, None)
+        self._unanswered.pop(visit, None)
 
     def leave(self, visit: Visit, unused_bytes: int) -> None:
         """Forget a connection that is closed."""
         self._visits.discard(visit)
-        self._at_the_door.pop(visit, None)
+        self._unanswered.pop(visit, None)
         self._bytes_left += unused_bytes
         self._count(-visit.ranks)
         self._changed.set()
@@ -254,7 +254,7 @@ class Server:
         """
         if not self._open or follower.uid == self.uid or follower.uid in self.followers:
             raise ProtocolError("this process has joined already, or the roll call is closed")
-        self._at_the_door.pop(visit, None)
+        self._unanswered.pop(visit, None)
         self.followers[follower.uid] = follower
         self._leaves_at = min(self._leaves_at, follower.leaves_at)
         self._note_present(follower.ranks)
@@ -296,16 +296,7 @@ class Server:
         if not alike and not (self.admit_strangers and hello.found != "node" and self._fits(hello)):
             self.elsewhere.update((n, hello.master) for n in hello.ranks if 0 <= n < self.world_size)
             return NotYet(hello.nonce, self.master)
-        return Welcome(
-            hello.nonce,
-            self.run,
-            self.uid,
-            self.of_node,
-            self._rank,
-            self.packages,
-            inflates=True,
-            asks=not self.of_node,
-        )
+        return Welcome(hello.nonce, self.run, self.uid, self.of_node, self._rank, self.packages)
 
     def _is_its_master(self, hello: Hello) -> bool:
         """Whether a follower looks for this master, however it spells MASTER_ADDR.

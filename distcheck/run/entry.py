@@ -53,14 +53,15 @@ def _run_alone(request: Request, publish: Publish) -> RunResult:
     record.node = host.collect(request.environ, addresses=not reached)
     record.process = process_facts(record.uid, record.node, request.environ, request.placements)
     if own is not None:
-        record.note(bind=own.bind, resolution=own.resolution, attempts=own.attempts, role=Role.LEADER)
+        record.note(bind=own.bind, attempts=own.attempts, role=Role.LEADER)
+        record.note_resolution(own.resolution)
     record.ranks = tuple(
         rank_facts(record.uid, record.node, p, environment.collect(request.environ)) for p in request.placements
     )
     record.met = request.speaks_for_all
     if not record.met:
         record.skip(WITH_OTHERS, NOBODY_TO_MEET)
-    record.note(stage="done")
+    record.begin("done")
     job = record.job()
     diagnosis = judge(job)
     return RunResult(job, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)

@@ -70,7 +70,7 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
     doors = await peer_round.open_doors(run, connection.local_address) if "peers" in run.asked.looks else ()
     await storage.compare(run, connection.welcome)
     report = run.record.report(doors)
-    connection.say(brief(report) if connection.welcome.asks else report)
+    connection.say(report if connection.welcome.of_node else brief(report))
     await put_up_signpost(run, connection)
     run.progress.begin("", lambda: StageView(run.record.process.stage if run.record.process else "", "rank 0 leads"))
     importing = asyncio.create_task(_say_when_ready(run, connection))
@@ -83,15 +83,15 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
                 case AskNode():
                     connection.say(NodeReport(report.node))
                 case Roster():
-                    run.record.note(stage="peers")
+                    run.record.begin("peers")
                     connection.say(await peer_round.take_part(run, word, run.remaining(), [connection.leader_address]))
                 case Start() if measuring is None:
-                    run.record.note(stage="collectives")
+                    run.record.begin("collectives")
                     measuring = asyncio.create_task(_measure(run, connection, word, aborted))
                 case Abort():
                     aborted.set()
                 case StartTrial() if set(word.parts) == run.record.ranks_of(run.uid):
-                    run.record.note(stage="isolation")
+                    run.record.begin("isolation")
                     halted.set()
                     if trial is not None:
                         await trial
@@ -105,7 +105,7 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
                 case Bye():
                     connection.writer.close()  # the leader waits for it
                     await asyncio.sleep(0)  # lets the loop close it before this process ends
-                    run.record.note(stage="done")
+                    run.record.begin("done")
                     _show_end(run, word, connection.welcome.rank)
                     return RunResult(run.record.job(), word.exit_code, reported=False)
     finally:

@@ -36,13 +36,13 @@ async def arrive(run: Session) -> Role:
     The leader is rank 0's process, or another one that stands in for it.
     """
     place = run.request.placements[0]
-    run.record.note(stage="meeting")
+    run.record.begin("meeting")
     run.join_deadline = time.monotonic() + run.asked.join_timeout_seconds
     # A pod may start before the service that names rank 0 exists; torch retries as well.
     patience = run.join_seconds() / 2 if "KUBERNETES_SERVICE_HOST" in run.request.environ else 0.0
     again = 2 if "peers" in run.asked.looks else 0
     resolved = await resolution.resolve(place.master_addr or "", run.request.resolver_seconds, patience, again)
-    run.record.note(resolution=resolved)
+    run.record.note_resolution(resolved)
     addresses = resolved.addresses if isinstance(resolved, Resolution) else ()
     ways = client.doors(addresses, place.master_port or 0, _job_name(run), agent=_agent(run))
     if place.master_derived and 0 in run.request.own_ranks and _is_elsewhere(run, addresses):
@@ -70,7 +70,6 @@ def _hello(run: Session) -> Hello:
     place = run.request.placements[0]
     return Hello(
         nonce="",
-        version=run.record.node.distcheck if run.record.node else "",
         job=identity.public_key(_job_name(run)),
         master=f"{place.master_addr}:{place.master_port}",
         uid=run.uid,

@@ -54,7 +54,7 @@ async def lead(run: Session) -> RunResult:
     if run.asked.measures:
         if server is not None:
             await _take_note_of_followers(run, server)
-        await _measure(run)
+        await _run_collectives(run)
     return await _conclude(run)
 
 
@@ -132,7 +132,7 @@ def reason_to_stop(job: Job) -> str:
     return ""
 
 
-async def _measure(run: Session) -> None:
+async def _run_collectives(run: Session) -> None:
     """Run the collectives unless an error stops them; if they go wrong, find out why."""
     job = run.record.job(look for look in run.asked.looks if look in run.record.looked)
     if stop := reason_to_stop(job):
@@ -173,9 +173,7 @@ async def _isolate(run: Session, job: Job) -> None:
     """Search for the bad node, link or rank, and record the result."""
     from distcheck.run import search
 
-    run.record.note(stage="isolation")
-    if run.server is not None:
-        run.record.set_stage_of_followers("isolation", run.record.followers)
+    run.record.begin("isolation", run.record.followers)
     nodes = f"looking for the bad node, link or rank on {count(len(job.nodes), 'node')}"
     run.progress.begin(
         f"isolation: {nodes}, {duration(run.remaining())} at most", lambda: StageView("isolation", nodes)
@@ -197,7 +195,7 @@ async def _repeat(run: Session, job: Job) -> None:
     if not failed and slow is None:
         return
     # The collectives are recorded; an interrupt must not take a repetition for them.
-    run.record.note(stage="isolation")
+    run.record.begin("isolation")
     run.record.repeated = await repeat.repeat(run, job.backend, slow)
 
 
@@ -215,8 +213,7 @@ async def _conclude(run: Session) -> RunResult:
     attempts.remember(run, attempt)
     if server is not None:
         await _call_last(run, server, attempt)
-        run.record.set_stage_of_followers("done", run.record.followers)
-    run.record.note(stage="done")
+    run.record.begin("done", run.record.followers)
     job = run.record.job()
     diagnosis = judge(job)
     outcome = await run.deliver(job, diagnosis, diagnosis.verdict.exit_code)
@@ -248,4 +245,4 @@ async def dismiss(run: Session, outcome: RunResult) -> None:
     await server.close_doors()
     node = run.record.node.name if run.record.node else ""
     server.say_to_all(Bye(outcome.exit_code, outcome.headline[:LONGEST_NAME], node[:LONGEST_NAME], os.getpid()))
-    await server.see_off(run.last_moment(_GOODBYE_SECONDS), run.record.followers)
+    await server.wait_until_gone(run.last_moment(_GOODBYE_SECONDS), run.record.followers)

@@ -46,9 +46,7 @@ _ABORT_GRACE_SECONDS = 1.0
 
 async def collectives(run: Session, job: Job) -> None:
     """Run the collectives on all ranks of the job as it is known, and record the measurements."""
-    run.record.note(stage="collectives")
-    if run.server is not None:
-        run.record.set_stage_of_followers("collectives", run.record.followers)
+    run.record.begin("collectives", run.record.followers)
     plan = run.plan(job.backend)
     aborted = asyncio.Event()
     ended: list[str] = []
@@ -82,7 +80,7 @@ async def collectives(run: Session, job: Job) -> None:
         if plan.backend == "nccl":
             watching.append(asyncio.create_task(question.before_the_end(pace, REPORT_RESERVE_SECONDS)))
         try:
-            reports = await _measure(run, local, plan, aborted, trouble, pace, ports)
+            reports = await _run_ranks(run, local, plan, aborted, trouble, pace, ports)
         finally:
             for task in watching:
                 task.cancel()
@@ -161,7 +159,7 @@ def _keep(
         backend=plan.backend,
         torch=software.torch if software else "",
         nccl=software.nccl if software else "",
-        measurements=_measurements(run, reports),
+        measurements=_joined(run, reports),
         first_figure_seconds=round(first - run.request.start, 3) if first else None,
         ended=ended,
         mesh=plan.mesh,
@@ -180,7 +178,7 @@ def keep_measured(run: Session, reason: str) -> None:
     _keep(run, run.plan(run.record.job().backend), {run.uid: run.local.report()}, reason)
 
 
-async def _measure(
+async def _run_ranks(
     run: Session,
     local: LocalRanks,
     plan: Plan,
@@ -246,7 +244,7 @@ def _group_timings(run: Session, reports: Mapping[str, RunReport]) -> Iterator[t
         yield from (timing for timing in report.groups if timing[0] in own)
 
 
-def _measurements(run: Session, reports: Mapping[str, RunReport]) -> tuple[Measurement, ...]:
+def _joined(run: Session, reports: Mapping[str, RunReport]) -> tuple[Measurement, ...]:
     """Join the ranks' timings; leave out sizes that some rank did not finish.
 
     A process's timings for another process's rank do not count.
@@ -259,10 +257,10 @@ def _measurements(run: Session, reports: Mapping[str, RunReport]) -> tuple[Measu
             if rank in own:
                 by_size.setdefault((timing.op, timing.dtype, timing.bytes), {})[rank] = timing
     complete = ([of[rank] for rank in range(world_size)] for of in by_size.values() if len(of) == world_size)
-    return tuple(map(_measurement, complete))
+    return tuple(map(_of_size, complete))
 
 
-def _measurement(timings: Sequence[Timing]) -> Measurement:
+def _of_size(timings: Sequence[Timing]) -> Measurement:
     """Join all ranks' timings of one size, in rank order; all ranks ran the same bursts."""
     first = timings[0]
     bursts = [fmean(of_ranks) for of_ranks in zip(*(timing.bursts for timing in timings), strict=False)]

@@ -88,7 +88,7 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = 
         # The report has one row, the node's; no variable counts as a rank's.
         record.ranks = (RankFacts(process=record.uid, placement=Placement(), environment={}),)
         record.met = True
-        record.note(stage="done")
+        record.begin("done")
         job = record.job()
         diagnosis = judge(job)
         code = publish(job, diagnosis, diagnosis.verdict.exit_code)

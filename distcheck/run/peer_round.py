@@ -124,9 +124,8 @@ async def _look_up(others: Sequence[str], seconds: float) -> tuple[ReverseLookup
 
 async def hold(run: Session, server: Server) -> None:
     """Let every node test every other node's endpoints, and record the results."""
-    run.record.note(stage="peers")
     here = {uid: server.followers[uid] for uid in run.record.followers if server.followers[uid].report.peer_doors}
-    run.record.set_stage_of_followers("peers", here)
+    run.record.begin("peers", here)
     if not here:
         return
     run.record.note_addresses({uid: f.address for uid, f in here.items()})

@@ -18,9 +18,9 @@ from distcheck.facts.infiniband import Counters, Infiniband, grown
 from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives, Job, Wait, usual_world_size
 from distcheck.facts.merge import combine, with_loads
-from distcheck.facts.network import Attempt, Bind, PeerTrial, Resolution, ReverseLookup
+from distcheck.facts.network import Attempt, PeerTrial, Resolution, ReverseLookup
 from distcheck.facts.node import NodeFacts
-from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, Role, Stage
+from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, Stage
 from distcheck.facts.repeated import Repeated
 
 if TYPE_CHECKING:
@@ -53,43 +53,24 @@ class Record:
         self._reports: dict[str, Report] = {}
         self._master_addr = next((p.master_addr or "" for p in request.placements), "")
 
-    def note(
-        self,
-        *,
-        stage: Stage | None = None,
-        bind: Bind | None = None,
-        resolution: Resolution | Missing | None = None,
-        attempts: tuple[Attempt, ...] | None = None,
-        role: Role | None = None,
-        leader_lost: str | None = None,
-        leader_rank: int | None = None,
-        most_followers: int | None = None,
-    ) -> None:
-        """Note this process's stage and how its roll call went; None leaves a field as it is."""
-        if self.process is None:
-            return
-        changes: dict[str, Any] = {
-            "stage": stage,
-            "bind": bind,
-            "master_resolution": resolution,
-            "attempts": attempts,
-            "role": role,
-            "leader_lost": leader_lost,
-            "leader_rank": leader_rank,
-            "most_followers": most_followers,
-        }
-        changes = {name: value for name, value in changes.items() if value is not None}
-        if isinstance(resolution, Missing):
+    def begin(self, stage: Stage, followers: Iterable[str] = ()) -> None:
+        """Note that this process begins a stage, and with it these followers."""
+        now = round(time.monotonic() - self.start, 3)
+        for uid in (self.uid, *followers):
+            if (process := self._process(uid)) is not None:
+                self._change(uid, stage=stage, began_seconds={"started": 0.0, **process.began_seconds, stage: now})
+
+    def note(self, **fields: Any) -> None:
+        """Note how this process's roll call went, in fields of its facts."""
+        self._change(self.uid, **fields)
+
+    def note_resolution(self, found: Resolution | Missing) -> None:
+        """Note how MASTER_ADDR resolved, and if it did not, which names are spelt like it."""
+        self.note(master_resolution=found)
+        if isinstance(found, Missing):
             from distcheck.probe.network import names_like  # imported only when needed
 
-            changes["near_names"] = names_like(self._master_addr)
-        if stage is not None:
-            changes["began_seconds"] = self._began(self.process, stage)
-        self.process = msgspec.structs.replace(self.process, **changes)
-
-    def _began(self, process: ProcessFacts, stage: Stage) -> dict[Stage, float]:
-        """Return when a process began its stages, with one that begins now."""
-        return {"started": 0.0, **process.began_seconds, stage: round(time.monotonic() - self.start, 3)}
+            self.note(near_names=names_like(self._master_addr))
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -160,17 +141,19 @@ class Record:
 
     def take_loads(self, loads: GpuLoads | Missing | None, uid: str) -> None:
         """Add what a process read from its node's GPUs while the collectives ran."""
-        node = self.node if uid == self.uid else self._reports[uid].node if uid in self._reports else None
-        if node is None or loads is None:
-            return
-        self._set_node(uid, with_loads(node, loads))
+        node = self._node(uid)
+        if node is not None and loads is not None:
+            self._set_node(uid, with_loads(node, loads))
 
     def take_counters(self, counters: Counters | Missing | None, uid: str) -> None:
         """Add how much the counters of a node's RDMA adapters grew until the collectives had ended."""
-        node = self.node if uid == self.uid else self._reports[uid].node if uid in self._reports else None
-        if node is None or counters is None or not isinstance(node.infiniband, Infiniband):
-            return
-        self._set_node(uid, msgspec.structs.replace(node, infiniband=grown(node.infiniband, counters)))
+        node = self._node(uid)
+        if node is not None and counters is not None and isinstance(node.infiniband, Infiniband):
+            self._set_node(uid, msgspec.structs.replace(node, infiniband=grown(node.infiniband, counters)))
+
+    def _node(self, uid: str) -> NodeFacts | None:
+        """Return the node of a process, None if it has not reported."""
+        return self.node if uid == self.uid else self._reports[uid].node if uid in self._reports else None
 
     def _set_node(self, uid: str, node: NodeFacts) -> None:
         """Replace the node of a process that reported."""
@@ -202,7 +185,7 @@ class Record:
         """Note that a follower is lost; its stage and an earlier reason stay."""
         report = self._reports.get(uid)
         if report is not None and not report.process.lost:
-            self._change({uid: {"lost": how}})
+            self._change(uid, lost=how)
 
     def note_silent(self, server: Server, uids: Iterable[str], what: str) -> None:
         """Note followers that did not answer, with `what` as the reason."""
@@ -215,23 +198,24 @@ class Record:
         The leader arrives when it starts to listen.
         """
         first = min(opened_at, *arrived_at.values()) if arrived_at else opened_at
-        self._change({self.uid: {"arrived_seconds": opened_at - first}})
+        self._change(self.uid, arrived_seconds=opened_at - first)
         for uid, moment in arrived_at.items():  # a follower counts from its own start, and arrives as it begins to meet
             own = self._reports[uid].process.began_seconds if uid in self._reports else {}
             later = moment - self.start - own.get("meeting", 0.0)
             began = {stage: round(at + later, 3) for stage, at in own.items()}
-            self._change({uid: {"arrived_seconds": moment - first, "began_seconds": began}})
+            self._change(uid, arrived_seconds=moment - first, began_seconds=began)
 
     def note_reverse(self, reverse: Mapping[str, tuple[ReverseLookup, ...]]) -> None:
         """Note the processes' reverse look-ups."""
-        self._change({uid: {"reverse": found} for uid, found in reverse.items()})
+        for uid, found in reverse.items():
+            self._change(uid, reverse=found)
 
     def note_addresses(self, seen: Mapping[str, str]) -> None:
         """Note at which address this process sees each follower, where the follower's node does not have it."""
         for uid, address in seen.items():
             node = self._reports[uid].node
             if not isinstance(node.interfaces, Missing) and all(i.address != address for i in node.interfaces):
-                self._change({uid: {"seen_at": address}})
+                self._change(uid, seen_at=address)
 
     def note_done(self, stage: Stage, done_at: Mapping[str, float], silent: Collection[str] = ()) -> None:
         """Note for whom a stage waited: when each process was done with it (time.monotonic()), and who never was."""
@@ -243,22 +227,20 @@ class Record:
             seconds = round(max(0.0, moments[last] - before), 3)
             self.waits = (*self.waits, Wait(stage, last, seconds, silent=last in silent))
 
-    def _change(self, changes: Mapping[str, dict[str, Any]]) -> None:
-        """Replace fields of processes, by uid."""
-        for uid, fields in changes.items():
-            if uid == self.uid and self.process is not None:
-                self.process = msgspec.structs.replace(self.process, **fields)
-            elif uid in self._reports:
-                report = self._reports[uid]
-                process = msgspec.structs.replace(report.process, **fields)
-                self._reports[uid] = msgspec.structs.replace(report, process=process)
+    def _process(self, uid: str) -> ProcessFacts | None:
+        """Return the facts of a process, None if it has not reported."""
+        return self.process if uid == self.uid else self._reports[uid].process if uid in self._reports else None
 
-    def set_stage_of_followers(self, stage: Stage, uids: Iterable[str]) -> None:
-        """Note the stage of followers."""
-        for uid in uids:
-            if uid in self._reports:
-                began = self._began(self._reports[uid].process, stage)
-                self._change({uid: {"stage": stage, "began_seconds": began}})
+    def _change(self, uid: str, **fields: Any) -> None:
+        """Replace fields of a process; one that has not reported has none."""
+        process = self._process(uid)
+        if process is None:
+            return
+        process = msgspec.structs.replace(process, **fields)
+        if uid == self.uid:
+            self.process = process
+        else:
+            self._reports[uid] = msgspec.structs.replace(self._reports[uid], process=process)
 
     def skip(self, looks: Iterable[Look], reason: str) -> None:
         """Note that looks are skipped, and why; the first reason stays."""

@@ -50,7 +50,7 @@ def main() -> int:
     start = time.monotonic()
     home = _Home()
     signal.signal(STOP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    home.tell(Arrived(__version__, os.uname().nodename, os.getpid()))
+    home.tell(Arrived(__version__))
     word = sys.argv[1] if len(sys.argv) > 1 else "-"
     from_stdin = word == "-"
     if from_stdin:

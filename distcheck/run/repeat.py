@@ -5,7 +5,6 @@ A case that fails as it was and passes with one setting, twice each and in turn,
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -54,8 +53,8 @@ def settings(job: Job, backend: str, nodes: Iterable[str]) -> tuple[dict[str, st
 
 async def repeat(run: Session, backend: str, slow: Measurement | None = None) -> Repeated | None:
     """Repeat the smallest case that failed, or the slow one; None if there is no setting to change, or no time."""
-    job, loop = run.record.job(), asyncio.get_running_loop()
-    began, members = loop.time(), Members(job)
+    job = run.record.job()
+    members = Members(job)
     nodes = smallest_case(job, tuple(members.by_node))
     waiting = list(settings(job, backend, nodes))
     if not waiting or not set(nodes) <= members.by_node.keys():
@@ -103,12 +102,9 @@ async def repeat(run: Session, backend: str, slow: Measurement | None = None) ->
                 await once(changed)
     return Repeated(
         nodes=nodes,
-        backend=backend,
         operation=label(plan.operations[0], plan.dtypes[0]),
-        bytes=plan.sizes_bytes[0],
         repeats=tuple(repeats),
         untried=tuple(f"{name}={value}" for variables in waiting for name, value in variables.items()),
-        seconds=round(loop.time() - began, 1),
     )
 
 

@@ -47,8 +47,6 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
 
     The groups also run what the job's mesh does, because a fault may show in one operation only.
     """
-    loop = asyncio.get_running_loop()
-    began = loop.time()
     job = run.record.job()
     members = Members(job)
     operations = searched_with(job)
@@ -60,12 +58,11 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
     state = lose(state, await _without_torch(run, server, members))
     while True:
         step = next_round(state)
-        took = round(loop.time() - began, 1)
         if isinstance(step, SearchVerdict):
-            return _facts(step, state.nodes, took)
+            return _facts(step, state.nodes)
         left = run.remaining(_RESERVE_SECONDS)
         if left < _LEAST_ROUND_SECONDS:
-            return _ended_early(_facts(so_far(state), state.nodes, took))
+            return _ended_early(_facts(so_far(state), state.nodes))
         _show(run, server, _announced(step, state))
         held = GroupTests(run, server, members, backend, step, min(first, left), operations=operations)
         state = lose(take(state, step, await held.hold()), held.lost)
@@ -107,7 +104,7 @@ async def _without_torch(run: Session, server: Server | None, members: Members) 
     return {waiting[task]: f"torch was not imported within {duration(seconds)}" for task in late}
 
 
-def _facts(verdict: SearchVerdict, nodes: Sequence[str], seconds: float) -> Isolation:
+def _facts(verdict: SearchVerdict, nodes: Sequence[str]) -> Isolation:
     # A fault on every node may be the job's own configuration; one or two nodes have no reference.
     everybody = {n for c in verdict.culprits if c.part != "link" for n in c.nodes} >= set(nodes)
     return Isolation(
@@ -115,15 +112,7 @@ def _facts(verdict: SearchVerdict, nodes: Sequence[str], seconds: float) -> Isol
         sentence=verdict.sentence,
         culprits=tuple(
             CulpritFacts(
-                c.part,
-                c.nodes,
-                c.local_ranks,
-                c.fault,
-                c.passed,
-                c.tests,
-                c.certain and not everybody,
-                _tests(c.evidence),
-                c.sentence,
+                c.part, c.nodes, c.local_ranks, c.fault, c.certain and not everybody, _tests(c.evidence), c.sentence
             )
             for c in verdict.culprits
         ),
@@ -131,9 +120,7 @@ def _facts(verdict: SearchVerdict, nodes: Sequence[str], seconds: float) -> Isol
         undecided=tuple(Suspects(s.nodes, _tests(s.evidence), s.sentence) for s in verdict.undecided),
         # Lost nodes count as untested: nothing else is known about them.
         untested=(*verdict.untested, *verdict.missing),
-        widespread=verdict.widespread,
         rounds=verdict.rounds,
-        seconds=seconds,
     )
 
 

@@ -110,10 +110,9 @@ def number_of(job: Job, rank: RankFacts, name: str, default: int) -> int:
 def library(job: Job, rank: RankFacts) -> tuple[Version, bool]:
     """Return the version of a rank's NCCL, the one that ran before the installed one, and whether it is RCCL."""
     installed = job.process_of(rank).installed
-    torch = (installed or job.node_of(rank)).torch
     log = rank.run.nccl if rank.run else None
     ran = log.version if isinstance(log, NcclLog) else ""
-    return version(ran or (installed.nccl if installed else "")), isinstance(torch, TorchBuild) and bool(torch.hip)
+    return version(ran or installed.nccl), isinstance(installed.torch, TorchBuild) and bool(installed.torch.hip)
 
 
 @lru_cache(256)

@@ -34,7 +34,7 @@ from distcheck.isolation.round import PAIRED, NodeGroup
 from distcheck.run.garbage import THRESHOLDS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from isolation.simulator import Cluster, link, measured, names, search
+from isolation.simulator import Cluster, convicted, link, measured, names, search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -74,7 +74,7 @@ class Score(NamedTuple):
 
 def ours(cluster: Cluster, seed: int) -> Outcome:
     run = search(cluster, seed)
-    blamed = frozenset(run.verdict.bad_nodes(certain=False))
+    blamed = frozenset(convicted(run.verdict, certain=False))
     tests = sum(g.purpose in PAIRED for r in run.rounds for g in r.groups)
     return Outcome(blamed, run.pair_rounds, tests)
 

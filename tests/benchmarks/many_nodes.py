@@ -141,7 +141,6 @@ class Follower:
         self.kind = kind_of(number)
         hello = Hello(
             nonce=report.process.uid,
-            version=report.node.distcheck,
             job=identity.public_key(JOB),
             master="m:1",
             uid=report.process.uid,
@@ -305,8 +304,8 @@ async def lead(nodes: int, pipe: Connection) -> dict[str, Any]:
     if len(await server.hear_all(Here, 10)) != len(server.followers):
         raise SystemExit("a follower did not answer the last call")
     await server.close_doors()
-    server.say_to_all(Bye(0))
-    await server.see_off(10, server.followers)
+    server.say_to_all(Bye(0, "", "", 0))
+    await server.wait_until_gone(10, server.followers)
     dismissed, cpu = time.perf_counter() - start, time.process_time() - used
     await server.close()
     pipe.send("end")

@@ -76,7 +76,7 @@ def prepare(folder: Path, hosts: int, *, hangs: bool) -> None:
     job = healthy_job(hosts, PER_HOST, "distcheck", gpus=PER_HOST)
     for i, (node, process) in enumerate(zip(job.nodes, job.processes, strict=True)):
         ranks = job.ranks[i * PER_HOST : (i + 1) * PER_HOST]
-        arrived, facts = Arrived(__version__, node.name, 1), Collected(Report(node, process, ranks))
+        arrived, facts = Arrived(__version__), Collected(Report(node, process, ranks))
         (folder / node.name).write_bytes(b"".join(frames.encode(f"{i:08x}", 0, arrived)))
         (folder / f"{node.name}.facts").write_bytes(b"".join(frames.encode(f"{i:08x}", 1, facts)))
     here = hosts - hangs

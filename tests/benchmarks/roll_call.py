@@ -83,7 +83,6 @@ async def attend(reports: list[Report], port: int) -> None:
     async def come(report: Report) -> client.Connection:
         hello = Hello(
             nonce="",
-            version="0.1.0",
             job=identity.public_key(JOB),
             master="m:1",
             uid=report.process.uid,

@@ -41,7 +41,6 @@ class Script:
         self.report = Report(node, process, (rank_facts(uid, node, place, {}),), (PeerDoor(uid, "127.0.0.1", 1),))
         self.hello = Hello(
             nonce="",
-            version=node.distcheck,
             job=identity.public_key(self.job),
             master=f"127.0.0.1:{port}",
             uid=uid,

@@ -27,7 +27,7 @@ async def _follow(mark: str, port: int, rank: int, node) -> int | str | None:
     place = Placement(rank=rank, world_size=WORLD, master_addr="127.0.0.1", master_port=port, launcher="by hand")
     environ, uid = {"DISTCHECK_TOKEN": mark}, f"follower {rank}"
     hello = Hello(
-        nonce="", version=node.distcheck, job=identity.public_key(identity.job_key(environ, place)),
+        nonce="", job=identity.public_key(identity.job_key(environ, place)),
         master=f"127.0.0.1:{port}", uid=uid, ranks=(rank,), world_size=WORLD, seconds_left=60,
     )  # fmt: skip
     ways = client.doors(["127.0.0.1"], port, "", side=False)

@@ -8,7 +8,7 @@ from distcheck.expectation.links import AMPERE, HOPPER, VOLTA
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import NOT_SUPPORTED, Gpu, GpuHealth, Gpus, NvLinks, PcieLink, PeerAccess
 
-SLOT = PcieLink(generation=1, width=16, max_generation=4, max_width=16)
+SLOT = PcieLink(width=16, max_generation=4, max_width=16)
 
 
 def links(active, remote="switch", version=6, of=18):

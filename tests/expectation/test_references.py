@@ -1,13 +1,17 @@
 """The model against published results, and the table itself."""
 
 import re
+import runpy
+from pathlib import Path
 
 import pytest
 
+from distcheck.expectation import published as results
 from distcheck.expectation.ladder import expect
 from distcheck.expectation.published import model, published
-from distcheck.expectation.references import H100, REFERENCES, Reference
 from distcheck.facts.base import Missing
+
+REFERENCES = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "published_bandwidth.py"))["REFERENCES"]
 
 MEASURED = [row for row in REFERENCES if row.kind == "measured" and not row.unlike]
 GATES = [row for row in REFERENCES if row.kind == "gate" and not row.unlike]
@@ -16,11 +20,11 @@ BANDS = {"A100 PCIe", "RTX 5090"}
 """GPUs in PCIe slots, for which only a band is expected."""
 
 
-def name_of(row: Reference):
+def name_of(row):
     return f"{row.system} {row.op} {row.bytes}"
 
 
-def expected(row: Reference):
+def expected(row):
     return expect(row.op, row.hardware, ranks=row.ranks, algorithm=row.algorithm)
 
 
@@ -72,6 +76,18 @@ def test_every_figure_has_its_source():
         assert row.hardware is not None or row.unlike, row
 
 
+def test_the_results_of_one_node_are_those_of_large_messages():
+    found = {}
+    for row in REFERENCES:
+        large = row.kind == "measured" and (row.bytes is None or row.bytes >= 4 << 30)
+        if large and row.nodes == 1 and row.gpu in dict(results._MODELS):
+            found.setdefault((row.gpu, row.op, row.ranks), []).append(row)
+    for key, rows in found.items():
+        most = max(rows, key=lambda row: row.high_GBps)
+        assert results._RESULTS[key] == (min(row.low_GBps for row in rows), most.high_GBps, most.url)
+    assert found.keys() == results._RESULTS.keys()
+
+
 @pytest.mark.parametrize(
     ("name", "known"),
     [
@@ -91,7 +107,7 @@ def test_a_card_is_known_by_its_whole_name(name, known):
 
 
 def hardware(gpu, ranks, nodes=1):
-    row = next(row for row in REFERENCES if row.inside == H100)
+    row = next(row for row in REFERENCES if row.inside is not None and row.gpu == "H200")
     where = row.hardware
     return type(where)("nccl", ranks, nodes, ranks // nodes, gpu, Missing("not read"))
 

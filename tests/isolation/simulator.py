@@ -7,6 +7,7 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING
 
+from distcheck.isolation import alone, groups, pairing
 from distcheck.isolation.pairing import rounds_of_pairs
 from distcheck.isolation.round import Compute, MemberReport, NodeGroup, Rail, Result, Round
 from distcheck.isolation.schedule import next_round, take
@@ -23,6 +24,23 @@ BUSBW = 40.0
 
 def names(number: int) -> list[str]:
     return [f"node{i}" for i in range(1, number + 1)]
+
+
+def convicted(verdict: SearchVerdict, *, certain: bool = True) -> tuple[str, ...]:
+    """Return the nodes that a verdict convicts, never by link; only the certain ones, unless told otherwise."""
+    found = (n for c in verdict.culprits if c.part != "link" and (c.certain or not certain) for n in c.nodes)
+    return tuple(dict.fromkeys(found))
+
+
+def is_certain(verdict: SearchVerdict) -> bool:
+    """Whether certain culprits explain every failure."""
+    gaps = verdict.undecided or verdict.boundaries or verdict.untested or verdict.only_alone
+    return not gaps and all(c.certain for c in verdict.culprits)
+
+
+def most_rounds(nodes: int) -> int:
+    """Return the bound on the rounds of a whole search."""
+    return 1 + alone.RUNS + pairing.ROUNDS + pairing.FURTHER_ROUNDS + groups.most_rounds(nodes)
 
 
 def link(a: str, b: str) -> frozenset[str]:

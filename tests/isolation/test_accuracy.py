@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from benchmarks.isolation_accuracy import KINDS, Outcome, dlrover, everybody_twice, scores
-from isolation.simulator import Cluster, names, search
+from isolation.simulator import Cluster, convicted, names, search
 
 NOT_PROMISED = {"2% flaky nodes, passing 30%"}
 FEW_FIGURES = {("5% nodes at 0.6 of the speed", 4)}
@@ -29,7 +29,7 @@ def test_bad_nodes_are_named_at_least_as_well_as_by_both_ways_of_testing_all_twi
 def test_one_of_few_nodes_at_0_6_of_the_speed_is_named_and_healthy_ones_cost_no_further_round(n):
     for seed in range(3):
         slow = search(Cluster(names(n), slow={"node2": 0.6}, noise=0.02), seed)
-        assert slow.verdict.bad_nodes() == ("node2",)
+        assert convicted(slow.verdict) == ("node2",)
         assert slow.pair_rounds <= 6
         assert search(Cluster(names(n), noise=0.02), seed).pair_rounds == 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from isolation.simulator import Cluster, link, names, search
+from isolation.simulator import Cluster, convicted, is_certain, link, names, search
 
 from distcheck.isolation.groups import most_rounds, sizes, split
 from distcheck.isolation.state import Settings
@@ -41,7 +41,7 @@ def test_a_boundary_names_its_two_sides_and_no_node(n, part):
     assert [set(s) for s in run.verdict.boundaries[0].sides] == [set(side), set(names(n)) - set(side)]
     assert run.verdict.boundaries[0].cause == "boundary"
     assert "boundary, infrastructure or scale" in run.verdict.sentence
-    assert not run.verdict.certain
+    assert not is_certain(run.verdict)
 
 
 @pytest.mark.long
@@ -51,7 +51,7 @@ def test_no_boundary_confirms_a_bad_node(n):
     for k in range(2, n - 1):
         for seed in range(20 if n < 12 else 3):
             run = search(Cluster(names(n), side=frozenset(names(n)[:k]), noise=0.03), seed)
-            assert run.verdict.bad_nodes() == (), (k, seed, run.verdict.sentence)
+            assert convicted(run.verdict) == (), (k, seed, run.verdict.sentence)
             told += run.verdict.kind == "boundary"
             trials += 1
     assert told / trials > 0.75
@@ -67,19 +67,19 @@ def test_a_failure_only_above_a_size_is_reported_as_scale(n, largest):
     assert run.verdict.kind == "boundary", run.verdict.sentence
     assert {b.cause for b in run.verdict.boundaries} == {"scale"}
     assert all(len(side) <= largest for b in run.verdict.boundaries for side in b.sides)
-    assert run.verdict.bad_nodes(certain=False) == ()
+    assert convicted(run.verdict, certain=False) == ()
     assert len(run.rounds) <= most_rounds(n) + 4
 
 
 def test_bad_nodes_and_a_limit_of_scale_are_both_reported():
     run = search(Cluster(names(64), bad={"node9": 0.0, "node40": 0.0}, largest=16))
-    assert set(run.verdict.bad_nodes()) == {"node9", "node40"}
+    assert set(convicted(run.verdict)) == {"node9", "node40"}
     assert {b.cause for b in run.verdict.boundaries} == {"scale"}
 
 
 def test_bad_nodes_and_a_boundary_are_both_reported():
     run = search(Cluster(names(64), bad={"node9": 0.0, "node40": 0.0}, side=frozenset(names(32))))
-    assert {"node9", "node40"} == set(run.verdict.bad_nodes())
+    assert {"node9", "node40"} == set(convicted(run.verdict))
     assert [b.cause for b in run.verdict.boundaries] == ["boundary"]
 
 
@@ -89,17 +89,17 @@ def test_a_partition_into_two_groups_names_no_node_whatever_their_names(n):
         random = Random(f"{n} {seed}")
         side = frozenset(random.sample(names(n), n // 2 if n > 8 else random.randint(2, n - 2)))
         run = search(Cluster(names(n), side=side), seed)
-        assert run.verdict.bad_nodes() == (), (sorted(side), run.verdict.sentence)
+        assert convicted(run.verdict) == (), (sorted(side), run.verdict.sentence)
         assert run.verdict.kind != "healthy"
     for k in range(2, n - 1):
         run = search(Cluster(names(n), side=frozenset(names(n)[:k])))
-        assert run.verdict.bad_nodes() == (), (k, run.verdict.sentence)
+        assert convicted(run.verdict) == (), (k, run.verdict.sentence)
 
 
 def test_a_node_that_fails_with_one_side_only_may_be_on_the_other():
     run = search(Cluster(names(6), side=frozenset({"node3", "node4", "node6"})))
-    assert run.verdict.bad_nodes(certain=False) == ()
-    assert not run.verdict.certain
+    assert convicted(run.verdict, certain=False) == ()
+    assert not is_certain(run.verdict)
 
 
 def test_a_bad_link_that_no_pair_tested_is_found_by_groups():
@@ -114,7 +114,7 @@ def test_a_slow_link_between_groups_of_a_size_is_seen_against_the_others_of_that
     assert {"node1", "node6"} <= {n for b in run.verdict.boundaries for s in b.sides for n in s} | {
         n for c in run.verdict.culprits for n in c.nodes
     }
-    assert run.verdict.bad_nodes(certain=False) == ()
+    assert convicted(run.verdict, certain=False) == ()
 
 
 def test_groups_can_be_bounded_or_left_out():

@@ -5,24 +5,23 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from isolation.simulator import Cluster, Run, link, names, search
+from isolation.simulator import Cluster, Run, convicted, is_certain, link, most_rounds, names, search
 
 from distcheck.isolation.pairing import FURTHER_ROUNDS, ROUNDS
-from distcheck.isolation.schedule import most_rounds
 from distcheck.isolation.state import Settings
 
 PAIRS_ONLY = Settings(groups=False)
 
 
 def blamed(run: Run) -> set[str]:
-    return set(run.verdict.bad_nodes(certain=False))
+    return set(convicted(run.verdict, certain=False))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 31, 64, 129, pytest.param(1024, marks=pytest.mark.long)])
 def test_healthy_nodes_pass_alone_in_two_rounds_of_pairs_and_all_together(n):
     run = search(Cluster(names(n), noise=0.05, local_ranks=2 if n < 64 else 0))
     assert run.verdict.kind == "healthy", run.verdict.sentence
-    assert run.verdict.certain
+    assert is_certain(run.verdict)
     assert run.verdict.largest_passed == n
     assert run.pair_rounds == (min(n - 1, 2) if n != 3 else 3)
 
@@ -33,7 +32,7 @@ def test_only_the_bad_node_is_named_with_its_fault(n, ended):
     for seed in range(3):
         bad = Random(seed).choice(names(n))
         run = search(Cluster(names(n), bad={bad: 0.0}, ended=ended, noise=0.05), seed)
-        assert run.verdict.bad_nodes() == (bad,), run.verdict.sentence
+        assert convicted(run.verdict) == (bad,), run.verdict.sentence
         assert not run.verdict.undecided
         assert [c.fault for c in run.verdict.culprits] == [ended]
         assert run.pair_rounds <= ROUNDS
@@ -52,7 +51,7 @@ def test_up_to_29_percent_bad_nodes_are_all_found_and_no_others(trials, n, numbe
         bad = random.sample(names(n), random.randint(1, int(0.29 * n)))
         run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0), noise=0.03), seed)
         assert blamed(run) == set(bad), (seed, run.verdict.sentence)
-        assert run.verdict.certain
+        assert is_certain(run.verdict)
         assert run.pair_rounds <= ROUNDS + FURTHER_ROUNDS
 
 
@@ -62,7 +61,7 @@ def test_up_to_10_percent_bad_nodes_take_at_most_four_rounds_of_pairs(trials, n)
         random = Random(f"{n} {seed}")
         bad = random.sample(names(n), max(1, n // 10))
         run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0), noise=0.03), seed)
-        assert set(run.verdict.bad_nodes()) == set(bad)
+        assert set(convicted(run.verdict)) == set(bad)
         assert run.pair_rounds <= 4
 
 
@@ -79,7 +78,7 @@ def test_with_too_few_good_nodes_no_good_one_is_blamed_and_rounds_are_bounded(tr
             assert run.verdict.kind in {"found", "shared"}
             if 2 * len(bad) > n:
                 assert run.verdict.kind == "shared" or run.verdict.undecided
-                assert not (run.verdict.kind == "shared" and run.verdict.bad_nodes())
+                assert not (run.verdict.kind == "shared" and convicted(run.verdict))
 
 
 def test_two_bad_nodes_of_four_are_both_named_wherever_they_are():
@@ -87,13 +86,13 @@ def test_two_bad_nodes_of_four_are_both_named_wherever_they_are():
         for j in range(i):
             bad = {names(4)[i], names(4)[j]}
             run = search(Cluster(names(4), bad=dict.fromkeys(bad, 0.0)))
-            assert set(run.verdict.bad_nodes()) == bad, run.verdict.sentence
+            assert set(convicted(run.verdict)) == bad, run.verdict.sentence
 
 
 def test_a_node_that_fails_alone_is_convicted_and_never_a_partner():
     for n in (2, 3, 8, 64):
         run = search(Cluster(names(n), bad_alone={"node2": 0.0}))
-        assert run.verdict.bad_nodes() == ("node2",)
+        assert convicted(run.verdict) == ("node2",)
         assert "alone, without any other node: 2 of 2 tests (rounds 1 and 2)" in run.verdict.sentence
         assert not any("node2" in g.nodes and len(g.nodes) > 1 for r in run.rounds for g in r.groups)
 
@@ -101,7 +100,7 @@ def test_a_node_that_fails_alone_is_convicted_and_never_a_partner():
 def test_a_fault_of_most_nodes_alone_is_shared_and_excludes_none():
     run = search(Cluster(names(8), bad_alone=dict.fromkeys(names(5), 0.0)))
     assert run.verdict.kind == "shared"
-    assert run.verdict.bad_nodes() == ()
+    assert convicted(run.verdict) == ()
     assert "something that they share" in run.verdict.sentence
 
 
@@ -116,7 +115,7 @@ def test_if_no_pair_passes_no_node_is_blamed():
 def test_two_nodes_stay_undecided_and_the_verdict_suggests_a_spare_node():
     run = search(Cluster(names(2), bad={"node1": 0.0}))
     assert run.verdict.kind == "undecided"
-    assert run.verdict.bad_nodes(certain=False) == ()
+    assert convicted(run.verdict, certain=False) == ()
     assert [s.nodes for s in run.verdict.undecided] == [("node1", "node2")]
     assert "node1 and node2 each pass alone, and together fail 2 times" in run.verdict.sentence
     assert "a spare node would decide: test it with node1 and with node2" in run.verdict.sentence
@@ -132,11 +131,11 @@ def test_of_three_nodes_one_bad_is_named_and_two_bad_are_not():
     for bad in names(3):
         run = search(Cluster(names(3), bad={bad: 0.0}))
         others = [n for n in names(3) if n != bad]
-        assert run.verdict.bad_nodes() == (bad,)
+        assert convicted(run.verdict) == (bad,)
         assert all(n in run.verdict.sentence for n in others)
         assert "2 of 2 tests" in run.verdict.sentence
     two = search(Cluster(names(3), bad={"node1": 0.0, "node2": 0.0}))
-    assert two.verdict.bad_nodes(certain=False) == ()
+    assert convicted(two.verdict, certain=False) == ()
     assert two.verdict.kind == "shared"
 
 
@@ -189,7 +188,7 @@ def test_many_flaky_nodes_at_once_leave_the_innocent_alone(trials):
     for seed in trials(60):
         bad = Random(seed).sample(names(200), 10)
         run = search(Cluster(names(200), bad=dict.fromkeys(bad, 0.3), noise=0.03), seed, PAIRS_ONLY)
-        assert set(run.verdict.bad_nodes()) <= set(bad)
+        assert set(convicted(run.verdict)) <= set(bad)
         wrong += len(blamed(run) - set(bad))
     assert wrong <= 1
 
@@ -206,4 +205,4 @@ def test_failures_spread_over_links_everywhere_are_the_networks():
         run = search(Cluster(names(128), loss=loss), seed)
         assert run.verdict.kind == "shared"
         assert run.verdict.widespread
-        assert run.verdict.bad_nodes() == ()
+        assert convicted(run.verdict) == ()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isolation.simulator import Cluster, measured, names, search
+from isolation.simulator import Cluster, convicted, measured, names, search
 
 from distcheck.isolation.round import Result, Round
 from distcheck.isolation.schedule import next_round, so_far, take
@@ -34,7 +34,7 @@ def verdicts(cluster: Cluster) -> Iterator[tuple[State, SearchVerdict]]:
 
 def assert_nobody_is_convicted(part: dict[str, int]) -> None:
     said = [verdict for _, verdict in verdicts(Cluster(list(part), part=part))]
-    assert [v.bad_nodes(certain=False) for v in said] == [()] * len(said), (part, said[-1].sentence)
+    assert [convicted(v, certain=False) for v in said] == [()] * len(said), (part, said[-1].sentence)
     assert said[-1].kind != "healthy"
 
 
@@ -89,17 +89,17 @@ def test_bad_nodes_beside_a_partition_are_convicted_and_only_these():
         *bad, _ = random.sample(names(64), random.randint(2, 5))
         side = frozenset(random.sample(names(64), 32)) if seed % 2 else frozenset(names(64)[: random.randint(8, 56)])
         said = [v for _, v in verdicts(Cluster(names(64), bad=dict.fromkeys(bad, 0.0), side=side))]
-        assert all(set(v.bad_nodes()) <= set(bad) for v in said), said[-1].sentence
+        assert all(set(convicted(v)) <= set(bad) for v in said), said[-1].sentence
         if not seed % 2:
-            assert set(said[-1].bad_nodes()) == set(bad), said[-1].sentence
+            assert set(convicted(said[-1])) == set(bad), said[-1].sentence
 
 
 def test_two_bad_nodes_are_certain_only_when_they_failed_with_each_other_too():
     for a, b in combinations(names(6), 2):
         for state, verdict in verdicts(Cluster(names(6), bad={a: 0.0, b: 0.0})):
             together = any({a, b} == set(t.nodes) and t.bad for t in state.tests)
-            assert together or not verdict.bad_nodes(certain=False)
-        assert set(verdict.bad_nodes()) == {a, b}
+            assert together or not convicted(verdict, certain=False)
+        assert set(convicted(verdict)) == {a, b}
 
 
 @pytest.mark.parametrize("n", [4, 8, 16, 64])

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isolation.simulator import Cluster, measured, names, search
+from isolation.simulator import Cluster, convicted, measured, most_rounds, names, search
 
 from distcheck.isolation.round import Compute, Rail, Result, Round
-from distcheck.isolation.schedule import most_rounds, next_round, so_far, take
+from distcheck.isolation.schedule import next_round, so_far, take
 from distcheck.isolation.state import State, by_name, lose, start
 from distcheck.isolation.verdict import SearchVerdict
 
@@ -53,7 +53,7 @@ def finish(state: State, data: st.DataObject) -> tuple[State, SearchVerdict]:
 def test_any_results_lead_to_a_verdict_within_the_bound(n, seed, data):
     state, verdict = finish(start(names(n), seed=seed), data)
     assert verdict.sentence
-    assert set(verdict.bad_nodes(certain=False)) <= set(state.nodes)
+    assert set(convicted(verdict, certain=False)) <= set(state.nodes)
     if verdict.kind == "healthy":
         assert verdict.culprits == ()
         assert not verdict.undecided
@@ -65,7 +65,7 @@ def test_any_results_lead_to_a_verdict_within_the_bound(n, seed, data):
 def test_persistently_bad_nodes_are_the_only_ones_ever_blamed(n, data):
     bad = data.draw(st.sets(st.sampled_from(names(n)), max_size=n))
     run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0)))
-    assert set(run.verdict.bad_nodes(certain=False)) <= bad
+    assert set(convicted(run.verdict, certain=False)) <= bad
     if bad:
         assert run.verdict.kind != "healthy" or n < 2
 
@@ -87,7 +87,7 @@ def test_a_search_can_be_saved_between_rounds():
 
         state = take(state, now, [measured(cluster, i, g, Random(0)) for i, g in enumerate(now.groups)])
         state = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State)
-    assert now.bad_nodes() == ("node3",)
+    assert convicted(now) == ("node3",)
 
 
 def test_nodes_are_neighbours_by_their_numbers():
@@ -125,11 +125,11 @@ def test_at_any_time_limit_only_bad_nodes_are_named_and_convictions_stay(n):
         state, random, known = start(names(n), seed=seed), Random(seed), set()
         cluster = Cluster(names(n), bad=bad, noise=0.05)
         while isinstance(now := next_round(state), Round):
-            named = set(so_far(state).bad_nodes())
+            named = set(convicted(so_far(state)))
             assert known <= named <= bad.keys()
             known = named
             state = take(state, now, [measured(cluster, i, g, random) for i, g in enumerate(now.groups)])
-        assert known <= set(now.bad_nodes())
+        assert known <= set(convicted(now))
 
 
 @pytest.mark.parametrize("n", range(5, 17))
@@ -141,7 +141,7 @@ def test_at_any_time_limit_no_node_is_named_for_its_side(n):
         cluster, state, random = Cluster(names(n), side=frozenset(side)), start(names(n)), Random(0)
         while isinstance(now := next_round(state), Round):
             state = take(state, now, [measured(cluster, i, g, random) for i, g in enumerate(now.groups)])
-            assert so_far(state).bad_nodes() == (), (side, now.number)
+            assert convicted(so_far(state)) == (), (side, now.number)
 
 
 @pytest.mark.parametrize("n", [3, 4, 5, 8, 16, 64])
@@ -151,7 +151,7 @@ def test_a_decided_bad_node_is_named_at_the_time_limit(n):
         cluster, state, random = Cluster(names(n), bad={bad: 0.0}), start(names(n)), Random(0)
         while isinstance(now := next_round(state), Round) and not any(g.purpose == "group" for g in now.groups):
             state = take(state, now, [measured(cluster, i, g, random) for i, g in enumerate(now.groups)])
-        assert so_far(state).bad_nodes() == (bad,)
+        assert convicted(so_far(state)) == (bad,)
 
 
 def test_a_node_whose_only_partner_left_is_in_one_group_a_round():
@@ -208,6 +208,6 @@ def test_results_without_a_group_are_refused():
 @pytest.mark.long
 def test_every_pair_round_of_many_thousand_nodes_uses_every_node_that_is_not_set_aside():
     run = search(Cluster(names(3001), bad={"node7": 0.0}))
-    assert run.verdict.bad_nodes() == ("node7",)
+    assert convicted(run.verdict) == ("node7",)
     for now in run.rounds[1:3]:
         assert sum(len(g.nodes) for g in now.groups) >= 2998

@@ -6,7 +6,7 @@ from math import exp
 from random import Random
 
 import pytest
-from isolation.simulator import Cluster, link, names, search
+from isolation.simulator import Cluster, convicted, link, names, search
 
 from distcheck.isolation.figures import judge, settled, trials_of
 from distcheck.isolation.round import Compute, MemberReport, NodeGroup, Rail, Result, Round, Trial
@@ -22,7 +22,7 @@ def test_only_a_slow_node_is_named_after_three_slow_tests(n, speed):
     for seed in range(5):
         slow = Random(seed).choice(names(n))
         run = search(Cluster(names(n), slow={slow: speed}, noise=0.02, seconds_only=seed % 2 == 0), seed)
-        assert run.verdict.bad_nodes() == (slow,), run.verdict.sentence
+        assert convicted(run.verdict) == (slow,), run.verdict.sentence
         (culprit,) = run.verdict.culprits
         assert culprit.fault == "slow"
         assert culprit.tests >= 3
@@ -36,7 +36,7 @@ def test_several_slow_nodes_are_all_named(share):
         for seed in range(20 if n < 400 else 3):
             slow = Random(f"{n} {seed}").sample(names(n), max(1, int(share * n)))
             run = search(Cluster(names(n), slow=dict.fromkeys(slow, 0.4), noise=0.03), seed, Settings(groups=False))
-            assert set(run.verdict.bad_nodes()) == set(slow), run.verdict.sentence
+            assert set(convicted(run.verdict)) == set(slow), run.verdict.sentence
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_several_slow_nodes_are_all_named(share):
 def test_noise_convicts_no_node(n, noise):
     for seed in range(30 if n < 64 else 6):
         run = search(Cluster(names(n), noise=noise, local_ranks=2 if n < 64 else 0), seed)
-        assert run.verdict.bad_nodes() == (), (seed, run.verdict.sentence)
+        assert convicted(run.verdict) == (), (seed, run.verdict.sentence)
 
 
 @pytest.mark.parametrize("n", [3, 4, 8, 20, 64])
@@ -61,7 +61,7 @@ def test_a_node_behind_a_link_of_a_twentieth_is_found_among_figures_that_scatter
     for seed in range(runs):
         slow = Random(seed).choice(names(n))
         noisy = Cluster(names(n), slow={slow: 0.05}, noise=0.3)
-        verdicts.append(({slow}, set(search(noisy, seed, Settings(slow_share=share)).verdict.bad_nodes())))
+        verdicts.append(({slow}, set(convicted(search(noisy, seed, Settings(slow_share=share)).verdict))))
     assert all(found <= slow for slow, found in verdicts)
     assert sum(found == slow for slow, found in verdicts) >= 0.9 * runs
 
@@ -70,7 +70,7 @@ def test_of_three_nodes_a_slow_one_is_found_by_testing_every_pair():
     for seed in range(30):
         for slow in names(3):
             run = search(Cluster(names(3), slow={slow: 0.1}, noise=0.02), seed)
-            assert run.verdict.bad_nodes() == (slow,), run.verdict.sentence
+            assert convicted(run.verdict) == (slow,), run.verdict.sentence
 
 
 def test_a_slow_rail_and_a_slow_link_are_named_as_such():
@@ -217,7 +217,7 @@ def test_a_floor_makes_every_pair_below_it_slow_even_of_two_nodes():
     assert "together are slow" in slow.sentence
     everywhere = search(Cluster(names(16)), settings=Settings(floor_GBps=50.0)).verdict
     assert everywhere.kind == "shared"
-    assert everywhere.bad_nodes(certain=False) == ()
+    assert convicted(everywhere, certain=False) == ()
 
 
 def test_a_node_that_reports_a_failure_is_not_blamed_for_it():
@@ -232,7 +232,7 @@ def test_a_node_that_reports_a_failure_is_not_blamed_for_it():
             )
             results.append(Result(group=i, ended="hung" if bad else "passed", said=said))
         state = take(state, now, results)
-    assert now.bad_nodes() == ("node5",)
+    assert convicted(now) == ("node5",)
     assert {s.node for e in now.culprits[0].evidence for s in e.said}.isdisjoint({"node5"})
 
 

@@ -89,8 +89,6 @@ def node_facts(node: NodeFacts, n: int, tree: Pci, *, sparse: bool) -> NodeFacts
                     name,
                     mac=f"02:{n >> 16:02x}:{i:02x}:{mac}:07" if i else "00:00:00:00:00:00",
                     kind=kinds.get(name, "virtual"),
-                    running=True,
-                    mtu_bytes=1500 if i else 65536,
                 )
                 for i, name in enumerate(names)
             ),
@@ -207,8 +205,8 @@ def _gpu(gpu: Gpu, place: int, address: str, n: int, load: GpuLoad | None) -> Gp
         ecc=ecc(uncorrected=0),
         remapped_rows=RemappedRows(0, 0, pending=False, failure=False),
         retired_pages_pending=False,
-        clocks=GpuClocks(1, 345, 1980, 1980),
-        pcie=PcieLink(5, 16, 5, 16, 0),
+        clocks=GpuClocks(1, 1980, 1980),
+        pcie=PcieLink(16, 5, 16, 0),
         nvlinks=NvLinks(active=(True,) * 18, remote=("switch",) * 18, version=6, speed_MBps=26562),
         fabric=Fabric(3, 0, "", 0, 0, 1),
         power_limit_watts=700.0,
@@ -221,7 +219,6 @@ def _gpu(gpu: Gpu, place: int, address: str, n: int, load: GpuLoad | None) -> Gp
         mps_processes=(),
         utilisation_percent=0,
         display=False,
-        module=place + 1,
         vbios="96.00.61.00.01",
         cpus=machines.DGX_H100.cpus[place // 4],
         numa_node=place // 4,
@@ -257,8 +254,8 @@ def rank_facts(rank: RankFacts, number: int, nodes: int, per_node: int, *, spars
     beside = tuple(sorted({first + (local + step) % per_node for step in (1, -1)} - {number}))
     out = nodes > 1
     log = NcclLog(
-        version="2.28.9", rank=number, ranks=nodes * per_node, nodes=nodes, local_ranks=per_node,
-        channels=24, nvls_channels=16, nvls_available=True, nvls_created=True,
+        version="2.28.9", ranks=nodes * per_node, nodes=nodes, local_ranks=per_node,
+        nvls_channels=16, nvls_available=True, nvls_created=True,
         algorithms={f"{op} {1 << n}": "NVLS/SIMPLE" for op in OPERATIONS for n in SIZES} if number == 0 else {},
         transports={"P2P/CUMEM": 48} | ({f"NET/IB/{local}/GDRDMA": 2} if out else {}),
         peers={"P2P": beside} | ({"NET": ((number + per_node) % (nodes * per_node),)} if out else {}),

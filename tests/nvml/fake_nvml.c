@@ -248,7 +248,6 @@ static nvmlReturn_t unsigned_at(device_t d, const char *key, unsigned place, uns
 
 #define ONE_NUMBER(name, key) \
     nvmlReturn_t nvmlDeviceGet##name(device_t d, unsigned *out) { return unsigned_of(d, key, out); }
-ONE_NUMBER(ModuleId, "module")
 ONE_NUMBER(ComputeMode, "compute_mode")
 ONE_NUMBER(PersistenceMode, "persistence")
 ONE_NUMBER(DisplayActive, "display")

@@ -71,13 +71,11 @@ ecc.1.0 12
 rows 21 22 1 0
 retired.pending 1
 reasons 0x80000000000000c1
-clock.1 31
 clock.application.0 33
 clock.application_default.0 34
 field.269 1500000000
 field.270 type 2 2500000000
 field.271 type 0 3.5e9
-pcie.gen 3
 pcie.width 8
 pcie.max_gen 4
 pcie.max_width 16
@@ -110,7 +108,6 @@ processes 4711:1024 4712:-
 mps_processes 4713:1
 utilisation 81
 display 1
-module 6
 vbios 96.00.A5.00.01
 cpus 0-3,63-64,200
 numa 2
@@ -132,14 +129,13 @@ def test_every_value_is_stored_in_its_field(ask):
         retired_pages_pending=True,
         clocks=GpuClocks(
             event_reasons=0x80000000000000C1,
-            sm_MHz=31,
             sm_application_MHz=33,
             sm_application_default_MHz=34,
             software_thermal_seconds=1.5,
             hardware_thermal_seconds=2.5,
             power_brake_seconds=3.5,
         ),
-        pcie=PcieLink(generation=3, width=8, max_generation=4, max_width=16, replays=41),
+        pcie=PcieLink(width=8, max_generation=4, max_width=16, replays=41),
         nvlinks=NvLinks(
             active=(True, False, True),
             remote=("switch", "unknown", "unknown"),
@@ -165,7 +161,6 @@ def test_every_value_is_stored_in_its_field(ask):
         mps_processes=(GpuProcess(4713, 1),),
         utilisation_percent=81,
         display=True,
-        module=6,
         vbios="96.00.A5.00.01",
         cpus="0-3,63-64,200",
         numa_node=2,
@@ -186,12 +181,13 @@ def test_unsupported_values_are_not_encoded(ask):
 
 def test_every_value_has_its_own_reason(health):
     result = health(
-        H200 + "ecc !4\nrows !999\nfield.230 !15\nfabric.state !999\nlink.state !4\nprocesses !4\nclock !4242\n"
+        H200
+        + "ecc !4\nrows !999\nfield.230 !15\nfabric.state !999\nlink.state !4\nprocesses !4\nclock.application !4242\n"
     )
     refused = Missing(reason="NVML error 4: no permission to use the NVIDIA driver")
     assert (result.ecc.enabled, result.processes, result.nvlinks) == (refused, refused, refused)
     assert result.remapped_rows == result.fabric == Missing(reason="NVML error 999: unknown error")
-    assert result.clocks.sm_MHz == Missing(reason="NVML error 4242: fake error 4242")
+    assert result.clocks.sm_application_MHz == Missing(reason="NVML error 4242: fake error 4242")
     assert result.ecc.uncorrected_volatile == 0
 
 
@@ -284,11 +280,11 @@ def test_an_old_binding_has_few_values():
         pass
 
     old = SimpleNamespace(
-        NVMLError=NVMLError, nvmlDeviceGetComputeMode=lambda _: 0, nvmlDeviceGetModuleId=lambda _handle, _module: 0
+        NVMLError=NVMLError, nvmlDeviceGetComputeMode=lambda _: 0, nvmlDeviceGetNumaNodeId=lambda _handle, _node: 0
     )
     result = gpu_health.read(old, object())
     assert result.compute_mode == 0
-    for value in (result.recovery_action, result.fabric, result.module):
+    for value in (result.recovery_action, result.fabric, result.own_numa_node):
         assert "this version of nvidia-ml-py does not support it" in value.reason
     assert gpu_health.confidential_compute(old).reason.startswith("this version of nvidia-ml-py")
 

@@ -69,8 +69,6 @@ def test_a_card_has_its_negotiated_speed_and_duplex(one):
         name="eth0",
         mac="02:00:00:00:00:01",
         kind="physical",
-        running=True,
-        mtu_bytes=1500,
         speed_Mbps=100_000,
         full_duplex=True,
     )
@@ -104,33 +102,17 @@ def test_the_loopback_and_virtual_links(tmp_path, interface):
     interface("lo", device=False, type="772", operstate="unknown", mtu="65536", flags="0x9")
     interface("docker0", device=False, speed="-1")
     interface("ib0", type="32")
-    assert [(link.name, link.kind, link.running) for link in links.links(tmp_path)] == [
-        ("docker0", "virtual", True),
-        ("ib0", "physical", True),
-        ("lo", "loopback", True),
+    assert [(link.name, link.kind) for link in links.links(tmp_path)] == [
+        ("docker0", "virtual"),
+        ("ib0", "physical"),
+        ("lo", "loopback"),
     ]
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"operstate": "down"},
-        {"operstate": "lowerlayerdown"},
-        {"operstate": "dormant"},
-        {"carrier": "0"},
-        {"flags": "0x1002"},
-        {"flags": "", "carrier": ""},
-    ],
-    ids=str,
-)
-def test_a_link_that_is_down_or_without_a_cable_does_not_run(one, files):
-    assert not one(**files).running
 
 
 def test_unreadable_values_of_a_link_are_unknown(tmp_path):
     (tmp_path / "sys/class/net/eth0").mkdir(parents=True)
     (tmp_path / "sys/class/net/bonding_masters").write_text("bond0\n")
-    assert links.links(tmp_path) == (Link(name="eth0", mac="", kind="virtual", running=False, mtu_bytes=0),)
+    assert links.links(tmp_path) == (Link(name="eth0", mac="", kind="virtual"),)
 
 
 def test_without_sysfs_the_links_are_missing(tmp_path):

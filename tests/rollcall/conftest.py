@@ -44,7 +44,7 @@ def report_of(
 
 
 def hello_of(uid: str, *ranks: int, **fields) -> Hello:
-    said = {"nonce": "n", "version": "0.1.0", "job": identity.public_key(JOB), "master": MASTER, "world_size": 4}
+    said = {"nonce": "n", "job": identity.public_key(JOB), "master": MASTER, "world_size": 4}
     return Hello(**{**said, "uid": uid, "ranks": ranks, "seconds_left": 60.0, **fields})
 
 

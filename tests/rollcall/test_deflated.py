@@ -13,7 +13,6 @@ from real.waiting import soon
 from distcheck.rollcall import client, framing, protocol, seal
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Deflated, Here, Trouble
-from distcheck.rollcall.server import Server
 from distcheck.rollcall.wire import HEADER, MAGIC, ProtocolError
 
 SECRET = seal.secret_of("distcheck-" + 32 * "0")
@@ -37,17 +36,7 @@ async def _report(leader, hello, said, port: int, secret=None) -> None:
 
 
 @pytest.mark.parametrize("secret", [None, SECRET])
-@pytest.mark.parametrize("inflates", [True, False])
-def test_a_large_report_is_compressed_for_a_leader_that_accepts_it(
-    leading, live, hello, report, monkeypatch, secret, inflates
-):
-    """A leader of an earlier version does not say that it does, and gets the report as it understands it."""
-    answer = Server.answer
-    if not inflates:
-        monkeypatch.setattr(
-            Server, "answer", lambda self, said: msgspec.structs.replace(answer(self, said), inflates=False)
-        )
-
+def test_a_large_report_is_compressed(leading, live, hello, report, secret):
     async def main():
         async with leading(2, secret) as leader, relay(leader.port) as (port, said):
             sent = large(report, "follower", 1)
@@ -57,15 +46,7 @@ def test_a_large_report_is_compressed_for_a_leader_that_accepts_it(
             return sum(map(len, said["follower"])), len(msgspec.msgpack.encode(sent))
 
     crossed, whole = live(main())
-    assert (crossed < whole / 3) == inflates
-    assert inflates or crossed > whole
-
-
-async def test_a_report_that_is_not_compressed_is_accepted_as_from_an_earlier_version(leading, hello, report):
-    async with leading(2) as leader:
-        _, writer = await leader.connect()
-        writer.write(encode(hello("follower", 1)) + encode(large(report, "follower", 1)))
-        assert await leader.server.wait_for_all(10)
+    assert crossed < whole / 3
 
 
 def test_small_messages_are_sent_as_they_are():

@@ -80,7 +80,7 @@ def recorded(hello, report) -> list[bytes]:
         encode(Refused("n", "no")),
         encode(Roster("n", (PeerDoor("b", "127.0.0.1", 5),), 3.0)),
         encode(Start(Plan("gloo", ("all_reduce",), (4,), 9.0), 8.0, 2, ("", 5))),
-        encode(Bye(0)),
+        encode(Bye(0, "", "", 0)),
         encode(Proof(), follower),
         encode(Welcome("n", "run", "leader"), leader),
     ]

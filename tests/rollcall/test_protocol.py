@@ -51,7 +51,7 @@ def frame(body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("word", "decoder"),
     [
-        (Hello("n", "0.1.0", "job", "m:1", "u", (0, 1), 2, 9.5), protocol.hello_decoder),
+        (Hello("n", "job", "m:1", "u", (0, 1), 2, 9.5), protocol.hello_decoder),
         (Welcome("n", "run", "u"), protocol.answer_decoder),
         (Elsewhere("n", "10.0.0.1"), protocol.answer_decoder),
         (NotYet("n", "m:2"), protocol.answer_decoder),
@@ -64,7 +64,7 @@ def frame(body: bytes) -> bytes:
         (Start(Plan("gloo", ("all_reduce",), (4,), 9.0), 8.0, 2, ("", 5)), protocol.leader_decoder),
         (Abort("why"), protocol.leader_decoder),
         (LastCall(), protocol.leader_decoder),
-        (Bye(20), protocol.leader_decoder),
+        (Bye(20, "", "", 0), protocol.leader_decoder),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -198,7 +198,7 @@ def test_changed_frames_are_only_refused(data):
     word = data.draw(
         st.sampled_from(
             [
-                Hello("n", "0.1.0", "job", "m:1", "u", (0, 1), 2, 9.5),
+                Hello("n", "job", "m:1", "u", (0, 1), 2, 9.5),
                 Roster("nonce", (PeerDoor("u", "127.0.0.1", 4),), 3.0),
                 Start(Plan("gloo", ("all_reduce",), (4,), 9.0), 8.0, 2, ("", 5)),
                 RunReport({}, ()),

@@ -117,8 +117,8 @@ async def test_followers_and_a_leader_with_the_token_meet(leading):
             assert await came.connection.hear() == LastCall()
             came.connection.say(Here())
         assert len(await leader.server.hear_all(Here, 5)) == 2
-        leader.server.say_to_all(Bye(0))
-        assert [await came.connection.hear() for came in (one, two)] == [Bye(0)] * 2
+        leader.server.say_to_all(Bye(0, "", "", 0))
+        assert [await came.connection.hear() for came in (one, two)] == [Bye(0, "", "", 0)] * 2
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(SECRET, None), (SECRET, OTHER), (None, SECRET)])
@@ -225,7 +225,7 @@ def test_an_attacker_on_the_path_can_end_a_conversation_but_not_change_it(leadin
             followers = tuple(leader.server.followers)
             leader.server.say_to_all(LastCall())
             present = await leader.server.hear_all(Here, 0.5)
-            leader.server.say_to_all(Bye(0))
+            leader.server.say_to_all(Bye(0, "", "", 0))
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(attending, 4)
             return followers, [type(w) for w in present.values()]
@@ -233,7 +233,7 @@ def test_an_attacker_on_the_path_can_end_a_conversation_but_not_change_it(leadin
     with contextlib.suppress(asyncio.TimeoutError):
         followers, present = live(main())
     # What was heard is a beginning of what was said: nothing else, nothing twice, nothing in another order.
-    assert heard == [LastCall(), Bye(0)][: len(heard)]
+    assert heard == [LastCall(), Bye(0, "", "", 0)][: len(heard)]
     assert followers in {(), ("follower",)}
     assert present in ([], [Here])
     if number < 2 and mischief != "repeated":

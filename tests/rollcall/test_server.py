@@ -318,7 +318,7 @@ async def test_a_follower_that_leaves_is_gone_and_is_reported(leading):
         assert await leader.server.wait_for_all(3)
         came.connection.say(Trouble("rank 1 died"))
         came.connection.writer.close()
-        await leader.server.see_off(3, ["follower"])
+        await leader.server.wait_until_gone(3, ["follower"])
         assert leader.server.followers["follower"].gone
         assert trouble == ["rank 1 died", "lost the connection to node1"]
         assert await leader.server.hear_all(Here, 3) == {}
@@ -333,8 +333,8 @@ async def test_silent_followers_are_left_out_at_the_timeout(leading):
         talks.connection.say(PeerReport(()))
         talks.connection.say(Here())
         assert set(await leader.server.hear_all(Here, 0.5)) == {"talks"}
-        leader.server.say_to_all(Bye(20), ["silent"])
-        assert await framing.read(silent.connection.reader, protocol.leader_decoder) == Bye(20)
+        leader.server.say_to_all(Bye(20, "", "", 0), ["silent"])
+        assert await framing.read(silent.connection.reader, protocol.leader_decoder) == Bye(20, "", "", 0)
 
 
 async def test_a_follower_that_floods_messages_is_dropped(leading):

@@ -198,8 +198,8 @@ def one_node_without_torch(job_of: Callable[..., Job], change: SimpleNamespace) 
         1, "started", "not started", "torch cannot be imported: ModuleNotFoundError: No module named 'torch'"
     )
     job = change.rank(job, [2, 3], run=lost)
-    culprit = CulpritFacts("node", ("node2",), (), "failed", 2, 2, certain=True, evidence=(), sentence="it fails alone")
-    return change.job(job, isolation=Isolation("found", "node2 is bad", culprits=(culprit,), rounds=2, seconds=1.0))
+    culprit = CulpritFacts("node", ("node2",), (), "failed", certain=True, evidence=(), sentence="it fails alone")
+    return change.job(job, isolation=Isolation("found", "node2 is bad", culprits=(culprit,), rounds=2))
 
 
 def one_broken_probe(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:

@@ -40,9 +40,3 @@ def test_it_points_to_the_report_where_the_user_may_not_see_it(
     )
     follower._show_end(run, Bye(code, "FAIL: it is bad. exit code 30", "a", 7), 0)
     assert capsys.readouterr().err == (SAID if speaks else "")
-
-
-def test_a_leader_of_an_earlier_version_says_nothing(capsys):
-    request = SimpleNamespace(placements=(Placement(rank=1, launcher="by hand"),), environ={})
-    follower._show_end(SimpleNamespace(request=request, record=SimpleNamespace(node=None)), Bye(0), 0)
-    assert capsys.readouterr().err == ""

@@ -96,7 +96,7 @@ def test_the_smallest_group_that_failed_is_repeated(ended):
     undecided = Isolation("undecided", "", undecided=(Suspects(("node1", "node2"), (passed, pair), ""),))
     assert smallest_case(replace(job, isolation=undecided), ("node1", "node2", "node3")) == ("node1", "node2")
     alone = GroupTest(1, ("node2",), "alone", "wrong")
-    bad = CulpritFacts("node", ("node2",), (), "wrong", 0, 2, True, (pair, alone), "")  # noqa: FBT003 a field
+    bad = CulpritFacts("node", ("node2",), (), "wrong", True, (pair, alone), "")  # noqa: FBT003 a field
     assert smallest_case(replace(job, isolation=Isolation("found", "", (bad,))), ("node1", "node2")) == ("node2",)
 
 

@@ -6,6 +6,7 @@ import itertools
 
 import msgspec
 import pytest
+from isolation.simulator import convicted
 from made.jobs import healthy_job
 
 from distcheck.collectives.plan import Computed, Timing
@@ -86,13 +87,13 @@ def test_the_group_of_healthy_nodes_has_a_speed_and_its_ranks_a_device():
 @pytest.mark.parametrize("models", [(H100, A100), (H100, H100, H100, A100), (A100, H100, A100, H100)])
 def test_ranks_on_a_slower_model_are_held_to_those_of_their_model(models):
     verdict = searched(nodes_with(*models), work={f"node{n}": 0.42 for n, m in enumerate(models, 1) if m == A100})
-    assert (verdict.kind, verdict.bad_nodes()) == ("healthy", ())
+    assert (verdict.kind, convicted(verdict)) == ("healthy", ())
 
 
 @pytest.mark.parametrize(("backend", "models"), [("nccl", (H100,) * 4), ("gloo", (H100, H100, H100, A100))])
 def test_a_node_that_is_slow_among_its_like_is_convicted(backend, models):
     verdict = searched(nodes_with(*models), backend, work={"node4": 0.1})
-    assert (verdict.kind, verdict.bad_nodes()) == ("found", ("node4",))
+    assert (verdict.kind, convicted(verdict)) == ("found", ("node4",))
 
 
 def test_a_rank_whose_gpu_is_not_known_is_of_its_nodes_model_and_without_models_of_the_backend():
@@ -116,7 +117,7 @@ def test_pods_of_one_machine_are_nearer_to_each_other_than_a_third_is_to_both():
 
     assert searched(job, busbw=busbw).kind == "healthy"
     apart = searched(nodes_with(H100, H100, H100), busbw=busbw)
-    assert (apart.kind, apart.bad_nodes()) == ("found", ("node3",))
+    assert (apart.kind, convicted(apart)) == ("found", ("node3",))
 
 
 @pytest.mark.parametrize(

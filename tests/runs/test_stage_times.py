@@ -29,7 +29,7 @@ def test_stages_of_a_follower_are_counted_from_the_leaders_start(clock):
     record = Record(SimpleNamespace(asked=Asked("gate", ()), start=1000.0, placements=()))
     record.uid, record.node, record.process = leader.uid, job.nodes[0], leader
     clock.seconds = 1000.5
-    record.note(stage="meeting")
+    record.begin("meeting")
     own = {"started": 0.0, "meeting": 0.25}
     follower = msgspec.structs.replace(follower, began_seconds=own)
     record.take_reports([Report(node=job.nodes[1], process=follower, ranks=(), peer_doors=(), clock_seconds=0.0)])
@@ -37,8 +37,5 @@ def test_stages_of_a_follower_are_counted_from_the_leaders_start(clock):
     assert began(record, leader.uid) == {"started": 0.0, "meeting": 0.5}
     assert began(record, follower.uid) == {"started": 2.75, "meeting": 3.0}
     clock.seconds = 1004.0
-    record.note(stage="peers")
-    record.set_stage_of_followers("peers", [follower.uid, "unknown"])
+    record.begin("peers", [follower.uid, "unknown"])
     assert began(record, leader.uid)["peers"] == began(record, follower.uid)["peers"] == 4.0
-    record.note(role=None)
-    assert "done" not in began(record, leader.uid)

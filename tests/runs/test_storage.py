@@ -32,7 +32,7 @@ def test_a_follower_sees_the_leaders_file_and_reports_only_packages_that_differ(
             await storage.heard(leader, 15)
             found = await storage.heard(child, 15)
             node = node_of(2, 0)
-            node = storage.replace(node, storage=storage.replace(found, packages=Packages("a", 1, ("numpy==2",))))
+            node = storage.replace(node, storage=storage.replace(found, packages=Packages("a", ("numpy==2",))))
             follower = SimpleNamespace(
                 storage=child, record=SimpleNamespace(node=node), remaining=lambda reserve=0.0: 20.0 - reserve
             )

@@ -34,7 +34,7 @@ def _connection(reading: LogReading, match: re.Match[str]) -> None:
     reading.counts[via] += 1
     if match["first"] is not None:
         ends = (int(match["first"]), int(match["second"]))
-        me = reading.told.get("rank")
+        me = reading.rank
         if me in ends:
             reading.peers.setdefault(via.partition("/")[0], set()).add(ends[1] if ends[0] == me else ends[0])
 
@@ -105,10 +105,11 @@ def _nodes(reading: LogReading, match: re.Match[str]) -> None:
 )
 def _begin(reading: LogReading, match: re.Match[str]) -> None:
     """src/init.cc, START from 2.18; the first communicator is the job's."""
-    mine = (int(match["rank"]), int(match["ranks"]))
-    reading.first("rank", mine[0])
-    reading.first("ranks", mine[1])
-    reading.other = mine != (reading.told["rank"], reading.told["ranks"])
+    rank, ranks = int(match["rank"]), int(match["ranks"])
+    if reading.rank is None:
+        reading.rank = rank
+    reading.first("ranks", ranks)
+    reading.other = (rank, ranks) != (reading.rank, reading.told["ranks"])
 
 
 @line(
@@ -123,12 +124,10 @@ def _graph(reading: LogReading, match: re.Match[str]) -> None:
     reading.append("graphs", NcclGraph(name, int(match[2]), float(match[3]), float(match[4]), match[5]))
 
 
-@line(r"(\d{1,4}) coll channels,(?: \d+ collnet channels,)?(?: (\d{1,4}) nvls channels,)? \d+ p2p channels, .*")
+@line(r"\d{1,4} coll channels,(?: \d+ collnet channels,)? (\d{1,4}) nvls channels, \d+ p2p channels, .*")
 def _channels(reading: LogReading, match: re.Match[str]) -> None:
     """src/init.cc; with nvls channels from 2.17."""
-    reading.first("channels", int(match[1]))
-    if match[2] is not None:
-        reading.first("nvls_channels", int(match[2]))
+    reading.first("nvls_channels", int(match[1]))
 
 
 @line(r"NVLS multicast support is (not )?available on dev \d+.*")

@@ -19,6 +19,7 @@ class LogReading:
         self.lists: dict[str, dict[Any, None]] = {}
         self.maps: dict[str, dict[str, Any]] = {}
         self.counts: Counter[str] = Counter()
+        self.rank: int | None = None
         self.peers: dict[str, set[int]] = {}
         self.other = False
         """Whether a later communicator than the first is being set up; its ranks have other numbers."""

@@ -206,7 +206,6 @@ class Homecoming:
             nodes=tuple(nodes),
             exit_code=self._engine.codes[-1] if self._engine.codes else None,
             words="\n".join(self._engine.words),
-            torn=self._reader.torn,
         )
 
     def _fate(self, host: str, words: str, code: int | None) -> Fate:

@@ -38,8 +38,6 @@ class Arrived(msgspec.Struct, frozen=True, tag="arrived"):
     """A probe has started. It is the first message; its fields are the same in all versions."""
 
     distcheck: str
-    host: str
-    pid: int
 
 
 class Collected(msgspec.Struct, frozen=True, tag="collected"):
@@ -97,8 +95,6 @@ class Reader:
 
     def __init__(self) -> None:
         self._parts: dict[tuple[str, int], dict[int, bytes]] = {}
-        self.damaged = 0
-        """Frames with a wrong checksum."""
 
     def take(self, line: bytes) -> Line:
         """Parse one line, without its newline."""
@@ -115,7 +111,6 @@ class Reader:
         except ValueError:
             chunk = b""
         if zlib.crc32(chunk) != int(found[5], 16) or index >= total:
-            self.damaged += 1
             return Line(sender, words=words)
         parts = self._parts.setdefault((sender, number), {})
         parts[index] = chunk
@@ -124,11 +119,6 @@ class Reader:
         del self._parts[sender, number]
         message, unread = _decode(b"".join(parts[i] for i in sorted(parts)))
         return Line(sender, message, unread, words)
-
-    @property
-    def torn(self) -> int:
-        """The number of incomplete messages."""
-        return len(self._parts)
 
 
 def _decode(body: bytes) -> tuple[Message | None, str]:

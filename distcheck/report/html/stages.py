@@ -61,7 +61,7 @@ class _Times(NamedTuple):
 
 
 def time_line(job: Job) -> TimeLine | None:
-    """Return the time line; None if no process noted when it began its stages, as in older files."""
+    """Return the time line; None if no process noted when it began its stages."""
     first: dict[str, ProcessFacts] = {}
     for process in job.processes:
         if process.began_seconds:

@@ -124,7 +124,7 @@ class Document(Part, frozen=True):
     comparison: Comparison | None = None
     """None without `report --baseline`."""
     at: str = ""
-    """When the run ended, with the time zone; empty for jobs of an older version, as the next two."""
+    """When the run ended, with the time zone."""
     host: str = ""
     """Where the report was made."""
     command_line: str = ""

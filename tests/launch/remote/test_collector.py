@@ -97,7 +97,7 @@ def ranks(job: Job) -> list[int | None]:
 def test_the_leaders_job_is_the_job():
     launch = Launch()
     for node in (1, 2, 3):
-        launch.tell(node, Arrived(__version__, f"node{node}", node), Collected(report_of(node)))
+        launch.tell(node, Arrived(__version__), Collected(report_of(node)))
         launch.home.ended(f"node{node}", 0)
     assert launch.home.concluded_at is None
     launch.tell(1, Concluded(job_of(1, 2, 3)))
@@ -174,21 +174,21 @@ def big(node: int) -> Report:
     return msgspec.structs.replace(report, process=msgspec.structs.replace(report.process, command=(noise,)))
 
 
-def test_a_message_that_lost_a_frame_is_counted_and_its_node_is_not_taken_for_silent():
+def test_the_node_of_a_message_that_lost_a_frame_is_not_taken_for_silent():
     launch = Launch()
-    launch.tell(1, Arrived(__version__, "node1", 1))
+    launch.tell(1, Arrived(__version__))
     lines = frames.encode("00000001", 1, Collected(big(1)))
     for line in lines[1:]:
         launch.home.line("node1", line.rstrip(b"\n"), error=False)
     launch.home.ended("node1", 0)
     job = launch.job()
     assert job.launched is not None
-    assert (job.launched.torn, job.launched.nodes[0].outcome) == (1, "ended")
+    assert job.launched.nodes[0].outcome == "ended"
 
 
 def test_a_damaged_frame_is_not_output_of_the_node():
     launch = Launch()
-    frame = frames.encode("00000001", 0, Arrived(__version__, "node1", 1))[0]
+    frame = frames.encode("00000001", 0, Arrived(__version__))[0]
     launch.home.line("node1", frame.rstrip(b"\n")[:-6], error=False)
     assert launch.words("node1") == ""
 
@@ -342,8 +342,8 @@ def test_an_unknown_label_is_harmless(label):
 
 def test_a_probe_of_another_version_is_unreadable_unless_its_facts_came():
     launch = Launch()
-    launch.tell(2, Arrived("0.0.9", "node2", 2))
-    launch.tell(3, Arrived("0.0.9", "node3", 3), Collected(report_of(3)))
+    launch.tell(2, Arrived("0.0.9"))
+    launch.tell(3, Arrived("0.0.9"), Collected(report_of(3)))
     launched = launch.job().launched
     assert launched is not None
     assert [(n.outcome, n.distcheck) for n in launched.nodes[1:]] == [("unreadable", "0.0.9"), ("reported", "0.0.9")]
@@ -388,7 +388,7 @@ def test_a_live_line_shows_the_stage_and_the_nodes_without_facts():
     launch.error(f"distcheck: {STAGE}\ndistcheck: a warning")
     assert (launch.said, launch.home.stage) == (["a warning"], STAGE)
     assert launch.home.silent == ["node1", "node2", "node3"]
-    launch.tell(2, Arrived(__version__, "node2", 2))
+    launch.tell(2, Arrived(__version__))
     assert "node2" in launch.home.silent, "it came, and knows nothing yet"
     launch.tell(2, Collected(report_of(2)))
     assert launch.home.silent == ["node1", "node3"]
@@ -397,7 +397,7 @@ def test_a_live_line_shows_the_stage_and_the_nodes_without_facts():
 @pytest.mark.parametrize(("engine", "label"), [("ssh", ""), ("slurm", "1: ")])
 def test_a_probe_that_was_stopped_with_all_others_did_not_fail(engine, label):
     launch = Launch(engine)
-    launch.tell(2, Arrived(__version__, "node2", 7), label=label)
+    launch.tell(2, Arrived(__version__), label=label)
     launch.home.note_stopped()
     launch.home.ended(launch.key(2), 143)
     assert launch.fates()["node2"] == "silent"
@@ -405,7 +405,7 @@ def test_a_probe_that_was_stopped_with_all_others_did_not_fail(engine, label):
 
 def test_a_probe_that_failed_before_all_were_stopped_failed():
     launch = Launch()
-    launch.tell(2, Arrived(__version__, "node2", 7))
+    launch.tell(2, Arrived(__version__))
     launch.home.ended("node2", 1)
     launch.home.note_stopped()
     assert launch.fates()["node2"] == "ended"

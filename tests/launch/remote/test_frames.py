@@ -21,7 +21,7 @@ from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Reader
 from distcheck.rollcall.protocol import Report
 
 PYTHON = Installed("3.11.7", "/usr", Missing(reason="not installed"))
-ARRIVED = Arrived("0.1.0", "node1", 7)
+ARRIVED = Arrived("0.1.0")
 
 
 def report_of(rank: int, *, noise: int = 0) -> Report:
@@ -67,7 +67,6 @@ def test_frames_of_many_ranks_in_any_order_give_every_message_once(noise, order)
     assert sorted(m.report.process.uid for m in heard if isinstance(m, Collected)) == ["p0", "p1", "p2", "p3"]
     assert [m for m in heard if isinstance(m, Arrived)] == [ARRIVED] * 4
     assert all(m in said for m in heard if isinstance(m, Collected))
-    assert (reader.torn, reader.damaged) == (0, 0)
 
 
 @pytest.mark.parametrize("label", [b"3: ", b"[1,3]<stdout>: ", b"[3] ", b"some words that were printed before "])
@@ -105,22 +104,19 @@ def test_a_label_in_the_middle_of_a_line_is_harmless(at):
         labelled = b"[1,0]<stdout>:" + frame[:at] + b"[1,0]<stdout>:" + frame[at:].rstrip(b"\n")
         messages.append(reader.take(labelled).message)
     assert messages[-1] == Collected(report_of(3, noise=900))
-    assert (reader.torn, reader.damaged) == (0, 0)
 
 
-def test_a_damaged_frame_is_counted_and_its_message_does_not_come():
+def test_the_message_of_a_damaged_frame_does_not_come():
     lines = lines_of("0a1b2c3d", Collected(report_of(1, noise=2000)))
     assert len(lines) > 2
     reader = Reader()
     assert messages(reader, [lines[0].rstrip()[:-9], *lines[1:]]) == []
-    assert (reader.damaged, reader.torn) == (1, 1)
 
 
 def test_a_missing_frame_tears_only_its_own_message():
     lines = lines_of("0a1b2c3d", Collected(report_of(1, noise=2000)), ARRIVED)
     reader = Reader()
     assert messages(reader, lines[1:]) == [ARRIVED]
-    assert (reader.damaged, reader.torn) == (0, 1)
 
 
 def test_a_frame_that_comes_twice_changes_nothing():

@@ -36,7 +36,7 @@ def measured(job_of, change):
     def build(figures, *, nodes=1, per_node=8, links=HOPPER, backend="nccl", size=8 * GIB, nccl=None, nics=(), **asked):
         gpus = 0 if backend == "gloo" else 8
         job = job_of(nodes, per_node, looks=("environment", "meeting", "collectives"), gpus=gpus, **asked)
-        health = GpuHealth(nvlinks=links, pcie=PcieLink(generation=1, width=16, max_generation=4, max_width=16))
+        health = GpuHealth(nvlinks=links, pcie=PcieLink(width=16, max_generation=4, max_width=16))
         for n, node in enumerate(job.nodes):
             gpus_of = node.gpus and replace(
                 node.gpus, devices=tuple(replace(gpu, health=health) for gpu in node.gpus.devices)
@@ -330,7 +330,7 @@ def test_two_nodes_that_exceed_their_adapters_are_silent(measured, said):
 def test_gloo_over_the_network_is_judged_by_the_slowest_link(measured, said, change, speed, kind, busbw, rules):
     job = measured({"all_reduce": busbw}, nodes=2, per_node=2, backend="gloo", size=64 * MIB)
     for n in range(2):
-        link = Link("eth0", "02:00", kind, running=True, mtu_bytes=1500, speed_Mbps=speed, full_duplex=True)
+        link = Link("eth0", "02:00", kind, speed_Mbps=speed, full_duplex=True)
         network = NetworkFacts((link,), Missing("no"), job.nodes[n].interfaces[1].address)
         job = change.node(job, n, network=network)
     found, result = said(job)

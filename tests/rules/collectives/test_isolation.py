@@ -32,11 +32,11 @@ def said(judge):
 
 def culprit(part="node", nodes=("node3",), fault="failed", *, certain=True, local_ranks=(), ratio=None):
     tests = (GroupTest(2, (*nodes, "node4")[:2], "pair", fault, ratio, ("node3: died in all_reduce",)),)
-    return CulpritFacts(part, nodes, local_ranks, fault, 0, 3, certain, tests, f"{nodes[0]} fails with node1 and node4")
+    return CulpritFacts(part, nodes, local_ranks, fault, certain, tests, f"{nodes[0]} fails with node1 and node4")
 
 
 def found(*culprits):
-    return Isolation("found", "node3 is bad", culprits=culprits, rounds=4, seconds=9.0)
+    return Isolation("found", "node3 is bad", culprits=culprits, rounds=4)
 
 
 def test_a_healthy_search_is_silent(searched, said):

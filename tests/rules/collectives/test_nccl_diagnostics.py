@@ -20,7 +20,7 @@ def found(job_of, change, judge):
     def judged(*lines, ranks=4):
         job = job_of(2, 2, looks=("environment", "meeting", "collectives"))
         for rank in range(4):
-            log = NcclLog(version="2.31.2", rank=rank, ranks=ranks, diagnostics=lines if rank == 0 else ())
+            log = NcclLog(version="2.31.2", ranks=ranks, diagnostics=lines if rank == 0 else ())
             job = change.rank(job, rank, run=RankRun(pid=1, step="done", outcome="done", nccl=log))
         return judge(job, FAMILY).findings
 

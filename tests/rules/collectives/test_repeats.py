@@ -18,7 +18,7 @@ def told(job_of, change, judge):
 
     def told(*repeats, backend="nccl"):
         job = job_of(2, 2, looks=("environment", "meeting", "collectives"), command="bandwidth")
-        case = Repeated(("node1", "node2"), backend, "all_reduce", 1 << 20, repeats, ("NCCL_NET=Socket",))
+        case = Repeated(("node1", "node2"), "all_reduce", repeats, ("NCCL_NET=Socket",))
         diagnosis = judge(change.job(job, repeated=case), "repeats")
         return diagnosis.findings, [n.reason for n in diagnosis.not_checked if n.rule == "collective-transport-fails"]
 

@@ -136,7 +136,7 @@ def test_another_python_is_reported_once(job, with_files, told, change):
 
 def with_packages(job, change, *nodes):
     for number, names in enumerate(nodes):
-        packages = Packages(str(hash(names)), len(names), names)
+        packages = Packages(str(hash(names)), names)
         job = change.node(job, number, storage=Storage(packages=packages))
     return job
 

@@ -129,7 +129,11 @@ def test_roce_port_in_other_namespace_when_no_gid_shows_its_interface(fabric, to
 
 
 def test_roce_port_in_other_namespace_when_the_interface_of_the_gid_is_not_here(fabric, told, change):
-    here = Link("ens0np0", "", "physical", running=True, mtu_bytes=9000)
+    here = Link(
+        "ens0np0",
+        "",
+        "physical",
+    )
     job = fabric([roce()], [roce(address="10.1.0.2")])
     for place, name in enumerate(("ens0np0", "eth0")):
         links = (msgspec.structs.replace(here, name=name),)

@@ -72,8 +72,6 @@ def network(n, interfaces, *, physical=False, binds=None, resolves=None, files=N
             name=name,
             mac=f"02:00:00:00:{n:02x}:{number:02x}",
             kind=kinds.get(name, "physical" if physical and name.startswith(("eth", "ib")) else "virtual"),
-            running=True,
-            mtu_bytes=1500,
         )
         for number, name in enumerate(names)
     )

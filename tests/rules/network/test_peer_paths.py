@@ -25,7 +25,7 @@ FROM_1_TO_2 = [(0, 1)]
 
 def link(n, name="eth0", **fields):
     return Link(
-        **{"name": name, "mac": f"02:00:00:00:00:{n % 256:02x}", "kind": "physical", "running": True, "mtu_bytes": 1500}
+        **{"name": name, "mac": f"02:00:00:00:00:{n % 256:02x}", "kind": "physical"}
         | {"speed_Mbps": 100_000, "full_duplex": True, "driver": "virtio_net"}  # whose rate is no limit
         | fields
     )
@@ -934,7 +934,7 @@ def test_a_bond_that_lost_a_member_is_reported(of, change, only):
 
 
 def test_links_outside_the_path_between_nodes_do_not_count(of, change, said):
-    beside = link(9, "eth7", speed_Mbps=10, full_duplex=False, running=False)
+    beside = link(9, "eth7", speed_Mbps=10, full_duplex=False)
     assert said(change.node(of(4), 1, network=network(2, link(2), beside))) == []
 
 

@@ -25,7 +25,7 @@ def at(name, address, bits=24):
 
 def link(name, n, k, speed):
     kind = "physical" if name.startswith("eth") else "virtual"
-    return Link(name, f"02:00:00:00:{n:02}:{k:02}", kind, running=True, mtu_bytes=1500, speed_Mbps=speed)
+    return Link(name, f"02:00:00:00:{n:02}:{k:02}", kind, speed_Mbps=speed)
 
 
 @pytest.fixture
