@@ -58,13 +58,12 @@ read -r never < end
 
 def prepare(folder: Path, hosts: int, *, hangs: bool) -> None:
     """Write the fake ssh, and what each host sends, into a folder."""
-    from made.jobs import healthy_job
+    from made.jobs import healthy_job, reports_of
     from msgspec.structs import replace
 
     from distcheck import __version__
     from distcheck.launch.remote import frames
     from distcheck.launch.remote.frames import Arrived, Collected, Concluded
-    from distcheck.rollcall.protocol import Report
 
     (folder / "bin").mkdir()
     (folder / "here").mkdir()
@@ -74,11 +73,10 @@ def prepare(folder: Path, hosts: int, *, hangs: bool) -> None:
     ssh.chmod(0o755)
     (folder / "hosts").write_text(f"{hosts} node{hosts}\n" if hangs else f"{hosts}\n")
     job = healthy_job(hosts, PER_HOST, "distcheck", gpus=PER_HOST)
-    for i, (node, process) in enumerate(zip(job.nodes, job.processes, strict=True)):
-        ranks = job.ranks[i * PER_HOST : (i + 1) * PER_HOST]
-        arrived, facts = Arrived(__version__, node.name, 1), Collected(Report(node, process, ranks))
-        (folder / node.name).write_bytes(b"".join(frames.encode(f"{i:08x}", 0, arrived)))
-        (folder / f"{node.name}.facts").write_bytes(b"".join(frames.encode(f"{i:08x}", 1, facts)))
+    for i, report in enumerate(reports_of(job)):
+        name = report.node.name
+        (folder / name).write_bytes(b"".join(frames.encode(f"{i:08x}", 0, Arrived(__version__, name, 1))))
+        (folder / f"{name}.facts").write_bytes(b"".join(frames.encode(f"{i:08x}", 1, Collected(report))))
     here = hosts - hangs
     heard = replace(job, nodes=job.nodes[:here], processes=job.processes[:here], ranks=job.ranks[: here * PER_HOST])
     (folder / "node1.job").write_bytes(b"".join(frames.encode(f"{0:08x}", 2, Concluded(heard))))
