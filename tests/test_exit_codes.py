@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from made.jobs import healthy_job, replace
 
-from distcheck.facts.asked import Asked
-from distcheck.facts.base import Missing
-from distcheck.facts.job import Job
-from distcheck.facts.node import NodeFacts
 from distcheck.rules import Rule
 from distcheck.rules.diagnose import diagnose
 from distcheck.rules.finding import (
@@ -62,21 +59,8 @@ def finding(scope, confirmed=None, severity="error", node="n0", *, excludes=Fals
 
 
 def job(nodes):
-    unknown = Missing(reason="made up")
-    return Job(
-        distcheck="0",
-        run="r",
-        asked=Asked(command="env", looks=("environment",)),
-        met=True,
-        nodes=tuple(
-            NodeFacts(
-                key=f"n{n}", name=f"n{n}", hostname="h", boot_id="b", network_namespace="n", kernel="k", python="p",
-                distcheck="0", torch=unknown, interfaces=unknown, ephemeral_ports=unknown,
-                unprivileged_port_start=unknown, accelerator="none",
-            )
-            for n in range(nodes)
-        ),
-    )  # fmt: skip
+    whole = healthy_job(nodes, 1)
+    return replace(whole, nodes=tuple(replace(node, name=f"n{n}") for n, node in enumerate(whole.nodes)))
 
 
 def test_the_table_has_every_scope():

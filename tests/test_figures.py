@@ -57,7 +57,7 @@ HUNG = (of("run.group_tests:_LEAST_SECONDS"),)
 STALLED = (of("run.stall:STALL_SECONDS"),)
 NODE_ENDS = (default("cli.options:NodeOptions", "timeout"),)
 TRANSFER = (of("path:TRANSFER_BYTES") / (1 << 20),)
-SLOW_NETWORK = (tried("cluster/test_isolate.py", r"tbf rate (\d+)mbit"),)
+SLOW_NETWORK = (tried("cluster/test_isolate.py", r"limit\(cluster, node, (\d+)\)"),)
 VOLTA, AMPERE, HOPPER, BLACKWELL = (
     of(f"expectation.links:{name}") for name in ("VOLTA", "AMPERE", "HOPPER", "BLACKWELL")
 )

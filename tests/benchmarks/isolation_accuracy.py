@@ -1,6 +1,6 @@
 """How well bad nodes are found on simulated clusters, against two ways of testing everybody in two rounds of pairs.
 
-``python tests/benchmarks/isolation_accuracy.py [--json | --write] [--trials N]``
+``python tests/benchmarks/isolation_accuracy.py [--write] [--trials N]`` prints a JSON list
 
 Searches run as real ones do, with their settings and to their end, by the scheduler that drives these, and only what a
 test of a group gives is simulated. ``--write`` puts the table into docs/reliability.md.
@@ -27,8 +27,6 @@ from pathlib import Path
 from random import Random
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import tabulate
 
 from distcheck.isolation.round import PAIRED, NodeGroup
 from distcheck.run.garbage import THRESHOLDS
@@ -313,29 +311,19 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
     parser.add_argument("--trials", type=int, default=100, help="of each row; fewer of the large clusters")
     parser.add_argument("--only", default="", help="the kinds that contain this")
     parser.add_argument("--nodes", type=int, nargs="*", default=SIZES, help="the sizes of the clusters")
     chosen = parser.parse_args()
     rows = measure(chosen.trials) if chosen.write else measure(chosen.trials, chosen.only, chosen.nodes)
-    if chosen.json:
-        print(json.dumps(rows))
-        return
     if chosen.write:
         sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
         tables = import_module("measured")
         command = "python tests/benchmarks/isolation_accuracy.py --write"
         tables.put("docs/reliability.md", "isolation accuracy", page(rows), command=command)
         return
-    columns = ["exact", "missed", "innocent", "rounds", "tests"]
-    table = [[r["kind"], r["nodes"], *(r[side][c] for side in SIDES for c in columns)] for r in rows]
-    print(
-        tabulate.tabulate(
-            table, ["kind", "nodes", *(f"{side}: {c}" for side in SIDES for c in columns)], floatfmt=".3g"
-        )
-    )
+    print(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ Run = dict[str, Any]
 
 def starting_by_ssh() -> list[Row]:
     """What starting probes on many hosts costs the starting machine, one of which hangs."""
-    many = [json.loads(output_of_script("outside.py", "--json", "--hangs", str(HOSTS)))[0] for _ in range(TIMES)]
+    many = [json.loads(output_of_script("outside.py", str(HOSTS))) for _ in range(TIMES)]
     name = f"env --hosts of {HOSTS} hosts, a login takes 0.3 s, one hangs"
     files = median(run["files"] for run in many)
     costs = {
@@ -116,7 +116,7 @@ def peer_round() -> list[Row]:
 
 
 def _accuracy(*arguments: str) -> list[dict[str, Any]]:
-    return list(json.loads(output_of_script("isolation_accuracy.py", "--json", *arguments)))
+    return list(json.loads(output_of_script("isolation_accuracy.py", *arguments)))
 
 
 def _decided(row: dict[str, Any]) -> dict[str, Any]:

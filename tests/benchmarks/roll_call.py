@@ -27,7 +27,7 @@ from distcheck.rollcall.protocol import Hello, Report
 from distcheck.rollcall.server import Server
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from made.jobs import healthy_job
+from made.jobs import healthy_job, reports_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,15 +36,6 @@ if TYPE_CHECKING:
 NODES, PER_NODE, FOLLOWERS = 1024, 8, 2
 RANKS = NODES * PER_NODE
 JOB = "benchmark"
-
-
-def reports_of(job: Job) -> list[Report]:
-    """Return what each node's process reports, rank 0's first."""
-    nodes = {node.key: node for node in job.nodes}
-    ranks: dict[str, list[Any]] = {p.uid: [] for p in job.processes}
-    for rank in job.ranks:
-        ranks[rank.process].append(rank)
-    return [Report(nodes[p.node], p, tuple(ranks[p.uid])) for p in job.processes]
 
 
 def merge(job: Job, reports: list[Report]) -> Job:

@@ -1,4 +1,4 @@
-"""Measure distcheck against what people would use instead: ``python tests/benchmarks/run.py [--json]``.
+"""Measure distcheck against what people would use instead: ``python tests/benchmarks/run.py``.
 
 ``--only NAME`` measures the rows of one kind, also of those that take too long for a whole run; ``--write`` writes
 them into docs/benchmarks.md, and their unit costs into docs/scale.md, which wants a quiet machine. What is measured is
@@ -13,7 +13,6 @@ tests/cluster/install); those beside nccl-tests need several GPUs and are left o
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import tempfile
@@ -21,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tabulate
 
@@ -80,31 +79,6 @@ def write(name: str, rows: Sequence[Row]) -> None:
         build_scale.keep(name, command, costs)
 
 
-def as_json(benchmark: str, row: Row) -> dict[str, Any]:
-    """Return a row for programs; `met` is null if it is undecided, a bound that does not exist as well."""
-    about = {"benchmark": benchmark, "name": row.name, "ours": row.ours, "theirs": row.theirs}
-    if row.ratio is None:
-        return {**about, "ratio": None, "goal": None, "met": False, "error": row.error}
-    goal = row.goal[1] if math.isinf(row.goal[0]) else [_finite(bound) for bound in row.goal]
-    met = {"yes": True, "NO": False, "undecided": None}[row.met]
-    return {
-        **about,
-        "ratio": row.ratio.middle,
-        "low": _finite(row.ratio.low),
-        "high": _finite(row.ratio.high),
-        "goal": goal,
-        "met": met,
-        "unit": row.unit,
-        "times": row.times,
-        **({"noise": {k: _finite(v) for k, v in row.noise._asdict().items()}} if row.noise else {}),
-        **({"costs": dict(row.costs)} if row.costs else {}),
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def as_text(rows: Sequence[Row], form: str = "simple") -> str:
     noise = any(row.noise for row in rows)
     headers = ["what", "ours", "theirs", "unit", "times", "ratio", "+-", "theirs / theirs", "goal", "met"]
@@ -149,7 +123,6 @@ def bounds(goal: Interval) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure distcheck against what people would use instead.")
-    parser.add_argument("--json", action="store_true", help="print a JSON list of rows")
     parser.add_argument("--only", metavar="NAME", help=f"part of one of: {', '.join(BENCHMARKS)}")
     parser.add_argument("--write", action="store_true", help=f"write the rows into {PAGE}")
     asked = parser.parse_args()
@@ -173,8 +146,7 @@ def main() -> int:
             command = "python tests/benchmarks/run.py --write"
             measured.put(PAGE, WHOLE_RUN, of_benchmarks(found), command=command)
     rows = [row for of_one in found.values() for row in of_one.rows]
-    listed = [as_json(name, row) for name, of_one in found.items() for row in of_one.rows]
-    print(json.dumps(listed, indent=1) if asked.json else as_text(rows))
+    print(as_text(rows))
     return exit_code(rows)
 
 

@@ -1,11 +1,10 @@
-import json
 import math
 from pathlib import Path
 
 import pytest
-from benchmarks.ratio import Estimate, Row, alone, at_least, at_most, counted
+from benchmarks.ratio import Estimate, Row, alone, at_most, counted
 from benchmarks.rows import BENCHMARKS
-from benchmarks.run import WHOLE_RUN, Measured, as_json, as_text, chosen, exit_code, measure, of_benchmarks
+from benchmarks.run import WHOLE_RUN, Measured, as_text, chosen, exit_code, measure, of_benchmarks
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,15 +18,6 @@ BROKEN = Row("broken", None, None, None, at_most(1), error="OSError: no srun")
 )
 def test_a_run_passes_if_every_row_is_met(rows, code):
     assert exit_code(rows) == code
-
-
-def test_a_row_is_json_without_infinities_and_null_if_undecided():
-    rows = [YES, NO, OPEN, BROKEN, alone("once", [1.0], at_least(1), costs={"seconds_per_rank": 1.0})]
-    told = json.loads(json.dumps([as_json("b", row) for row in rows], allow_nan=False))
-    assert [row["met"] for row in told] == [True, False, None, False, None]
-    assert all({"name", "ours", "theirs", "ratio", "goal", "met", "benchmark"} <= set(row) for row in told)
-    assert told[3]["error"] == "OSError: no srun"
-    assert (told[4]["low"], told[4]["goal"], told[4]["costs"]) == (None, [1, None], {"seconds_per_rank": 1.0})
 
 
 def test_the_table_has_a_spread_for_every_row_and_the_noise_where_it_was_measured():

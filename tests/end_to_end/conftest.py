@@ -17,11 +17,13 @@ from typing import Any
 
 import psutil
 import pytest
+from real.cgroups import cgroups
 from real.ended import Ended
 
 from distcheck.probe.gpu import accelerator
 
 _MARK = "DISTCHECK_TEST_MARK"
+cgroups = pytest.fixture(cgroups)
 
 
 class Running:

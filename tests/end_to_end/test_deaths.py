@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import pytest
 from forms.sampled import sampled
+from real.cgroups import Cgroups
 from real.ended import STARTING_SECONDS
-from real.spoiling import MEMORY, SHARED_MEMORY, spoiled
+from real.spoiling import MEMORY, SHARED_MEMORY, planted, spoiled
 
 LONG = ["--sizes", "16M:16M", "--iters", "400"]
 SMALL = ["--sizes", "1M:1M", "--op", "all_reduce"]
@@ -72,42 +71,16 @@ def test_a_rank_whose_process_ends_with_a_shells_code_is_explained_as_the_signal
 
 
 @pytest.fixture
-def small_memory():
+def small_memory(cgroups: Cgroups):
     """Return the start of a command that runs the rest of it with so much memory; needs root and a cgroup for it."""
-    folders: list[Path] = []
 
     def limited(size: int) -> list[str]:
-        lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-        first = [Path(m[1]) for m in lines if m[2] == "cgroup" and "memory" in m[3].split(",")]
-        second = [
-            Path(m[1]) for m in lines if m[2] == "cgroup2" and "memory" in _read(Path(m[1]) / "cgroup.subtree_control")
-        ]
-        if os.getuid() != 0 or not (first or second):
-            if os.environ.get("CI"):
-                pytest.fail("the test needs root and a memory controller", pytrace=False)
-            pytest.skip("needs root and a cgroup hierarchy with the memory controller")
-        folder = (first or second)[0] / f"distcheck-test-{os.getpid()}-{time.monotonic_ns()}"
-        folder.mkdir()
-        folders.append(folder)
-        if first:
-            (folder / "memory.limit_in_bytes").write_text(str(size))
-        else:
-            (folder / "memory.max").write_text(str(size))
-            (folder / "memory.swap.max").write_text("0")
+        first = {"memory": {"memory.limit_in_bytes": size}}
+        second = {"memory.max": size, "memory.swap.max": 0}
+        (folder,) = cgroups(first, second)
         return ["sh", "-c", f'echo 0 > {folder}/cgroup.procs && exec "$@"', "sh", sys.executable, "-m", "distcheck"]
 
-    yield limited
-    for folder in folders:
-        until = time.monotonic() + 5
-        while folder.exists() and time.monotonic() < until:
-            with suppress(OSError):  # busy until the kernel has done with its last process
-                folder.rmdir()
-            time.sleep(0.05)
-        assert not folder.exists()
-
-
-def _read(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
+    return limited
 
 
 def test_a_rank_that_the_memory_limit_kills_is_named_with_the_limit(start, tmp_path, small_memory):
@@ -183,11 +156,8 @@ def test_sufficient_shared_memory_kills_no_rank(distcheck, tmp_path):
 
 @pytest.mark.parametrize(("number", "name"), [(11, "SIGSEGV"), (9, "SIGKILL")])
 def test_an_import_of_torch_that_kills_its_process_is_a_finding_with_the_signal(distcheck, tmp_path, number, name):
-    torch = tmp_path / "bad" / "torch"
-    torch.mkdir(parents=True)
-    (torch / "__init__.py").write_text(f"import os; os.kill(os.getpid(), {number})\n")
-    path = os.pathsep.join([str(torch.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    ended = distcheck("gate", "--nproc", "2", "--timeout", "20", "--format", "json", env={"PYTHONPATH": path})
+    env = planted(tmp_path, f"import os; os.kill(os.getpid(), {number})\n", "torch/__init__.py")
+    ended = distcheck("gate", "--nproc", "2", "--timeout", "20", "--format", "json", env=env)
     found = ended.error
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [0, 1]), ended
     assert f"died during 'the import of torch': each process was killed by {name}" in found["message"]

@@ -1,10 +1,7 @@
 """The device test in real ranks on CPUs: wrong products and a rank with a CPU limit are named at their rank."""
 
-import os
-import sys
-from pathlib import Path
-
 import pytest
+from real.spoiling import planted
 
 SMALL = ("bandwidth", "--nproc", "2", "--sizes", "1M:1M", "--op", "all_reduce", "--format", "json")
 SITE = """
@@ -29,43 +26,23 @@ builtins.__import__ = _import
 
 
 @pytest.fixture
-def throttled():
+def throttled(cgroups):
     """Give a process a twenty-fifth of a CPU, in a cgroup of its own; needs root and the CPU controller.
 
     On a busy machine, the other ranks do not have a whole one either.
     """
-    made: list[Path] = []
 
     def throttled(pid):
-        lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-        first = [Path(m[1]) for m in lines if m[2] == "cgroup" and "cpu" in m[3].split(",")]
-        second = [
-            Path(m[1])
-            for m in lines
-            if m[2] == "cgroup2" and "cpu" in (Path(m[1]) / "cgroup.subtree_control").read_text().split()
-        ]
-        if os.geteuid() or not first + second:
-            pytest.skip("needs root and a cgroup hierarchy with the CPU controller")
-        folder = (first + second)[0] / f"distcheck-test-{os.getpid()}"
-        folder.mkdir()
-        made.append(folder)
-        if first:
-            (folder / "cpu.cfs_quota_us").write_text("4000")
-        else:
-            (folder / "cpu.max").write_text("4000 100000")
+        first, second = {"cpu": {"cpu.cfs_quota_us": 4000}}, {"cpu.max": "4000 100000"}
+        (folder,) = cgroups(first, second)
         (folder / "cgroup.procs").write_text(str(pid))
 
-    yield throttled
-    for folder in made:
-        folder.rmdir()
+    return throttled
 
 
 @pytest.mark.process
 def test_a_rank_whose_products_differ_is_named(start, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(SITE)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    program = [sys.executable, "-m", "distcheck"]
-    ended = start(*SMALL, "--burn", "1.5", env={"PYTHONPATH": path}, program=program).wait()
+    ended = start(*SMALL, "--burn", "1.5", env=planted(tmp_path, SITE)).wait()
     found = [(f["rule"], f["ranks"], f["confirmed"]) for f in ended.report["findings"]]
     assert (ended.code, found) == (40, [("gpu-wrong-product", [1], True)]), ended
     healthy, faulty = ended.report["devices"]

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from forms.sampled import sampled
 from real.ended import STARTING_SECONDS
-from real.spoiling import spoiled
+from real.spoiling import planted, spoiled
 
 LONG = ["--sizes", "16M:16M", "--iters", "400"]
 SECOND_SIZE_NEVER_ENDS = """
@@ -33,19 +33,6 @@ def test_a_rank_stopped_in_the_bandwidth_test_is_named_and_no_other(start, which
     assert ended.seconds < 35 + STARTING_SECONDS
     errors = [f for f in ended.report["findings"] if f["severity"] == "error"]
     assert [(f["rule"], f["ranks"]) for f in errors] == [("collective-rank-stopped", [which])]
-
-
-def test_a_rank_killed_in_the_bandwidth_test_is_named_and_no_other(start):
-    run = start("bandwidth", "--nproc", "4", "--timeout", "30", "--format", "json", *LONG)
-    ranks = run.ranks(4)
-    time.sleep(1)
-    os.kill(ranks[1].pid, signal.SIGKILL)
-    ended = run.wait()
-    assert ended.code == 20
-    assert ended.seconds < 20 + STARTING_SECONDS
-    errors = [f for f in ended.report["findings"] if f["severity"] == "error"]
-    assert [(f["rule"], f["ranks"]) for f in errors] == [("collective-rank-died", [1])]
-    assert "SIGKILL" in errors[0]["message"]
 
 
 @pytest.mark.parametrize(
@@ -84,22 +71,15 @@ def test_an_interrupt_while_waiting_for_ranks_keeps_the_present_ones(by_hand):
     assert [r["rank"] for r in ended.report["ranks"] if r["status"] != "missing"] == [0]
 
 
-def test_a_schedulers_sigterm_and_then_sigkill_leave_a_report_or_nothing_and_no_process(start):
+@pytest.mark.parametrize("signums", [(signal.SIGTERM, signal.SIGKILL), (signal.SIGKILL,)], ids=["scheduler", "killed"])
+def test_a_run_that_is_killed_leaves_a_report_or_nothing_and_no_process(start, signums):
     run = start("bandwidth", "--nproc", "2", "--format", "json", *LONG)
     run.ranks(2)
     time.sleep(1)
-    run.interrupt(signal.SIGTERM)
-    time.sleep(0.05)
-    run.interrupt(signal.SIGKILL)
+    for signum in signums:
+        run.interrupt(signum)
+        time.sleep(0.05)
     assert run.wait().code in {-signal.SIGKILL, 143}
-
-
-def test_a_run_that_is_killed_leaves_nothing_behind(start):
-    run = start("bandwidth", "--nproc", "2", "--format", "json", *LONG)
-    run.ranks(2)
-    time.sleep(1)
-    run.interrupt(signal.SIGKILL)
-    assert run.wait().code == -signal.SIGKILL
 
 
 def test_signals_that_the_starting_shell_ignores_are_ignored(start):
@@ -112,35 +92,19 @@ def test_signals_that_the_starting_shell_ignores_are_ignored(start):
 
 
 def test_a_failed_import_of_torch_shows_its_error(distcheck, tmp_path):
-    broken = tmp_path / "broken" / "torch"
-    broken.mkdir(parents=True)
-    (broken / "__init__.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')\n")
-    path = os.pathsep.join([str(broken.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    ended = distcheck("gate", "--nproc", "2", "--format", "json", env={"PYTHONPATH": path})
+    torch = "raise ImportError('libcudart.so.13: cannot open shared object file')\n"
+    env = planted(tmp_path, torch, "torch/__init__.py")
+    ended = distcheck("gate", "--nproc", "2", "--format", "json", env=env)
     assert ended.code == 20
     assert "libcudart.so.13" in ended.out
     assert ended.seconds < 10 + STARTING_SECONDS
 
 
-def test_env_net_and_gpu_never_import_torch(distcheck, tmp_path):
-    poison = tmp_path / "poison" / "torch"
-    poison.mkdir(parents=True)
-    (poison / "__init__.py").write_text("raise SystemExit('torch was imported')\n")
-    path = os.pathsep.join([str(poison.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    for command in ("env", "net", "gpu"):
-        ended = distcheck(command, "--nproc", "2", "--backend", "gloo", env={"PYTHONPATH": path})
-        assert ended.code == 0, (command, ended)
-
-
-def test_followers_of_a_killed_leader_give_a_partial_report(by_hand):
-    runs = by_hand("bandwidth", [0, 1], 2, "--timeout", "30", "--format", "json", *LONG)
-    runs[1].ranks(1)
-    time.sleep(1)
-    runs[0].process.kill()
-    runs[0].process.wait()
-    ended = runs[1].wait(40)
-    assert ended.code == 20
-    assert "was lost" in ended.out
+def test_env_net_gpu_and_node_never_import_torch(distcheck, tmp_path):
+    env = planted(tmp_path, "raise SystemExit('torch was imported')\n", "torch/__init__.py")
+    for words in (("env", "--nproc=2"), ("net", "--nproc=2"), ("gpu", "--nproc=2", "--backend=gloo"), ("node",)):
+        ended = distcheck(*words, env=env)
+        assert ended.code == 0, (words, ended)
 
 
 def test_a_closed_pipe_is_reported_in_one_line(start):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from functools import partial
 
 import pytest
+from real.spoiling import WRONG, spoiled
 
 TABLE = ["--sizes", "64K:256K", "--iters", "3"]
 
@@ -178,34 +178,12 @@ def test_nccl_with_a_torch_without_nccl_is_a_job_fault(distcheck):
     assert ended.rules == ["torch-backend-missing"]
 
 
-CORRUPT = """
-import os
-def corrupt():
-    import sys
-    dist = sys.modules.get("torch.distributed")
-    if dist is None or getattr(dist, "corrupted", False):
-        return
-    dist.corrupted, whole = True, dist.all_reduce
-    def all_reduce(tensor, *args, **kwargs):
-        work = whole(tensor, *args, **kwargs)
-        if os.environ.get("RANK") == "2":
-            tensor[:5] += 1
-        return work
-    dist.all_reduce = all_reduce
-os.register_at_fork(after_in_child=corrupt)
-"""
-
-
 def test_a_rank_with_a_corrupted_reduction_is_named_with_the_number_of_wrong_elements(distcheck, tmp_path):
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(CORRUPT)
-    path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    ended = distcheck("bandwidth", "--nproc", "4", "--format", "json", *TABLE, env={"PYTHONPATH": path})
+    ended = distcheck("bandwidth", "--nproc", "4", "--format", "json", *TABLE, env=spoiled(tmp_path, (2,), WRONG))
     found = [f for f in ended.report["findings"] if f["rule"] == "collective-wrong-result"]
-    assert ended.code == 20
-    assert [f["ranks"] for f in found] == [[2]]
-    assert "5" in found[0]["message"]
-    assert {row["wrong"] for row in ended.report["bandwidth"] if row["op"] == "all_reduce"} == {5}
+    assert (ended.code, [f["ranks"] for f in found]) == (20, [[2]])
+    assert "3 of " in found[0]["message"]
+    assert {row["wrong"] for row in ended.report["bandwidth"] if row["op"] == "all_reduce"} == {3}
     assert {row["wrong"] for row in ended.report["bandwidth"] if row["op"] == "broadcast"} == {0}
 
 

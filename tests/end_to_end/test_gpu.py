@@ -215,13 +215,6 @@ def test_each_rank_under_a_launcher_is_asked_with_its_own_variables(start, fake_
     assert (first.report["findings"], indices(first)) == ([], [5, 3])
 
 
-def test_no_torch_is_imported_for_it(gpu, tmp_path):
-    trap = tmp_path / "trap" / "torch"
-    trap.mkdir(parents=True)
-    (trap / "__init__.py").write_text("raise SystemExit('torch was imported')\n")
-    assert gpu(8, H200, PYTHONPATH=str(trap.parent)).code == 0
-
-
 def test_the_gpus_are_watched_while_the_collectives_run(distcheck, fake_nvml, tmp_path):
     saved = tmp_path / "job.json"
     distcheck("bandwidth", "--nproc", "2", "--save", str(saved), env=fake_nvml.variables(H200))

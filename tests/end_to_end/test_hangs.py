@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
@@ -13,7 +12,7 @@ import psutil
 import pytest
 from forms.sampled import sampled
 from real.ended import BEYOND_BY_ITS_CLOCK_SECONDS, BEYOND_SECONDS, STARTING_SECONDS
-from real.spoiling import DIE, FREEZE, HOLD, PRINT, UNINTERRUPTIBLE, spoiled
+from real.spoiling import DIE, FREEZE, HOLD, PRINT, UNINTERRUPTIBLE, planted, spoiled
 
 SMALL = ["--sizes", "1M:1M", "--op", "all_reduce"]
 SEGMENT = """
@@ -72,11 +71,8 @@ def test_shared_memory_of_ranks_that_are_killed_is_removed(distcheck, tmp_path):
 
 
 def test_an_import_of_torch_past_the_deadline_shows_its_stack(distcheck, tmp_path):
-    slow = tmp_path / "slow" / "torch"
-    slow.mkdir(parents=True)
-    (slow / "__init__.py").write_text("import time\ndef load():\n    time.sleep(600)\nload()\n")
-    path = os.pathsep.join([str(slow.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    ended = distcheck("gate", "--nproc", "2", "--timeout", "8", env={"PYTHONPATH": path})
+    torch = "import time\ndef load():\n    time.sleep(600)\nload()\n"
+    ended = distcheck("gate", "--nproc", "2", "--timeout", "8", env=planted(tmp_path, torch, "torch/__init__.py"))
     assert ended.code == 20, ended
     assert re.match(
         r"UNKNOWN: --timeout 8 left [\d.]+ s to import torch, which took longer; use --timeout 60\.", ended.out
@@ -86,28 +82,24 @@ def test_an_import_of_torch_past_the_deadline_shows_its_stack(distcheck, tmp_pat
 
 
 def test_what_keeps_the_interpreter_of_distcheck_itself_is_ended_by_the_kernel(start, tmp_path):
-    site = tmp_path / "site"
-    site.mkdir()
     hook = "socket.getaddrinfo = lambda *_, **__: [ctypes.PyDLL(None).sleep(99) for _ in range(9)]"
-    (site / "sitecustomize.py").write_text(f"import ctypes, socket\n{hook}\n")
-    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    run = start("env", "--nproc", "2", "--timeout", "3", env={"PYTHONPATH": path})
+    env = planted(tmp_path, f"import ctypes, socket\n{hook}\n")
+    run = start("env", "--nproc", "2", "--timeout", "3", env=env)
     # Without the kernel it would sleep for 99 s; its --timeout begins when Python has started, late on a busy machine.
     assert run.process.wait(timeout=3 + 3 * BEYOND_SECONDS) == -signal.SIGALRM
 
 
 def test_a_follower_whose_rules_load_slowly_still_reports_the_lost_leader_in_time(by_hand, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(
+    slow = (
         "import sys, time\n"
         "class Slow:\n"
         "    def find_spec(name, *_):\n"
         "        time.sleep(6 * (name == 'distcheck.rules.host.probe'))\n"
         "sys.meta_path.insert(0, Slow)\n"
     )
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     words = (2, "--timeout", "30", "--format", "json", *LONG)
     (leader,) = by_hand("bandwidth", [0], *words)
-    (follower,) = by_hand("bandwidth", [1], *words, env={"PYTHONPATH": path})
+    (follower,) = by_hand("bandwidth", [1], *words, env=planted(tmp_path, slow))
     follower.ranks(1)
     leader.interrupt(signal.SIGSTOP)
     ended = follower.wait()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
+from real.spoiling import planted
 
 from distcheck.facts.saved import load
 from distcheck.rules.host.clock import host_clock_skew
@@ -28,29 +27,9 @@ exec taskset -c "$1" "$2" -m distcheck "${@:3}"
 
 
 @pytest.fixture
-def groups():
+def groups(cgroups):
     """Make cgroups with small limits of CPUs, memory and processes; needs root and the controllers."""
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    first = {c: m[1] for c in LIMITS for m in mounts if m[2] == "cgroup" and c in m[3].split(",")}
-    second = [Path(m[1]) for m in mounts if m[2] == "cgroup2"]
-    enabled = (second[0] / "cgroup.subtree_control").read_text().split() if second else []
-    if len(first) == len(LIMITS):
-        wanted = {Path(first[controller]): files for controller, files in LIMITS.items()}
-    else:
-        wanted = {second[0]: UNIFIED} if {*LIMITS} <= {*enabled} else {}
-    if os.geteuid() or not wanted:
-        pytest.skip("needs root and the controllers of CPU, memory and pids")
-    made = [top / f"distcheck-test-{os.getpid()}" for top in wanted]
-    try:
-        for folder, files in zip(made, wanted.values(), strict=True):
-            folder.mkdir()
-            for name, value in files.items():
-                (folder / name).write_text(value)
-        yield made
-    finally:
-        for folder in made:
-            with suppress(FileNotFoundError):
-                folder.rmdir()
+    return cgroups(LIMITS, UNIFIED)
 
 
 @pytest.mark.process
@@ -90,9 +69,7 @@ if os.environ.get("RANK") == "1":
 
 @pytest.mark.process
 def test_a_follower_whose_clock_is_wrong_is_named_with_its_offset(start, port, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(CLOCK)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    master = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": path}
+    master = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **planted(tmp_path, CLOCK)}
     saved = tmp_path / "job.json"
     both = [
         start(

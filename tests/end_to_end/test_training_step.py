@@ -1,10 +1,8 @@
 """A run with --step in real ranks: a rank whose gradients are doubled is named, with the exit code of a bad node."""
 
-import os
-import sys
-
 import pytest
 from real.ended import STARTING_SECONDS
+from real.spoiling import planted
 
 RUN = ("bandwidth", "--nproc", "2", "--sizes", "1M:1M", "--op", "all_reduce", "--iters", "2", "--step")
 SITE = """
@@ -31,10 +29,7 @@ DIES = "steps.exact_sum = lambda *_: os.kill(os.getpid(), 9)"
 
 @pytest.mark.process
 def test_a_rank_whose_gradients_are_doubled_is_named(start, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(SITE.replace("{fault}", DOUBLES))
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    program = [sys.executable, "-m", "distcheck"]
-    ended = start(*RUN, "--format", "json", env={"PYTHONPATH": path}, program=program).wait()
+    ended = start(*RUN, "--format", "json", env=planted(tmp_path, SITE.replace("{fault}", DOUBLES))).wait()
     found = [(f["rule"], f["ranks"], f["confirmed"]) for f in ended.report["findings"]]
     assert (ended.code, found) == (40, [("step-gradient-wrong", [1], True)]), ended
     assert "its gradient has the factor 2 in the average" in ended.report["findings"][0]["message"]
@@ -43,10 +38,7 @@ def test_a_rank_whose_gradients_are_doubled_is_named(start, tmp_path):
 @pytest.mark.process
 @pytest.mark.slow  # tests/end_to_end/test_deaths.py kills ranks in every change
 def test_a_rank_that_dies_in_a_training_step_is_named_at_once(start, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(SITE.replace("{fault}", DIES))
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    program = [sys.executable, "-m", "distcheck"]
-    ended = start(*RUN, "--format", "json", env={"PYTHONPATH": path}, program=program).wait()
+    ended = start(*RUN, "--format", "json", env=planted(tmp_path, SITE.replace("{fault}", DIES))).wait()
     found = [(f["rule"], f["ranks"]) for f in ended.report["findings"]]
     assert (ended.code, found) == (20, [("collective-rank-died", [1])]), ended
     assert "died during 'training step: DDP step 1'" in ended.report["findings"][0]["message"]

@@ -6,25 +6,21 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made.jobs import node_of
 
 from distcheck.facts import saved
 from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError
 from distcheck.facts.job import Job
-from distcheck.facts.node import NodeFacts
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
 
 PYTHON = Installed("3.11.7", "/usr", Missing(reason="not installed"))
-UNKNOWN = Missing(reason="made up")
 
 
 def node(key="n"):
-    return NodeFacts(
-        key=key, name=key, hostname="h", boot_id="b", network_namespace="n", kernel="k", python="p", distcheck="0",
-        torch=UNKNOWN, interfaces=UNKNOWN, ephemeral_ports=UNKNOWN, unprivileged_port_start=UNKNOWN, accelerator="none",
-    )  # fmt: skip
+    return msgspec.structs.replace(node_of(1, 0), key=key, name=key)
 
 
 def job_of(*ranks, world=4, met=False, command="env"):

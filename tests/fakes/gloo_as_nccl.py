@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from real.spoiling import planted
 
 TESTS = Path(__file__).parents[1]
 SMALL = ["--sizes", "1M:1M", "--op", "all_reduce", "--backend", "nccl", "--ignore", "gpu-none-visible"]
@@ -52,7 +53,5 @@ def as_nccl(folder, fault="pass", said=""):
 
     `said` is a line of NCCL's own diagnostics on rank 0.
     """
-    (folder / "site").mkdir()
-    (folder / "site" / "sitecustomize.py").write_text(SITE.format(tests=str(TESTS), fault=fault, said=said))
-    path = os.pathsep.join([str(folder / "site"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    return {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""}  # with it, C's stdout would have no buffer either
+    found = planted(folder, SITE.format(tests=str(TESTS), fault=fault, said=said))
+    return {**found, "PYTHONUNBUFFERED": ""}  # with it, C's stdout would have no buffer either

@@ -14,6 +14,7 @@ from distcheck.facts.network import Attempt, Bind, Interface, Resolution
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Installed, ProcessFacts, RankFacts, Role
+from distcheck.rollcall.protocol import Report
 from distcheck.selection.placement import local_placements, place, rank_environment
 
 if TYPE_CHECKING:
@@ -195,6 +196,15 @@ def healthy_job(
         processes=tuple(processes),
         ranks=tuple(ranks),
     )
+
+
+def reports_of(job: Job) -> list[Report]:
+    """Return what each process of a job reports, rank 0's first."""
+    nodes = {node.key: node for node in job.nodes}
+    ranks: dict[str, list[RankFacts]] = {p.uid: [] for p in job.processes}
+    for rank in job.ranks:
+        ranks[rank.process].append(rank)
+    return [Report(nodes[p.node], p, tuple(ranks[p.uid])) for p in job.processes]
 
 
 def _chosen(where: int | Sequence[int] | None, length: int) -> set[int]:

@@ -78,8 +78,12 @@ def build(
     slow: frozenset[int] = frozenset(),
     hot: frozenset[int] = frozenset(),
     measured: bool = True,
+    world: int | None = None,
 ) -> Job:
-    """Build a gate on `nodes` nodes, in which some ranks take longer and some GPUs are hot."""
+    """Build a gate on `nodes` nodes, in which some ranks take longer and some GPUs are hot.
+
+    A larger `world` leaves its last ranks missing.
+    """
     width = len(str(nodes))
     names = [f"node{n + 1:0{width}d}" for n in range(nodes)]
     ranks = nodes * per_node
@@ -110,10 +114,10 @@ def build(
         RankFacts(
             process=f"p{rank // per_node}",
             placement=Placement(
-                rank, ranks, rank % per_node, per_node, rank // per_node, names[0], 29500, launcher="slurm"
+                rank, world or ranks, rank % per_node, per_node, rank // per_node, names[0], 29500, launcher="slurm"
             ),
             environment={
-                "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank % per_node),
+                "RANK": str(rank), "WORLD_SIZE": str(world or ranks), "LOCAL_RANK": str(rank % per_node),
                 "MASTER_ADDR": names[0], "NCCL_SOCKET_IFNAME": "eth0",
             },
             gpu=f"GPU-{names[rank // per_node]}-{rank % per_node}" if gpus else None,

@@ -101,8 +101,12 @@ def spoiled(
     folder: Path, ranks: tuple[int, ...], body: str, *, leaving: bool = False, **values: object
 ) -> dict[str, str]:
     """Write that file and return the variables with which it is found."""
-    there = folder / "site"
-    there.mkdir()
-    (there / "sitecustomize.py").write_text(site(ranks, body, leaving=leaving, folder=folder, **values))
-    path = os.pathsep.join([str(there), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    return {"PYTHONPATH": path}
+    return planted(folder, site(ranks, body, leaving=leaving, folder=folder, **values))
+
+
+def planted(folder: Path, text: str, name: str = "sitecustomize.py") -> dict[str, str]:
+    """Write a module and return the variables with which Python finds it before all others."""
+    module = folder / "site" / name
+    module.parent.mkdir(parents=True)
+    module.write_text(text)
+    return {"PYTHONPATH": os.pathsep.join([str(folder / "site"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}

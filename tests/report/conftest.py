@@ -8,22 +8,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from made.reported import Case, case
+from made.reported import LOOKS, Case, build, case
 
 import distcheck.rules
 from distcheck.facts.asked import Asked
-from distcheck.facts.gpu import Gpu, Gpus
-from distcheck.facts.job import Collectives, Job, Measurement
-from distcheck.facts.network import Attempt, Bind, Interface, PeerTrial, Resolution
-from distcheck.facts.node import NodeFacts, TorchBuild
-from distcheck.facts.placement import Placement
-from distcheck.facts.rank import Installed, ProcessFacts, RankFacts, RankRun, Role
+from distcheck.facts.job import Job
 from distcheck.rules import Rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 
 GOLDENS = Path(__file__).parent / "golden"
-OPS = ("all_reduce", "broadcast")
-GATE = ("environment", "meeting", "peers", "gpu", "collectives")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -96,89 +89,6 @@ def fixed_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distcheck.rules, "_registered", {rule.name: rule for rule in RULES})
 
 
-def a_node(name: str, gpus: int) -> NodeFacts:
-    return NodeFacts(
-        key=f"{name}/b1/4026531840",
-        name=name,
-        hostname=name,
-        boot_id=f"b1-{name}",
-        network_namespace="4026531840",
-        kernel="6.1.0",
-        python="3.11.7",
-        distcheck="0.1.0",
-        torch=TorchBuild("2.13.0+cu130", "13.0", None),
-        interfaces=(Interface("eth0", "10.0.0.1", up=True, mtu_bytes=9000),),
-        ephemeral_ports=(32768, 60999),
-        unprivileged_port_start=1024,
-        accelerator="nvidia" if gpus else "none",
-        gpus=Gpus(
-            "580.65",
-            "13.0",
-            tuple(
-                Gpu(n, f"GPU-{name}-{n}", f"0000:{16 + n:02x}:00.0", "NVIDIA H200", 150_000_000_000, 0)
-                for n in range(gpus)
-            ),
-        )
-        if gpus
-        else None,
-    )
-
-
-def build_job(nodes: int, per_node: int, *, world: int | None = None, gpus: bool = True, measure: bool = True) -> Job:
-    """Build a healthy gate on `nodes` nodes; a larger `world` leaves its last ranks missing."""
-    present = nodes * per_node
-    world = present if world is None else world
-    where = [a_node(f"node{n + 1}", per_node if gpus else 0) for n in range(nodes)]
-    processes = [
-        ProcessFacts(
-            uid=f"p{n}",
-            node=node.key,
-            pid=100 + n,
-            command=("distcheck", "gate"),
-            installed=Installed(node.python, "/opt/venv", node.torch),
-            stage="done",
-            role=Role.FOLLOWER if n else Role.LEADER,
-            bind=None if n else Bind(29500, "bound"),
-            master_resolution=Resolution("node1", ("10.0.0.1",), 0.002 + n / 1e3),
-            attempts=(Attempt("10.0.0.1", 29500, "master", "met"),) if n else (),
-        )
-        for n, node in enumerate(where)
-    ]
-    ranks = [
-        RankFacts(
-            process=f"p{rank // per_node}",
-            placement=Placement(
-                rank, world, rank % per_node, per_node, rank // per_node, "node1", 29500, launcher="slurm"
-            ),
-            environment={"RANK": str(rank)},
-            gpu=f"GPU-node{rank // per_node + 1}-{rank % per_node}" if gpus else None,
-            run=RankRun(
-                1000 + rank, "end", "done", wrong=dict.fromkeys(OPS, 0), checked=dict.fromkeys(OPS, 99)
-            )
-            if measure
-            else None,
-        )
-        for rank in range(present)
-    ]  # fmt: skip
-    measurements = tuple(
-        Measurement(op, size, "float32", 20, tuple(size / speed * (1 + rank / 1000) for rank in range(present)))
-        for op, speed in (("all_reduce", 2e11), ("broadcast", 3e11))
-        for size in (1 << 20, 1 << 24, 1 << 28)
-    )
-    return Job(
-        distcheck="0.1.0",
-        run="r1",
-        asked=Asked("gate", GATE),
-        seconds=4.125,
-        met=True,
-        nodes=tuple(where),
-        processes=tuple(processes),
-        ranks=tuple(ranks),
-        peers=(PeerTrial("p0", "p1", "10.0.0.2", 40000, "met", 0.004),) if nodes > 1 else (),
-        collectives=Collectives("nccl", "2.13.0+cu130", "2.28.9", measurements, 2.2) if measure else None,
-    )
-
-
 def duplicate(rank: int) -> Finding:
     return Finding(
         rule="gpu-duplicate",
@@ -198,7 +108,7 @@ def duplicate(rank: int) -> Finding:
 
 @pytest.fixture
 def job_of() -> Callable[..., Job]:
-    return build_job
+    return build
 
 
 @pytest.fixture
@@ -208,13 +118,13 @@ def judge() -> Callable[..., Case]:
 
 @pytest.fixture
 def healthy() -> Case:
-    return case(build_job(2, 4))
+    return case(build(2, 4))
 
 
 @pytest.fixture
 def failing() -> Case:
     return case(
-        build_job(3, 16, measure=False),
+        build(3, 16, measured=False),
         *(duplicate(rank) for rank in range(16, 30, 2)),
         Finding(
             rule="gpu-lost",
@@ -255,7 +165,7 @@ def empty() -> Case:
 @pytest.fixture
 def missing() -> Case:
     return case(
-        build_job(1, 4, world=8, gpus=False, measure=False),
+        build(1, 4, world=8, gpus=False, measured=False),
         Finding(
             rule="env-rank-missing",
             ranks=(4, 5, 6, 7),
@@ -267,8 +177,8 @@ def missing() -> Case:
 
 @pytest.fixture
 def single() -> Case:
-    job = build_job(1, 1, gpus=False)
-    return case(msgspec.structs.replace(job, asked=Asked("bandwidth", GATE, started_here=True)))
+    job = build(1, 1, gpus=False)
+    return case(msgspec.structs.replace(job, asked=Asked("bandwidth", LOOKS, started_here=True)))
 
 
 HOSTILE = (
@@ -279,10 +189,10 @@ HOSTILE = (
 
 @pytest.fixture
 def hostile() -> Case:
-    job = build_job(1, 2, measure=False)
+    job = build(1, 2, measured=False)
     node = msgspec.structs.replace(job.nodes[0], name=f"node {HOSTILE}")
     return case(
-        msgspec.structs.replace(job, nodes=(node,), asked=Asked(HOSTILE, GATE)),
+        msgspec.structs.replace(job, nodes=(node,), asked=Asked(HOSTILE, LOOKS)),
         Finding(
             rule="net-mtu-differs",
             scope="node",

@@ -84,10 +84,11 @@ def test_json_is_one_line_that_reads_back_as_the_same_document(any_job):
     assert msgspec.json.encode(read).decode() + "\n" == text
 
 
-def test_json_goldens(healthy, failing, golden):
-    for name, judged in (("healthy.json", healthy), ("failing.json", failing)):
-        text = render("json", *judged)
-        golden(name, msgspec.json.format(text, indent=1) + "\n")
+def test_json_golden(failing, golden):
+    """Of what has a row for each rank, the first two."""
+    report = msgspec.json.decode(render("json", *failing))
+    report["ranks"] = report["ranks"][:2]
+    golden("failing.json", msgspec.json.format(msgspec.json.encode(report).decode(), indent=1) + "\n")
 
 
 def test_schema_names_every_key_and_refuses_others(healthy):
@@ -253,7 +254,7 @@ def test_the_exclude_list_names_confirmed_bad_nodes_folded(job_of, judge):
 
 
 def test_a_world_without_a_size_counts_the_ranks_that_reported(job_of, judge):
-    job = job_of(1, 1, measure=False)
+    job = job_of(1, 1, measured=False)
     unset = replace(job.ranks[0].placement, rank=None, world_size=None, local_rank=None, launcher="none")
     report = document(*judge(replace(job, ranks=(replace(job.ranks[0], placement=unset),))))
     assert report.world == replace(report.world, ranks=1, launcher="none", nccl=None, backend="auto")

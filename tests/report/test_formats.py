@@ -61,13 +61,6 @@ def test_goldens_of_four_jobs(kind, suffix, name, golden):
     golden(f"{name}-job.{suffix}", render(kind, *reported.CASES[name]()))
 
 
-@pytest.mark.parametrize(
-    ("kind", "suffix"), [("html", "html"), ("junit", "xml"), ("prometheus", "prom"), ("markdown", "md")]
-)
-def test_goldens_of_a_job_that_was_not_measured(kind, suffix, failing, golden):
-    golden(f"failing.{suffix}", render(kind, *failing))
-
-
 def test_junit_has_a_suite_for_the_job_and_one_for_each_node_named(failing):
     root = ET.fromstring(render("junit", *failing))
     suites = {suite.get("name"): suite for suite in root}
@@ -100,7 +93,7 @@ def test_junit_has_a_suite_for_the_job_and_one_for_each_node_named(failing):
     ],
 )
 def test_junit_skips_rules_that_did_not_run(job_of, look, gpus, asked, reason):
-    job = job_of(1, 2, gpus=gpus, measure=False)
+    job = job_of(1, 2, gpus=gpus, measured=False)
     job = msgspec.structs.replace(job, asked=msgspec.structs.replace(job.asked, **asked))
     rule = Rule("r", "probe", look, (), lambda _job: iter(()))
     assert junit._why_not_run(job, rule, {"r"}) == reason

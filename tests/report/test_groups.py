@@ -29,7 +29,7 @@ def meshed(job_of, judge):
         ),
         GroupFigure("tp", "all_gather", lacks="gloo of this torch: no"),
     )
-    job = job_of(2, 2, gpus=False, measure=False)
+    job = job_of(2, 2, gpus=False, measured=False)
     runs = [
         RankRun(1, "done", "done", wrong={"all_reduce in dp": 0 if n < 3 else 7, "all_reduce": 5}) for n in range(4)
     ]

@@ -127,14 +127,14 @@ def test_it_is_one_line_of_at_most_200_characters(any_job):
     ],
 )
 def test_a_pass_says_what_was_seen_in_the_words_of_the_command(job_of, command, looks, expected):
-    job = msgspec.structs.replace(job_of(1, 2, measure=False), asked=Asked(command, looks))
+    job = msgspec.structs.replace(job_of(1, 2, measured=False), asked=Asked(command, looks))
     assert line(job) == f"PASS: {expected}. exit code 0"
 
 
 @pytest.mark.parametrize(("command", "looks"), [("env", ("environment",)), ("node", ("node", "gpu"))])
 def test_a_pass_of_selected_rules_promises_nothing_of_the_others(job_of, command, looks):
     asked = Asked(command, looks, select=("env-rank-unset",))
-    job = msgspec.structs.replace(job_of(1, 2, measure=False), asked=asked)
+    job = msgspec.structs.replace(job_of(1, 2, measured=False), asked=asked)
     assert "the selected rules found nothing" in line(job)
     assert "agree" not in line(job)
     assert "healthy" not in line(job)

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable, Iterable
 import msgspec
 import pytest
 from forms.coroutines import run_live
+from made.jobs import node_of
 
 from distcheck.facts.base import Missing
-from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.pci import Pci
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
@@ -30,11 +30,7 @@ JOB, MASTER = "a job", "127.0.0.1:29500"
 def report_of(
     uid: str, *ranks: int, node: str = "node1", world_size: int = 4, pci: Pci | Missing | None = None
 ) -> Report:
-    facts = NodeFacts(
-        key=node, name=node, hostname=node, boot_id="b", network_namespace="n", kernel="6", python="3.11",
-        distcheck="0.1.0", torch=TorchBuild(version="2", cuda=None, hip=None), interfaces=(),
-        ephemeral_ports=(32768, 60999), unprivileged_port_start=1024, accelerator="none", pci=pci,
-    )  # fmt: skip
+    facts = msgspec.structs.replace(node_of(1, 0), key=node, name=node, hostname=node, pci=pci)
     place = Placement(world_size=world_size, master_addr="127.0.0.1", master_port=29500)
     return Report(
         facts,

@@ -9,47 +9,40 @@ import random
 
 import msgspec
 import pytest
+from made.jobs import healthy_job, reports_of
 
 from distcheck import __version__
 from distcheck.facts.asked import Asked
-from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
-from distcheck.facts.node import NodeFacts, TorchBuild
-from distcheck.facts.placement import Placement
-from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
 from distcheck.launch.remote import frames, mpi, slurm, ssh
 from distcheck.launch.remote.collector import Homecoming
 from distcheck.launch.remote.frames import Arrived, Collected, Concluded
 from distcheck.launch.remote.spec import Outside
 from distcheck.rollcall.protocol import Report
 
-PYTHON = Installed("3.11.7", "/usr", Missing(reason="not installed"))
 ASKED = Asked("env", ("launch", "environment", "meeting"))
 HOSTS = ("node1", "node2", "node3")
 WORDS = {"ssh": ssh.WORDS, "slurm": slurm.WORDS, "mpi": mpi.WORDS}
 PROGRAM = {"slurm": "srun", "mpi": "mpirun"}
 
 
+JOB = healthy_job(3, 2, "distcheck", looks=("environment", "meeting"))
+
+
 def report_of(node: int) -> Report:
     """Return the report of a node's probe with its two ranks."""
-    name = f"node{node}"
-    facts = NodeFacts(
-        key=name, name=name, hostname=name, boot_id="b", network_namespace="n", kernel="6", python="3.11",
-        distcheck=__version__, torch=TorchBuild(version="2", cuda=None, hip=None), interfaces=(),
-        ephemeral_ports=(32768, 60999), unprivileged_port_start=1024, accelerator="none",
-    )  # fmt: skip
-    process = ProcessFacts(uid=f"p{node}", node=name, pid=node, command=("python",), installed=PYTHON)
-    places = [Placement(rank=2 * node - 2 + i, world_size=6, local_rank=i) for i in range(2)]
-    return Report(facts, process, tuple(RankFacts(process=process.uid, placement=p, environment={}) for p in places))
+    return reports_of(JOB)[node - 1]
 
 
 def job_of(*nodes: int, met: bool = True) -> Job:
     reports = [report_of(node) for node in nodes]
-    return Job(
-        distcheck=__version__, run="run", asked=Asked("env", ("environment", "meeting")), met=met,
-        nodes=tuple(r.node for r in reports), processes=tuple(r.process for r in reports),
+    return msgspec.structs.replace(
+        JOB,
+        met=met,
+        nodes=tuple(r.node for r in reports),
+        processes=tuple(r.process for r in reports),
         ranks=tuple(rank for r in reports for rank in r.ranks),
-    )  # fmt: skip
+    )
 
 
 class Launch:

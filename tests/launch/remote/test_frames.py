@@ -6,35 +6,26 @@ import os
 import random
 import zlib
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made.jobs import healthy_job, reports_of
 
 from distcheck.facts.asked import Asked
-from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
-from distcheck.facts.node import NodeFacts, TorchBuild
-from distcheck.facts.placement import Placement
-from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
 from distcheck.launch.remote import frames
 from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Reader
 from distcheck.rollcall.protocol import Report
 
-PYTHON = Installed("3.11.7", "/usr", Missing(reason="not installed"))
 ARRIVED = Arrived("0.1.0")
 
 
 def report_of(rank: int, *, noise: int = 0) -> Report:
     """Return a report of a rank; noise is the number of characters that cannot be compressed."""
-    node = NodeFacts(
-        key=f"n{rank}", name=f"node{rank}", hostname=f"node{rank}", boot_id="b", network_namespace="n", kernel="6",
-        python="3.11", distcheck="0.1.0", torch=TorchBuild(version="2", cuda=None, hip=None), interfaces=(),
-        ephemeral_ports=(32768, 60999), unprivileged_port_start=1024, accelerator="none",
-    )  # fmt: skip
-    words = random.Random(rank).randbytes(noise).hex()
-    process = ProcessFacts(uid=f"p{rank}", node=node.key, pid=rank, command=("python", words), installed=PYTHON)
-    placement = Placement(rank=rank, world_size=4, master_addr="node0", master_port=29500)
-    return Report(node, process, (RankFacts(process=process.uid, placement=placement, environment={}),))
+    whole = reports_of(healthy_job(4, 1))[rank]
+    command = ("python", random.Random(rank).randbytes(noise).hex())
+    return msgspec.structs.replace(whole, process=msgspec.structs.replace(whole.process, command=command))
 
 
 def lines_of(sender: str, *messages) -> list[bytes]:
@@ -64,7 +55,7 @@ def test_frames_of_many_ranks_in_any_order_give_every_message_once(noise, order)
     order.shuffle(lines)
     reader = Reader()
     heard = messages(reader, lines)
-    assert sorted(m.report.process.uid for m in heard if isinstance(m, Collected)) == ["p0", "p1", "p2", "p3"]
+    assert sorted(m.report.process.uid for m in heard if isinstance(m, Collected)) == [f"process-{n}" for n in range(4)]
     assert [m for m in heard if isinstance(m, Arrived)] == [ARRIVED] * 4
     assert all(m in said for m in heard if isinstance(m, Collected))
 
