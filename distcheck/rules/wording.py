@@ -151,6 +151,7 @@ def found(
     owner: Owner | None = None,
     confirmed: bool = True,
     evidence: Mapping[str, Any] | None = None,
+    values: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Fault:
     """Return a fault of these ranks and their nodes."""
     return Fault(
@@ -163,6 +164,7 @@ def found(
         confirmed,
         ranks=numbers_of(ranks),
         nodes=nodes_of(job, ranks),
+        values=dict(values or {}),
     )
 
 
