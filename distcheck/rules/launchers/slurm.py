@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
-from distcheck.rules.gpu.nodes import VARIABLE
 from distcheck.rules.job.agents import agent_per_node
 from distcheck.rules.job.kinds import by_node, ranks_by, ranks_with
 from distcheck.rules.job.settings import number, started_by_distcheck
@@ -167,7 +166,10 @@ def slurm_ntasks_vs_devices(job: Job) -> Iterator[Outcome]:
         gpus, tasks = number(first, "SLURM_GPUS_ON_NODE"), tasks_here(first.environment)
         if gpus is None or tasks is None or gpus <= tasks:
             continue
-        own = "SLURM_GPUS_PER_TASK" in first.environment or len({r.environment.get(VARIABLE) for r in ranks}) > 1
+        own = (
+            "SLURM_GPUS_PER_TASK" in first.environment
+            or len({r.environment.get("CUDA_VISIBLE_DEVICES") for r in ranks}) > 1
+        )
         if not own:
             idle.append((gpus, tasks, ranks))
     for (gpus, tasks), several in grouped(idle, lambda item: item[:2]).items():
@@ -196,7 +198,7 @@ def _isolated(ranks: Sequence[RankFacts]) -> bool:
     """
     if len(ranks) < 2 or _shown(ranks[0]) == _shown(ranks[1]):
         return False
-    values = {r.environment.get(VARIABLE) for r in ranks}
+    values = {r.environment.get("CUDA_VISIBLE_DEVICES") for r in ranks}
     shown = [s for r in ranks if (s := _shown(r))]
     value = next(iter(values)) if len(values) == 1 else ""
     alike = value is None or bool(re.fullmatch(r"[\d,]+", value))
@@ -282,7 +284,9 @@ def _sights(job: Job, ranks: Sequence[RankFacts]) -> dict[str, str]:
     """Return the GPUs that the first ranks of a node see, as evidence."""
     lines = []
     for r in ranks[:8]:
-        values = ", ".join(f"{name} {r.environment.get(name, 'not set')}" for name in (VARIABLE, "LOCAL_RANK"))
+        values = ", ".join(
+            f"{name} {r.environment.get(name, 'not set')}" for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK")
+        )
         lines.append((rank_name(job, r), f"{values}, sees {listed(_shown(r)) or 'nothing'}"))
     return by_name(lines)
 

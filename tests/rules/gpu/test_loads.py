@@ -181,7 +181,7 @@ def test_without_slowdown_timers_the_samples_decide(watched, says):
 def test_reasons_without_busy_readings_are_silent():
     load = GpuLoad(seconds=5.0, busy=0, event_reasons={POWER_BRAKE: 5})  # in a file that something else has written
     gpu = Gpu(0, "GPU-1", "0000:1b:00.0", "H200", 1, 0, health=GpuHealth(), load=load)
-    assert held_by_brake(Reading(None, gpu, gpu.health, (), used=True)) == ""
+    assert held_by_brake(Reading(None, gpu, (), used=True, health=gpu.health)) == ""
 
 
 def test_a_driver_that_hangs_under_load_stops_only_the_watch(watched, says, monkeypatch):

@@ -260,7 +260,7 @@ def test_a_node_that_distcheck_could_not_query_is_not_blamed(of, judge, change):
 def test_error_codes_are_parsed_from_reasons():
     assert error_code("NVML error 18: mismatch") == 18
     assert error_code(NO_ANSWER.reason) is None
-    assert not remedy("anything", 8).confirmed
+    assert not remedy("anything").confirmed
 
 
 # -- lost GPUs
