@@ -37,7 +37,7 @@ def machines(fake_nvml: Any, job_of: Callable[..., Job], change: Any) -> Callabl
     def job(
         *texts: str,
         per_node: int | tuple[int, ...] = 8,
-        values: tuple[str, ...] = (),
+        values: tuple[str | None, ...] = (),
         looks: Any = LOOKS,
         **variables: str,
     ) -> Job:
@@ -52,7 +52,8 @@ def machines(fake_nvml: Any, job_of: Callable[..., Job], change: Any) -> Callabl
             job = change.node(job, n, gpus=replace(found, devices=devices))
             here = [i for i, rank in enumerate(job.ranks) if job.node_of(rank) is job.nodes[n]]
             for place, i in enumerate(here):
-                value = values[place].format(node=n) if values else None
+                value = values[place] if values else None
+                value = value and value.format(node=n)
                 job = change.environment(job, i, CUDA_VISIBLE_DEVICES=value)
                 shown = visible(value, devices)
                 own = device_of(job.ranks[i].placement.local_rank, shown.uuids)
