@@ -96,14 +96,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
         " module; restart the container if only it is affected.",
         ("cat /proc/driver/nvidia/version", "nvidia-smi", "sudo reboot  # after the node is drained"),
     ),
-    "gpu-fabric-manager-down": (
-        "Start the fabric manager of the driver's version.",
-        ("systemctl status nvidia-fabricmanager", "sudo systemctl restart nvidia-fabricmanager"),
-    ),
-    "gpu-ecc-uncorrected": (
-        "Drain the node and reset the GPU, or reboot. Have the GPU replaced if the errors return.",
-        ("nvidia-smi -q -d ECC,ROW_REMAPPER", "sudo nvidia-smi --gpu-reset -i {gpu|GPU}  # the number of the GPU with errors"),
-    ),
     "gpu-fell-off-bus": (
         "Drain the node and reboot it; power-cycle it if the GPU does not come back.",
         ("sudo dmesg -T | grep -i xid", "sudo reboot  # after the node is drained"),
@@ -112,11 +104,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpu-cuda-init-failed": (
         "Reload the module nvidia_uvm, or reboot the node.",
         ("sudo modprobe -r nvidia_uvm; sudo modprobe nvidia_uvm", "python -c 'import torch; torch.cuda.init()'"),
-    ),
-    "gpu-exclusive-mode": ("Allow several processes per GPU, or start one.", ("nvidia-smi -q -d COMPUTE", "sudo nvidia-smi -c DEFAULT")),
-    "gpu-nvls-multicast-broken": (
-        "Check the fabric manager and that the container has /dev/nvidia-caps; until then, run without NVLS.",
-        ("nvidia-smi -q | grep -A2 -i fabric", "export NCCL_NVLS_ENABLE=0"),
     ),
     "sw-nccl-shadowed": (
         "Remove the other NCCL from LD_LIBRARY_PATH and LD_PRELOAD, and keep one nvidia-nccl package, of torch's version.",
@@ -131,10 +118,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
             "nvidia-smi | grep -o 'CUDA Version: [0-9.]*'; python -c 'import torch; print(torch.version.cuda)'",
             "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu118  # for CUDA 11.8",
         ),
-    ),
-    "sw-arch-unsupported": (
-        "Install a torch that is built for the GPU's architecture.",
-        ("python -c 'import torch; print(torch.__version__, torch.cuda.get_arch_list(), torch.cuda.get_device_capability())'",),
     ),
     "ib-fork-or-memlock": ("Raise the limit of locked memory, also for containers and slurmd.", ("ulimit -l unlimited", "docker run --ulimit memlock=-1 IMAGE")),
     "launch-node-unreachable": (
@@ -218,19 +201,10 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
         " ibverbs-providers in it.",
         ("ls /dev/infiniband /sys/class/infiniband  # in the container", "docker run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1 IMAGE"),
     ),
-    "gpu-needs-reset": (
-        "Drain the node, then reset the GPU that the driver names, or reboot.",
-        ("nvidia-smi -q | grep -i -E 'reset|recovery|^GPU'", "sudo nvidia-smi --gpu-reset -i {gpu|GPU}  # its number", "sudo reboot  # after the node is drained"),
-    ),
     "gpu-fewer-than-needed": (
         "Start no more ranks than the job has GPUs, or request more. If the node has fewer than it should, look for the"
         " lost one on the PCI bus and in the kernel log.",
         (_VISIBLE, "lspci | grep -i nvidia; sudo dmesg -T | grep -i xid"),
-    ),
-    "gpu-barrier-guess": (
-        "Tell torch which GPU the rank uses: torch.cuda.set_device(local_rank) before init_process_group, or its argument"
-        " device_id=torch.device('cuda', local_rank) (torch 2.3 and later).",
-        ("grep -n -E 'set_device|device_id|init_process_group' train.py",),
     ),
     "storage-full": ("Remove files, or use a folder on another file system.", ("df -h . /tmp $HOME; df -i . /tmp $HOME", "du -xsh -- * | sort -h | tail")),
     "storage-path-missing": (
@@ -245,10 +219,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
         "The network dropped RDMA packets: set NCCL_IB_TC (and NCCL_IB_SL) as the network requires, and correct PFC and ECN"
         " on the switches. A port that is down or a wrong GID looks the same.",
         ("ibstat; ethtool -S INTERFACE | grep -i -E 'discard|drop|pause|ecn'  # on both nodes", "env | grep -E '^NCCL_IB_'"),
-    ),
-    "gpu-mnnvl-imex": (
-        "Start nvidia-imex on all nodes of the NVLink domain, and give the container its channel.",
-        ("systemctl status nvidia-imex; ls /dev/nvidia-caps-imex-channels  # on every node", "sudo systemctl restart nvidia-imex"),
     ),
     "gdr-module-missing": (
         "Load nvidia-peermem, at every boot. If it does not load, it was built for another network driver: install the"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -45,7 +45,7 @@ class Fault(msgspec.Struct, frozen=True):
     confirmed: bool = True
     ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
-    values: dict[str, tuple[str, ...]] = {}
+    values: Mapping[str, tuple[str, ...]] = {}
     """What {name} in a command of the docstring's fix stands for; a command with several values is given for each."""
     excludes: bool = False
 

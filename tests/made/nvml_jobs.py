@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NVML = Path(__file__).parents[1] / "nvml"
+LOOKS = ("environment", "meeting", "gpu")
 PROFILES = {path.stem: path.read_text() for path in sorted(_NVML.glob("*.txt"))}
 _known: dict[str, Gpus] = {}
 replace = msgspec.structs.replace
@@ -33,8 +34,14 @@ def machines(fake_nvml: Any, job_of: Callable[..., Job], change: Any) -> Callabl
             _known[text] = fake_nvml.read(text)
         return _known[text]
 
-    def job(*texts: str, per_node: int | tuple[int, ...] = 8, values: tuple[str, ...] = (), **variables: str) -> Job:
-        job = job_of(len(texts), per_node, looks=("environment", "meeting", "gpu"), gpus=8)
+    def job(
+        *texts: str,
+        per_node: int | tuple[int, ...] = 8,
+        values: tuple[str | None, ...] = (),
+        looks: Any = LOOKS,
+        **variables: str,
+    ) -> Job:
+        job = job_of(len(texts), per_node, looks=looks, gpus=8)
         job = change.environment(job, None, **variables)
         for n, text in enumerate(texts):
             found = read(text)
@@ -45,7 +52,8 @@ def machines(fake_nvml: Any, job_of: Callable[..., Job], change: Any) -> Callabl
             job = change.node(job, n, gpus=replace(found, devices=devices))
             here = [i for i, rank in enumerate(job.ranks) if job.node_of(rank) is job.nodes[n]]
             for place, i in enumerate(here):
-                value = values[place].format(node=n) if values else None
+                value = values[place] if values else None
+                value = value and value.format(node=n)
                 job = change.environment(job, i, CUDA_VISIBLE_DEVICES=value)
                 shown = visible(value, devices)
                 own = device_of(job.ranks[i].placement.local_rank, shown.uuids)

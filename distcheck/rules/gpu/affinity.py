@@ -6,30 +6,20 @@ from collections import Counter
 from shlex import quote
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpu, Gpus
+from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.pci import Pci
 from distcheck.facts.quantities import count
 from distcheck.facts.ranges import unfold
-from distcheck.facts.rank import RankFacts
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix, NotChecked
-from distcheck.rules.gpu.assigned import WORDS, Routes, Take, by_picture, reach, takes, takes_by_node, ways
-from distcheck.rules.gpu.nodes import card, not_seen
+from distcheck.rules import Answer, Outcome, rule
+from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.gpu.assigned import WORDS, Routes, Take, each_take, merged, reach, takes_by_node, ways
+from distcheck.rules.gpu.nodes import name_of, nodes_unread, not_seen
 from distcheck.rules.job.nccl_remedies import removal
-from distcheck.rules.wording import (
-    are,
-    brief,
-    grouped,
-    listed,
-    majority,
-    named,
-    numbers_of,
-    once,
-    process_name,
-    starter,
-)
+from distcheck.rules.wording import are, brief, found, grouped, listed, majority, once, starter
 from distcheck.selection.adapters import HCA
 from distcheck.selection.pci import Near, by_gpu, fabric_nics
 
@@ -37,14 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.node import NodeFacts
-    from distcheck.rules.finding import Owner, Scope, Severity
+    from distcheck.rules.finding import Severity
 
+_TOPOLOGY = "nvidia-smi topo -m"
 _MOST = 16
 """Ranks that a finding's evidence shows."""
 
 
-@rule("gpu", severity="warning", scope="rank")
-def gpu_far_from_cpu(job: Job) -> Iterator[Outcome]:
+@rule("gpu", severity="warning", scope="rank", of=each_take)
+def gpu_far_from_cpu(_: Job, take: Take) -> Answer:
     """A rank is pinned to CPUs that are not next to its GPU.
 
     Every copy from the CPU to the GPU and every kernel launch then crosses the link between the sockets. The rank is
@@ -59,39 +50,27 @@ def gpu_far_from_cpu(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.pytorch.org/docs/stable/elastic/numa.html, https://slurm.schedmd.com/sbatch.html
     """
-    yield from not_seen(job)
-    faults = []
-    for take in takes(job):
-        own = unfold(take.rank.cpu_list)
-        if not own or len(own) >= (take.node.cpus or 0):
-            continue
-        near = unfold(take.cpus)
-        if near and near.isdisjoint(own):
-            words = f"bound to CPUs {take.rank.cpu_list}; the CPUs next to its {take.name} are {take.cpus}"
-            faults.append((take, words))
-    for alike in by_picture(faults):
-        yield _finding(job, alike, _binding(alike[0][0]), scope="rank", owner="user")
-
-
-_TOPOLOGY = "nvidia-smi topo -m"
+    own, near = unfold(take.rank.cpu_list), unfold(take.cpus)
+    if not own or len(own) >= (take.node.cpus or 0) or not near or not near.isdisjoint(own):
+        return None
+    words = f"bound to CPUs {take.rank.cpu_list}; the CPUs next to its {name_of(take.gpu)} are {take.cpus}"
+    return Fault(words, _binding(take))
 
 
 def _binding(take: Take) -> Fix:
     node = take.place.numa_node if take.place is not None else None
     by_hand = f"# prefix the rank's command with: numactl --cpunodebind={node}" if node is not None else _TOPOLOGY
+    by_torchrun = "# add to torchrun: --numa-binding=node"
     if starter(take.rank) == "srun":
         return Fix(
             "Have Slurm allocate the CPUs next to the job's GPUs, and bind each task to the CPUs next to its GPU.",
             ("#SBATCH --gres-flags=enforce-binding", "export SLURM_CPU_BIND=verbose,ldoms", by_hand),
         )
     if starter(take.rank) == "torchrun":
-        return Fix(
-            "Have torchrun bind each rank to the NUMA node of its GPU.",
-            ("# add to torchrun: --numa-binding=node", by_hand),
-        )
+        return Fix("Have torchrun bind each rank to the NUMA node of its GPU.", (by_torchrun, by_hand))
     return Fix(
         "Bind each rank to the NUMA node of its GPU, or remove the binding.",
-        (by_hand, "# add to torchrun: --numa-binding=node", "export SLURM_CPU_BIND=none"),
+        (by_hand, by_torchrun, "export SLURM_CPU_BIND=none"),
     )
 
 
@@ -115,46 +94,37 @@ def gpu_far_from_nic(job: Job) -> Iterator[Outcome]:
     yield from not_seen(job)
     if len(job.nodes) < 2:
         return
-    yield from _no_tree(job)
-    left_out: list[tuple[Take, str]] = []
-    down: list[tuple[Take, str]] = []
-    adapters: dict[int, str] = {}
-    for take, found in ways(job):
-        if found.left_out is not None:
-            left_out.append((take, f"{_gets(take, found)}, although {_verb(found.left_out)} {_where(found.left_out)}"))
-        elif found.down is not None and take.node.infiniband is None and _usual(job, take, found.down):
-            adapters[id(take)] = found.down.nics[0].name
-            down.append((take, f"{_gets(take, found)}; {_verb(found.down)} {_where(found.down)} but down"))
-    for alike in by_picture(left_out):
-        yield _finding(job, alike, _list_of(job, alike[0][0]), scope="rank", owner="user")
-    for alike in by_picture(down):
-        name = quote(adapters[id(alike[0][0])])
-        fix = Fix(
-            "Bring the port up; until then exclude the node, or accept the slower path.",
-            (f"ibstat {name}", f"rdma link show {name}/1", f"cat /sys/class/infiniband/{name}/ports/*/phys_state"),
-        )
-        yield _finding(job, alike, fix, scope="node", owner="admin")
+    nodes = [here[0].node for here in takes_by_node(job).values()]
+    unread = ((node, node.pci.reason) for node in nodes if isinstance(node.pci, Missing))
+    yield from nodes_unread(job, unread, required=False)
+    excluded, down = [], []
+    for take, way in ways(job):
+        if way.left_out is not None:
+            words = f"{_gets(take, way)}, although {_are(way.left_out)} {WORDS[way.left_out.distance]}"
+            excluded.append((take, Fault(words)))
+        elif way.down is not None and take.node.infiniband is None and _usual(job, take, way.down):
+            words = f"{_gets(take, way)}; {_are(way.down)} {WORDS[way.down.distance]} but down"
+            down.append((take, Fault(words, _port_up(quote(way.down.nics[0].name)), scope="node", owner="admin")))
+    for take, fault in merged(job, excluded):
+        yield msgspec.structs.replace(fault, fix=_list_of(job, take))
+    yield from (fault for _, fault in merged(job, down))
 
 
-def _no_tree(job: Job) -> Iterator[NotChecked]:
-    """Yield the nodes whose PCI tree could not be read."""
-    blind = [here[0].node for here in takes_by_node(job).values() if isinstance(here[0].node.pci, Missing)]
-    for reason, nodes in grouped(blind, lambda node: node.pci.reason if isinstance(node.pci, Missing) else "").items():
-        yield NotChecked(reason=reason, nodes=tuple(node.name for node in nodes), required=False)
+def _port_up(adapter: str) -> Fix:
+    return Fix(
+        "Bring the port up; until then exclude the node, or accept the slower path.",
+        (f"ibstat {adapter}", f"rdma link show {adapter}/1", f"cat /sys/class/infiniband/{adapter}/ports/*/phys_state"),
+    )
 
 
 def _gets(take: Take, found: Routes) -> str:
     by_hand = f"with {HCA}={brief(found.value, 40)} " if found.value else ""
-    names = listed([nic.name for nic in found.got.nics], most=2)
-    return f"{by_hand}{take.name} reaches the network through {names} {_where(found.got)}"
+    names, where = listed([nic.name for nic in found.got.nics], most=2), WORDS[found.got.distance]
+    return f"{by_hand}{name_of(take.gpu)} reaches the network through {names} {where}"
 
 
-def _verb(near: Near) -> str:
+def _are(near: Near) -> str:
     return f"{listed([nic.name for nic in near.nics], most=2)} {are(near.nics)}"
-
-
-def _where(near: Near) -> str:
-    return WORDS[near.distance]
 
 
 @once
@@ -176,7 +146,7 @@ def _list_of(job: Job, take: Take) -> Fix:
     names = dict.fromkeys(nic.name for found in near.values() for nic in found.nics)
     return Fix(
         f"Unset {HCA} so that NCCL chooses, or have it name the adapter next to every GPU.",
-        (removal(job, take.rank, HCA), f"export {HCA}={quote('=' + ','.join(names))}", "nvidia-smi topo -m"),
+        (removal(job, take.rank, HCA), f"export {HCA}={quote('=' + ','.join(names))}", _TOPOLOGY),
     )
 
 
@@ -192,64 +162,52 @@ def gpu_rails_differ(job: Job) -> Iterator[Outcome]:
     model and number of GPUs. The rule reports the nodes that differ from the majority. It is silent without a majority
     and where a node has a single adapter, and an info finding where the node's adapters are unknown.
 
-    Fix: set CUDA_VISIBLE_DEVICES to the same value on all nodes, or unset it, and have each rank take
-    ``cuda:LOCAL_RANK``.
+    Fix: Give all nodes the same CUDA_VISIBLE_DEVICES, or unset it, and have each rank take its own GPU.
+
+        unset CUDA_VISIBLE_DEVICES
+        export CUDA_DEVICE_ORDER=PCI_BUS_ID
+        # in the script: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     """
     yield from not_seen(job)
-    for shapes in _shapes(job):
-        usual = majority(shapes)
-        if usual is None:
-            continue
-        for order, nodes in shapes.items():
-            for rails in (True, False) if order != usual else ():
-                odd = [here for here in nodes if _rails(here[0].node) is rails]
-                if odd:
-                    yield _out_of_line(odd, dict(usual), sum(map(len, shapes.values())), "warning" if rails else "info")
+    for orders in _comparable(job):
+        usual = majority(orders)
+        for order, nodes in orders.items() if usual is not None else ():
+            for several, alike in grouped(nodes, lambda here: _rails(here[0].node)).items() if order != usual else ():
+                total = sum(map(len, orders.values()))
+                yield _out_of_line(job, alike, dict(order), dict(usual or ()), total, "warning" if several else "info")
 
 
 _Order = tuple[tuple[int, int], ...]
 """Each LOCAL_RANK with its GPU's position in PCI order."""
 
 
-def _shapes(job: Job) -> Iterator[dict[_Order, list[list[Take]]]]:
-    """Yield groups of comparable nodes, by the order in which their ranks take the GPUs."""
+def _comparable(job: Job) -> Iterator[dict[_Order, list[list[Take]]]]:
+    """Yield groups of comparable nodes with rails, by the order in which their ranks take the GPUs."""
     comparable: dict[tuple[object, ...], dict[_Order, list[list[Take]]]] = {}
-    last: object = None
     for here in takes_by_node(job).values():
-        node = here[0].node
-        taken = [(take.rank.placement.local_rank, take.gpu.pci) for take in here]
-        seen = taken, [(gpu.pci, gpu.name) for gpu in _devices(node)], len(job.ranks_on(node))
-        if seen != last:  # most nodes are as the one before
-            last, same = seen, _order(here, seen[-1])
-        if same is not None and not any(take.gpu.mig_uuids and take.rank.gpu in take.gpu.mig_uuids for take in here):
-            kind, order = same
+        if (known := _order(job, here)) is not None:
+            kind, order = known
             comparable.setdefault(kind, {}).setdefault(order, []).append(here)
-    for alike in comparable.values():
-        if len(alike) > 1:
-            railed = ((order, [on for on in nodes if _rails(on[0].node) is not None]) for order, nodes in alike.items())
+    for orders in comparable.values():
+        if len(orders) > 1:
+            railed = (
+                (order, [on for on in nodes if _rails(on[0].node) is not None]) for order, nodes in orders.items()
+            )
             yield {order: nodes for order, nodes in railed if nodes}
 
 
-def _order(here: list[Take], ranks: int) -> tuple[tuple[object, ...], _Order] | None:
+def _order(job: Job, here: list[Take]) -> tuple[tuple[object, ...], _Order] | None:
     """Return what nodes must have in common to be compared, and the order of a node; None where one is unknown."""
     node = here[0].node
-    addresses, models = _addresses(node), {g.name for g in _devices(node) if isinstance(g.name, str)}
+    devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
+    addresses = sorted(gpu.pci for gpu in devices if isinstance(gpu.pci, str))
+    models = {gpu.name for gpu in devices if isinstance(gpu.name, str)}
     local = [n for take in here if (n := take.rank.placement.local_rank) is not None]
-    complete = len(set(local)) == len(here) == ranks
-    if not addresses or len(models) != 1 or not complete:
+    complete = len(addresses) == len(devices) and len(set(local)) == len(here) == len(job.ranks_on(node))
+    if not complete or len(models) != 1 or any(take.rank.gpu in take.gpu.mig_uuids for take in here):
         return None
     places = (addresses.index(str(take.gpu.pci)) for take in here)
     return (*models, len(addresses), *sorted(local)), tuple(sorted(zip(local, places, strict=True)))
-
-
-def _devices(node: NodeFacts) -> tuple[Gpu, ...]:
-    return node.gpus.devices if isinstance(node.gpus, Gpus) else ()
-
-
-def _addresses(node: NodeFacts) -> list[str]:
-    """Return the sorted PCI addresses of a node's GPUs, empty where one is unknown."""
-    found = sorted(gpu.pci for gpu in _devices(node) if isinstance(gpu.pci, str))
-    return found if len(found) == len(_devices(node)) else []
 
 
 def _rails(node: NodeFacts) -> bool | None:
@@ -259,55 +217,26 @@ def _rails(node: NodeFacts) -> bool | None:
     return True if sum(nic.active and nic.usable for nic in fabric_nics(node.pci)) > 1 else None
 
 
-def _out_of_line(nodes: list[list[Take]], usual: dict[int, int], total: int, severity: Severity) -> Fault:
-    """Return the finding about nodes that take their GPUs in the same unusual order."""
-    ranks: list[RankFacts] = []
-    evidence: dict[str, str] = {}
-    for here in nodes:
-        addresses = _addresses(here[0].node)
-        for take in here:
-            local = take.rank.placement.local_rank or 0
-            place = addresses.index(str(take.gpu.pci))
-            if place != usual[local]:
-                ranks.append(take.rank)
-                words = f"takes {take.name}, position {place} in PCI order; on most nodes position {usual[local]}"
-                evidence[f"{take.node.name} LOCAL_RANK {local}"] = words
-    number, words = ranks[0].placement.local_rank, next(iter(evidence.values()))
-    more = f"; different on {count(len(evidence) - 1, 'more rank')}" if len(evidence) > 1 else ""
-    value = ranks[0].environment.get("CUDA_VISIBLE_DEVICES")
+def _out_of_line(
+    job: Job, nodes: list[list[Take]], order: dict[int, int], usual: dict[int, int], total: int, severity: Severity
+) -> Fault:
+    """Return the fault of nodes that take their GPUs in the same unusual order."""
+    odd = [(take, n) for here in nodes for take in here if order[n := take.rank.placement.local_rank or 0] != usual[n]]
+    lines = [
+        f"takes {name_of(take.gpu)}, position {order[n]} in PCI order; on most nodes position {usual[n]}"
+        for take, n in odd
+    ]
+    more = f"; different on {count(len(odd) - 1, 'more rank')}" if len(odd) > 1 else ""
+    first, local = odd[0]
+    value = first.rank.environment.get("CUDA_VISIBLE_DEVICES")
     variable = f" (CUDA_VISIBLE_DEVICES={brief(value, 40)})" if value is not None else ""
-    names = [here[0].node.name for here in nodes]
-    return Fault(
+    names = listed([here[0].node.name for here in nodes], most=3)
+    return found(
+        job,
+        [take.rank for take, _ in odd],
+        f"{names} of {total} nodes: LOCAL_RANK {local} {lines[0]}{variable}{more}",
         severity=severity,
-        ranks=numbers_of(ranks),
-        nodes=tuple(names),
-        message=f"{listed(names, most=3)} of {total} nodes: LOCAL_RANK {number} {words}{variable}{more}",
-        evidence=dict(list(evidence.items())[:_MOST]),
-        fix=Fix(
-            "Give all nodes the same CUDA_VISIBLE_DEVICES, or unset it, and have each rank take its own GPU.",
-            (
-                "unset CUDA_VISIBLE_DEVICES",
-                "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
-                '# in the script: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
-            ),
-        ),
-    )
-
-
-def _finding(job: Job, faults: list[tuple[Take, str]], fix: Fix, *, scope: Scope, owner: Owner) -> Fault:
-    """Return one finding about ranks with the same problem on each of their nodes."""
-    ranks = [take.rank for take, _ in faults]
-    rest = f"; same for {named(job, ranks[1:])}" if len(ranks) > 1 else ""
-    evidence = card(faults[0][0].gpu) if len(faults) == 1 else {}
-    for take, words in faults[:_MOST] if len(faults) > 1 else ():
-        number = take.rank.placement.rank
-        evidence[process_name(job, take.rank) if number is None else f"rank {number}"] = words
-    return Fault(
-        scope=scope,
-        owner=owner,
-        ranks=numbers_of(ranks),
-        nodes=tuple(dict.fromkeys(take.node.name for take, _ in faults)),
-        message=brief(f"{named(job, ranks[:1])}: {faults[0][1]}{rest}", 300),
-        evidence=evidence,
-        fix=fix,
+        evidence={
+            f"{take.node.name} LOCAL_RANK {n}": words for (take, n), words in zip(odd[:_MOST], lines, strict=False)
+        },
     )

@@ -10,7 +10,7 @@ from distcheck.facts.pci import Pci
 from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
-from distcheck.rules.gpu.nodes import VARIABLE, all_visible, without_loss
+from distcheck.rules.gpu.nodes import all_visible, without_loss
 from distcheck.rules.job.kinds import kinds
 from distcheck.rules.wording import found, listed, named
 from distcheck.selection.nodelist import first_host
@@ -75,10 +75,13 @@ def gpu_outside_allocation(job: Job) -> Iterator[Outcome]:
             f"job; {given.source} gives this one {_gpus(given.gpus)} of {number}",
             Fix(
                 "Use the GPUs that the scheduler gave, and start no more ranks than it gave; or request more GPUs.",
-                (f"export {VARIABLE}={quote(','.join(given.gpus))}",),
+                (f"export CUDA_VISIBLE_DEVICES={quote(','.join(given.gpus))}",),
             ),
             severity="error" if given.certain else "warning",
-            evidence={VARIABLE: ranks[0].environment.get(VARIABLE, "not set"), "given": ",".join(given.gpus)},
+            evidence={
+                "CUDA_VISIBLE_DEVICES": ranks[0].environment.get("CUDA_VISIBLE_DEVICES", "not set"),
+                "given": ",".join(given.gpus),
+            },
         )
 
 
@@ -102,7 +105,7 @@ def _given(job: Job, node: NodeFacts) -> _Given | None:
         if gpus and not (names == (_KUBERNETES,) and gpus[0].isdecimal()):
             return _Given(values[0][0], gpus, certain=True)
     gpus = _listed([p.given_devices for p in job.processes if p.node == node.key and p.given_devices])
-    return _Given(f"the {VARIABLE} with which it began", gpus, certain=False) if gpus else None
+    return _Given("the CUDA_VISIBLE_DEVICES with which it began", gpus, certain=False) if gpus else None
 
 
 def _listed(values: Sequence[str]) -> tuple[str, ...]:
@@ -123,7 +126,7 @@ def _number(rank: RankFacts, shown: Sequence[str]) -> str | None:
     """Return the number of a rank's GPU as CUDA_VISIBLE_DEVICES would have it, None if unknown."""
     if rank.gpu is None or not isinstance(rank.visible_gpus, tuple) or rank.gpu not in rank.visible_gpus:
         return None
-    place, value = rank.visible_gpus.index(rank.gpu), rank.environment.get(VARIABLE)
+    place, value = rank.visible_gpus.index(rank.gpu), rank.environment.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return str(place)
     items = [item.strip() for item in value.split(",")]

@@ -14,15 +14,18 @@ from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.facts.rank import RankFacts
-from distcheck.rules.gpu.nodes import at, seen
+from distcheck.rules.finding import Fault
+from distcheck.rules.gpu.nodes import card, not_seen, seen
 from distcheck.rules.job.kinds import ranks_by
-from distcheck.rules.wording import once
+from distcheck.rules.wording import brief, grouped, named, nodes_of, numbers_of, once, process_name
 from distcheck.selection.adapters import HCA, chosen, off, overridden, served
 from distcheck.selection.nccl_settings import of_rank
 from distcheck.selection.pci import DISTANCES, ON_SWITCH, Distance, Near, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from distcheck.rules import Outcome
 
 WORDS: dict[Distance, str] = {
     "PIX": "on its switch",
@@ -31,6 +34,8 @@ WORDS: dict[Distance, str] = {
     "NODE": "on another root complex of its NUMA node",
     "SYS": "on another NUMA node",
 }
+_MOST = 16
+"""Ranks that a finding's evidence shows."""
 
 
 class Take(msgspec.Struct, frozen=True, gc=False):
@@ -41,11 +46,6 @@ class Take(msgspec.Struct, frozen=True, gc=False):
     gpu: Gpu
     place: PciPlace | None
     """None where sysfs does not show it."""
-
-    @property
-    def name(self) -> str:
-        """Return the GPU's index and address."""
-        return f"GPU {self.gpu.index}{at(self.gpu)}"
 
     @property
     def cpus(self) -> str:
@@ -158,12 +158,28 @@ def reach(way: Distance) -> int:
     return 0 if way in ON_SWITCH else 2 if way == DISTANCES[-1] else 1
 
 
-def by_picture(faults: Sequence[tuple[Take, str]]) -> list[list[tuple[Take, str]]]:
-    """Group faults so that nodes with the same faults on the same GPUs are together."""
-    nodes: dict[str, list[tuple[Take, str]]] = {}
-    for take, words in faults:
-        nodes.setdefault(take.node.key, []).append((take, words))
-    alike: dict[tuple[tuple[int, str], ...], list[tuple[Take, str]]] = {}
-    for here in nodes.values():
-        alike.setdefault(tuple((take.gpu.index, words) for take, words in here), []).extend(here)
-    return list(alike.values())
+def each_take(job: Job, judge: Callable[[Take], Fault | Missing | None]) -> Iterator[Outcome]:
+    """Yield what a rule says of ranks and their GPUs (``of=each_take``), one fault for all nodes with the same ones."""
+    yield from not_seen(job)
+    said = ((take, judge(take)) for take in takes(job))
+    yield from (fault for _, fault in merged(job, [(take, fault) for take, fault in said if isinstance(fault, Fault)]))
+
+
+def merged(job: Job, faults: Sequence[tuple[Take, Fault]]) -> Iterator[tuple[Take, Fault]]:
+    """Yield one fault for all nodes with the same faults on the same GPUs, and its first rank."""
+    nodes = grouped(faults, lambda fault: fault[0].node.key).values()
+    for alike in grouped(nodes, lambda node: tuple((take.gpu.index, fault.message) for take, fault in node)).values():
+        several = list(chain.from_iterable(alike))
+        (take, first), ranks = several[0], [take.rank for take, _ in several]
+        rest = f"; same for {named(job, ranks[1:])}" if len(ranks) > 1 else ""
+        evidence = card(take.gpu) if len(ranks) == 1 else {}
+        for each, fault in several[:_MOST] if len(ranks) > 1 else ():
+            number = each.rank.placement.rank
+            evidence[process_name(job, each.rank) if number is None else f"rank {number}"] = fault.message
+        message = brief(f"{named(job, ranks[:1])}: {first.message}{rest}", 300)
+        yield (
+            take,
+            msgspec.structs.replace(
+                first, message=message, evidence=evidence, ranks=numbers_of(ranks), nodes=nodes_of(job, ranks)
+            ),
+        )

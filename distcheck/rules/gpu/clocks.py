@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
+from distcheck.rules import Answer, rule
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.loads import (
     HARDWARE_SLOWDOWN,
     HARDWARE_THERMAL,
     POWER_BRAKE,
     SOFTWARE_THERMAL,
-    below_usual,
-    held,
     held_by_brake,
     held_clocks,
     slowed_by_heat,
-    usual_clocks,
-    usual_power_limits,
 )
-from distcheck.rules.gpu.readings import Reading, findings, judged, not_read, number, readings
-from distcheck.rules.wording import grouped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from distcheck.rules.gpu.readings import Reading, each_gpu, number, readings
+from distcheck.rules.wording import grouped, majority, once
 
 _NOTICEABLE = 0.98
 """A power limit below this share of the default was set on purpose; above it the difference is rounding."""
 
 
-@rule("gpu", severity="warning", scope="gpu")
-def gpu_thermal_throttle(job: Job) -> Iterator[Outcome]:
+@rule("gpu", severity="warning", scope="gpu", owner="admin", of=each_gpu)
+def gpu_thermal_throttle(_: Job, reading: Reading) -> Answer:
     """A GPU is slowed down because it is too hot.
 
     In a job of many ranks the slowest GPU sets the pace of all. One blocked fan or one dry cold plate slows every
@@ -43,40 +34,30 @@ def gpu_thermal_throttle(job: Job) -> Iterator[Outcome]:
     hardware and software thermal slowdown) and by the temperature against the slowdown threshold. A warning: the GPU
     may cool down. A few seconds of work do not heat up a cold GPU, so silence says little about the next hour.
 
-    Fix: check fans, coolant and airflow; drain the node if it goes on.
+    Fix: Check the node's cooling: fans, coolant and airflow; drain the node if the GPU stays hot.
+
+        nvidia-smi -q -d TEMPERATURE,PERFORMANCE
 
     See: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
     """
-
-    def say(reading: Reading) -> str:
-        health = reading.health
-        reasons = int(number(health.clocks.event_reasons))
-        celsius, limit = number(health.temperature_celsius), number(health.slowdown_celsius)
-        words = ""
-        if reasons & HARDWARE_THERMAL:
-            words = "hardware thermal slowdown"
-        elif reasons & SOFTWARE_THERMAL:
-            words = "software thermal slowdown"
-        elif reasons & HARDWARE_SLOWDOWN and not reasons & POWER_BRAKE:
-            words = "hardware slowdown"
-        elif limit > 0 and celsius >= limit:
-            words = "at or above its slowdown threshold"
-        heat = f", {celsius} C of {limit} C" if celsius and limit else ""
-        return f"{words}{heat}" if words else slowed_by_heat(reading)
-
-    yield from judged(
-        job,
-        say,
-        Fix(
-            "Check the node's cooling; drain the node if the GPU stays hot.",
-            ("nvidia-smi -q -d TEMPERATURE,PERFORMANCE",),
-        ),
-        among=held(job),
-    )
+    health = reading.health
+    reasons = int(number(health.clocks.event_reasons))
+    celsius, limit = number(health.temperature_celsius), number(health.slowdown_celsius)
+    if reasons & HARDWARE_THERMAL:
+        words = "hardware thermal slowdown"
+    elif reasons & SOFTWARE_THERMAL:
+        words = "software thermal slowdown"
+    elif reasons & HARDWARE_SLOWDOWN and not reasons & POWER_BRAKE:
+        words = "hardware slowdown"
+    elif 0 < limit <= celsius:
+        words = "at or above its slowdown threshold"
+    else:
+        return slowed_by_heat(reading)
+    return f"{words}, {celsius} C of {limit} C" if celsius and limit else words
 
 
-@rule("gpu", severity="warning", scope="gpu")
-def gpu_power_cap(job: Job) -> Iterator[Outcome]:
+@rule("gpu", severity="warning", scope="gpu", owner="admin", of=each_gpu)
+def gpu_power_cap(job: Job, reading: Reading) -> Answer:
     """A GPU's power limit is below its default, or the power brake slows it down.
 
     It is then slower than its peers, and so is every job that waits for it. A low limit is left behind by ``nvidia-smi
@@ -89,59 +70,49 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
 
     Fix: ``sudo nvidia-smi -i 3 -pl 700``; for the power brake check the node's power supplies.
     """
-    usual = usual_power_limits(job)
-
-    def judge(name: str, limit: float, default: float) -> tuple[str, float]:
-        """Return what is wrong with a limit, '' if nothing is, and the limit to set instead."""
-        if 0 < limit < _NOTICEABLE * default:
-            return f"its power is limited to {limit:g} W; the default is {default:g} W", default
-        others = usual.get(name, 0)
-        if 0 < limit < _NOTICEABLE * others:
-            return f"its power is limited to {limit:g} W; most GPUs of its model have {others:g} W", others
-        return "", 0
-
-    def braked(reading: Reading) -> str:
-        reasons = int(number(reading.health.clocks.event_reasons))
-        return "slowed by the system's power brake" if reasons & POWER_BRAKE else held_by_brake(reading)
-
-    caps = {
-        (name, limit, default): judge(str(name), number(limit), number(default))
-        for name, limit, default in {_limits(reading) for reading in readings(job)}
-    }
-    low = [r for r in readings(job) if caps[_limits(r)][0]] if any(words for words, _ in caps.values()) else []
-    sites = len(job.nodes) > 1 and len(set(caps.values())) == 1
-    yield from not_read(job)
-    for watts, alike in grouped(low, lambda r: caps[_limits(r)][1]).items():
-        yield from findings(
-            judged(
-                job,
-                lambda r: caps[_limits(r)][0],
-                Fix(
-                    "Restore the GPU's usual limit, unless the site set this one on purpose.",
-                    ("nvidia-smi -q -d POWER", f"sudo nvidia-smi -i {{gpu}} -pl {watts:g}"),
-                ),
-                among=alike,
-                severity="info" if sites else "warning",
-            )
+    words, watts = _cap(job, reading)
+    if words:
+        restore = Fix(
+            "Restore the GPU's usual limit, unless the site set this one on purpose.",
+            ("nvidia-smi -q -d POWER", f"sudo nvidia-smi -i {{gpu}} -pl {watts:g}"),
         )
-    yield from findings(
-        judged(
-            job,
-            braked,
-            Fix("Check the node's power supplies and cables.", ("sudo ipmitool sdr type 'Power Supply'",)),
-            among=held(job),
-        )
-    )
+        return Fault(words, restore, severity="info" if len(job.nodes) > 1 and len(_caps(job)) == 1 else None)
+    reasons = int(number(reading.health.clocks.event_reasons))
+    words = "slowed by the system's power brake" if reasons & POWER_BRAKE else held_by_brake(reading)
+    supplies = Fix("Check the node's power supplies and cables.", ("sudo ipmitool sdr type 'Power Supply'",))
+    return Fault(words, supplies) if words else None
 
 
-def _limits(reading: Reading) -> tuple[str | Missing, float | Missing, float | Missing]:
-    """Return a GPU's model, its power limit and the default limit, in watts."""
+def _cap(job: Job, reading: Reading) -> tuple[str, float]:
+    """Return what is wrong with a GPU's power limit, '' if nothing is, and the limit to set instead."""
     health = reading.health
-    return reading.gpu.name, health.power_limit_watts, health.power_limit_default_watts
+    limit, default = number(health.power_limit_watts), number(health.power_limit_default_watts)
+    if 0 < limit < _NOTICEABLE * default:
+        return f"its power is limited to {limit:g} W; the default is {default:g} W", default
+    others = _usual_limits(job).get(reading.gpu.name, 0)
+    if 0 < limit < _NOTICEABLE * others:
+        return f"its power is limited to {limit:g} W; most GPUs of its model have {others:g} W", others
+    return "", 0
 
 
-@rule("gpu", severity="warning", scope="gpu")
-def gpu_clocks_locked(job: Job) -> Iterator[Outcome]:
+@once
+def _caps(job: Job) -> set[tuple[str, float]]:
+    return {_cap(job, reading) for reading in readings(job)}
+
+
+@once
+def _usual_limits(job: Job) -> dict[str | Missing, float]:
+    """Return by model the power limit in watts that its GPUs have on most nodes, if most agree."""
+    highest: dict[tuple[str, str | Missing], float] = {}
+    for reading in readings(job):
+        place = reading.node.key, reading.gpu.name
+        highest[place] = max(number(reading.health.power_limit_watts), highest.get(place, 0))
+    models = grouped(highest.items(), lambda item: item[0][1])
+    return {name: majority(grouped(nodes, lambda item: item[1])) or 0 for name, nodes in models.items()}
+
+
+@rule("gpu", severity="warning", scope="gpu", owner="admin", of=each_gpu)
+def gpu_clocks_locked(job: Job, reading: Reading) -> Answer:
     """A GPU's application clocks are below their default, or it runs slower than the others.
 
     Low clocks are left behind by a benchmark or a test (``nvidia-smi -ac``, ``nvidia-smi -lgc``) and make the GPU
@@ -152,24 +123,13 @@ def gpu_clocks_locked(job: Job) -> Iterator[Outcome]:
     report it. A GPU that runs at its power limit most of the time is not compared: heavy work alone lowers its clock,
     that of an H200 from 1980 to 1470 MHz.
 
-    Fix: ``sudo nvidia-smi -i 3 -rac`` and ``sudo nvidia-smi -i 3 -rgc``.
+    Fix: Reset the clocks.
+
+        sudo nvidia-smi -i {gpu} -rac
+        sudo nvidia-smi -i {gpu} -rgc
     """
-    usual = usual_clocks(job)
-
-    def say(reading: Reading) -> str:
-        clocks = reading.health.clocks
-        now, default = clocks.sm_application_MHz, clocks.sm_application_default_MHz
-        if isinstance(now, Missing) or isinstance(default, Missing) or not 0 < now < default:
-            return held_clocks(reading, usual)
-        return f"application clocks of {now} MHz; the default is {default} MHz"
-
-    yield from judged(
-        job,
-        say,
-        Fix("Reset the clocks.", ("sudo nvidia-smi -i {gpu} -rac", "sudo nvidia-smi -i {gpu} -rgc")),
-        among=[
-            r
-            for r in readings(job)
-            if (c := r.health.clocks).sm_application_MHz != c.sm_application_default_MHz or below_usual(r, usual)
-        ],
-    )
+    clocks = reading.health.clocks
+    now, default = clocks.sm_application_MHz, clocks.sm_application_default_MHz
+    if isinstance(now, Missing) or isinstance(default, Missing) or not 0 < now < default:
+        return held_clocks(job, reading)
+    return f"application clocks of {now} MHz; the default is {default} MHz"

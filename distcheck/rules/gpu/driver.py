@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from distcheck.facts.cuda import CudaDevice, CudaView
-from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import RankFacts
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
-from distcheck.rules.gpu.cuda_view import WRONG_LIBRARY, error_of, should_start
-from distcheck.rules.gpu.nodes import not_seen
-from distcheck.rules.job.kinds import kinds
+from distcheck.rules import Answer, Outcome, rule
+from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.gpu.cuda_view import WRONG_LIBRARY, Equipped, each_equipped, error_of, should_start
 from distcheck.rules.job.versions import build_of
 from distcheck.rules.wording import found, grouped, named, once
 
@@ -30,63 +27,8 @@ _INDEXES = {11: "cu118", 12: "cu126"}
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([a-z]?)")
 
 
-class TooOld(NamedTuple):
-    """A rank whose torch needs a newer CUDA than its driver library supports."""
-
-    rank: RankFacts
-    torch: str
-    needs: str
-    """The CUDA version of torch's build: 13.0."""
-    supported: str
-    """The highest CUDA version that the loaded driver library supports: 12.2."""
-    driver: str
-
-
-@once
-def too_old(job: Job) -> tuple[TooOld, ...]:
-    """Return the ranks whose driver cannot run their torch at all: another major version of CUDA."""
-    outcome = []
-    builds = [build_of(job, kind.first) for kind in kinds(job)]
-    newest = max((_major(build.cuda) for build in builds if isinstance(build, TorchBuild) and build.cuda), default=0)
-    enough = set[object]()
-    for _, gpus, rank in should_start(job):
-        view = rank.cuda
-        known = (view.version if isinstance(view, CudaView) else None) or gpus.cuda_driver
-        if known in enough:
-            continue
-        supported = _supported(rank, gpus)
-        if not supported or _major(supported) >= newest:
-            enough.add(known)
-            continue
-        build = build_of(job, rank)
-        if not isinstance(build, TorchBuild) or build.cuda is None or error_of(rank) in WRONG_LIBRARY:
-            continue
-        if _major(supported) < _major(build.cuda):
-            driver = gpus.driver if isinstance(gpus.driver, str) else "of unknown version"
-            outcome.append(TooOld(rank, build.version, build.cuda, supported, driver))
-    return tuple(outcome)
-
-
-def _supported(rank: RankFacts, gpus: Gpus) -> str:
-    """Return the CUDA version of the libcuda that the rank loads, which may be a forward compatibility package."""
-    if isinstance(rank.cuda, CudaView) and rank.cuda.version:
-        return _release(rank.cuda.version)
-    return gpus.cuda_driver if isinstance(gpus.cuda_driver, str) else ""
-
-
-@lru_cache(64)
-def _release(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"
-
-
-@lru_cache(64)
-def _major(version: str) -> int:
-    text = version.partition(".")[0]
-    return int(text) if text.isdecimal() else 0
-
-
-@rule("gpu", scope=("job", "node"))
-def sw_driver_too_old(job: Job) -> Iterator[Outcome]:
+@rule("gpu", scope=("job", "node"), of=each_equipped)
+def sw_driver_too_old(job: Job, equipped: Equipped) -> Answer:
     """NVIDIA's driver is too old for the CUDA version that torch was built with.
 
     ``torch.cuda.is_available()`` is False, and the first use of a GPU fails: ``The NVIDIA driver on your system is too
@@ -100,34 +42,54 @@ def sw_driver_too_old(job: Job) -> Iterator[Outcome]:
     Fix: install a newer driver, or a torch that was built for the driver's CUDA version.
     See: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
     """
-    yield from not_seen(job)
-    concerned = too_old(job)
-    everywhere = {job.node_of(item.rank).key for item in concerned} == {node.key for node in job.nodes}
-    for (torch, needs, supported, driver), items in grouped(concerned, lambda item: item[1:]).items():
-        ranks = [item.rank for item in items]
-        enough = _DRIVERS.get(_major(needs))
-        index = _INDEXES.get(_major(supported))
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: torch {torch} needs CUDA {_major(needs)}; driver {driver} supports {supported}",
-            Fix(
-                f"Install driver {enough} or later, or a torch for CUDA {_major(supported)}."
-                if enough
-                else f"Install a driver for CUDA {_major(needs)}, or a torch for CUDA {_major(supported)}.",
-                (
-                    "nvidia-smi --query-gpu=driver_version --format=csv,noheader",
-                    *((f"pip install torch --index-url https://download.pytorch.org/whl/{index}",) if index else ()),
-                ),
-            ),
-            scope="job" if everywhere else "node",
-            owner="unknown" if everywhere else "admin",
-            evidence={"torch": f"{torch} (CUDA {needs})", "driver": driver, "CUDA of the driver": supported},
-        )
+    build, supported = build_of(job, equipped.rank), _supported(equipped)
+    if not isinstance(build, TorchBuild) or not build.cuda or not _is_too_old(job, equipped):
+        return None
+    needs, has = _major(build.cuda), _major(supported)
+    driver = equipped.gpus.driver if isinstance(equipped.gpus.driver, str) else "of unknown version"
+    newer = f"driver {_DRIVERS[needs]} or later" if needs in _DRIVERS else f"a driver for CUDA {needs}"
+    index = f"pip install torch --index-url https://download.pytorch.org/whl/{_INDEXES.get(has)}"
+    everywhere = len(_old_drivers(job)) == len(job.nodes)
+    return Fault(
+        f"torch {build.version} needs CUDA {needs}; driver {driver} supports {supported}",
+        Fix(
+            f"Install {newer}, or a torch for CUDA {has}.",
+            ("nvidia-smi --query-gpu=driver_version --format=csv,noheader", *[index] * (has in _INDEXES)),
+        ),
+        {"torch": f"{build.version} (CUDA {build.cuda})", "driver": driver, "CUDA of the driver": supported},
+        scope="job" if everywhere else "node",
+        owner="unknown" if everywhere else "admin",
+    )
 
 
-@rule("gpu", scope="rank")
-def sw_arch_unsupported(job: Job) -> Iterator[Outcome]:
+@once
+def _old_drivers(job: Job) -> set[str]:
+    """Return the keys of the nodes on which a rank's torch needs another major version of CUDA than the driver has."""
+    return {each.node.key for each in should_start(job) if _is_too_old(job, each)}
+
+
+def _is_too_old(job: Job, equipped: Equipped) -> bool:
+    build, supported = build_of(job, equipped.rank), _supported(equipped)
+    if not isinstance(build, TorchBuild) or not build.cuda or not supported or error_of(equipped.rank) in WRONG_LIBRARY:
+        return False
+    return _major(supported) < _major(build.cuda)
+
+
+def _supported(equipped: Equipped) -> str:
+    """Return the CUDA version of the libcuda that the rank loads, which may be a forward compatibility package."""
+    view, gpus = equipped.rank.cuda, equipped.gpus
+    if isinstance(view, CudaView) and view.version:
+        return f"{view.version // 1000}.{view.version % 1000 // 10}"
+    return gpus.cuda_driver if isinstance(gpus.cuda_driver, str) else ""
+
+
+def _major(version: str) -> int:
+    text = version.partition(".")[0]
+    return int(text) if text.isdecimal() else 0
+
+
+@rule("gpu", scope="rank", of=each_equipped)
+def sw_arch_unsupported(job: Job, equipped: Equipped) -> Answer:
     """The installed torch has no code for the architecture of a GPU.
 
     The first kernel fails: ``CUDA error: no kernel image is available for execution on the device``, after the warning
@@ -138,55 +100,32 @@ def sw_arch_unsupported(job: Job) -> Iterator[Outcome]:
     lower. Code for an architecture with a letter (sm_90a) runs only there. Found by the capability that CUDA reports
     for the rank's GPU, and by the list in torch's libtorch_python.so, which torch.cuda.get_arch_list() returns.
 
-    Fix: install a torch whose build supports the GPU.
+    Fix: Install a torch whose build supports this GPU.
+
+        python3 -c 'import torch; print(torch.cuda.get_arch_list())'
+        pip install --upgrade torch
+
     See: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
     """
-    yield from not_seen(job)
-    wrong = []
-    builds = {_architectures(job, kind.first) for kind in kinds(job)}
-    without: dict[tuple[int, int], set[tuple[str, ...]]] = {(0, 0): set()}  # the builds that lack code for a capability
-    suits: CudaView | None = None  # most ranks of a node share what they are shown
-    for _, _, rank in should_start(job):
-        view = rank.cuda
-        if view is suits or not isinstance(view, CudaView):
-            continue
-        capabilities = {device.capability for device in view.devices}
-        for has in capabilities.difference(without):
-            without[has] = {build for build in builds if build and not any(runs(has, each) for each in build)}
-        if not any(without[has] for has in capabilities):
-            suits = view
-        elif (device := _device(rank)) and (built_for := _architectures(job, rank)) in without[device.capability]:
-            wrong.append((device.capability, built_for, rank))
-    for (capability, architectures), items in grouped(wrong, lambda item: item[:2]).items():
-        ranks = [rank for *_, rank in items]
-        build = build_of(job, ranks[0])
-        torch = f"torch {build.version}" if isinstance(build, TorchBuild) else "this torch"
-        name = f"sm_{capability[0]}{capability[1]}"
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: the GPU is {name}; {torch} was built for {architectures[0]} to {architectures[-1]}",
-            Fix(
-                "Install a torch whose build supports this GPU.",
-                ("python3 -c 'import torch; print(torch.cuda.get_arch_list())'", "pip install --upgrade torch"),
-            ),
-            evidence={"GPU": name, "torch's build": " ".join(architectures)},
-        )
-
-
-def _architectures(job: Job, rank: RankFacts) -> tuple[str, ...]:
-    """Return the architectures that a rank's torch was built for; empty if unknown."""
-    libraries = job.process_of(rank).libraries
-    return libraries.architectures if isinstance(libraries, Libraries) else ()
+    libraries, device = job.process_of(equipped.rank).libraries, _device(equipped.rank)
+    built = libraries.architectures if isinstance(libraries, Libraries) else ()
+    if device is None or not built or device.capability == (0, 0) or _has_code(device.capability, built):
+        return None
+    build, name = build_of(job, equipped.rank), "sm_{}{}".format(*device.capability)
+    torch = f"torch {build.version}" if isinstance(build, TorchBuild) else "this torch"
+    words = f"the GPU is {name}; {torch} was built for {built[0]} to {built[-1]}"
+    return Fault(words, evidence={"GPU": name, "torch's build": " ".join(built)})
 
 
 def _device(rank: RankFacts) -> CudaDevice | None:
     """Return the device that a rank takes, the first visible one if that is not known."""
     devices = rank.cuda.devices if isinstance(rank.cuda, CudaView) and not rank.cuda.error else ()
-    for device in devices:
-        if device.uuid == rank.gpu:
-            return device
-    return devices[0] if devices else None
+    return next((device for device in devices if device.uuid == rank.gpu), devices[0] if devices else None)
+
+
+@lru_cache(64)
+def _has_code(capability: tuple[int, int], built: tuple[str, ...]) -> bool:
+    return any(runs(capability, architecture) for architecture in built)
 
 
 def runs(capability: tuple[int, int], architecture: str) -> bool:
@@ -210,29 +149,19 @@ def sw_torch_cpu_build(job: Job) -> Iterator[Outcome]:
     Found with ``--backend nccl`` where NVML lists GPUs and torch's version.py names neither CUDA nor ROCm. Where only
     some of the ranks have such a build, sw-torch-version-differs reports it.
 
-    Fix: install the build for GPUs: ``pip install --force-reinstall torch``, from the index of the driver's CUDA
-    version.
+    Fix: Install torch's build for CUDA in the job's environment.
+
+        python3 -c 'import torch; print(torch.__version__, torch.version.cuda)'
+        pip install --force-reinstall torch=={version} --index-url https://download.pytorch.org/whl/cu126
+
     See: https://pytorch.org/get-started/locally/
     """
     if job.asked.backend != "nccl":
         return
-    builds = [(build_of(job, rank), rank) for _, _, rank in should_start(job)]
+    builds = [(build_of(job, each.rank), each.rank) for each in should_start(job)]
     lacking = [(b.version, r) for b, r in builds if isinstance(b, TorchBuild) and b.cuda is None and b.hip is None]
-    if len(lacking) < len(builds):
-        return
-    for version, items in grouped(lacking, lambda item: item[0]).items():
+    for version, items in grouped(lacking, lambda item: item[0]).items() if len(lacking) == len(builds) else ():
         ranks = [rank for _, rank in items]
-        plain = version.partition("+")[0]
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: torch {version} is built without CUDA; --backend nccl needs a build with CUDA",
-            Fix(
-                "Install torch's build for CUDA in the job's environment.",
-                (
-                    "python3 -c 'import torch; print(torch.__version__, torch.version.cuda)'",
-                    f"pip install --force-reinstall torch=={plain} --index-url https://download.pytorch.org/whl/cu126",
-                ),
-            ),
-            evidence={"torch": version},
-        )
+        words = f"{named(job, ranks)}: torch {version} is built without CUDA; --backend nccl needs a build with CUDA"
+        release = version.partition("+")[0]
+        yield found(job, ranks, words, evidence={"torch": version}, values={"version": (release,)})

@@ -9,14 +9,16 @@ from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
 from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.finding import Fault
 from distcheck.rules.gpu.nodes import not_seen, nvidia_nodes
 from distcheck.rules.gpu.readings import Presence, gpu_names, present
-from distcheck.rules.gpu.shortfall import Shortfall, shortfalls
+from distcheck.rules.gpu.shortfall import shortfalls
 from distcheck.rules.wording import are, brief, grouped, listed, majority, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from distcheck.facts.node import NodeFacts
 
 _ALIKE = 1.01
 """Memory sizes within this factor count as equal: the driver does not reserve the same amount everywhere."""
@@ -34,7 +36,10 @@ def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
     names the nodes or GPUs that differ from the majority, or all of them where there is no majority, as with one node
     against one.
 
-    Fix: request one model: ``#SBATCH --constraint=h100`` or ``--gres=gpu:h100:8``; exclude the odd nodes.
+    Fix: Request one GPU model from the scheduler, and exclude the odd nodes.
+
+        sinfo --format='%N %G %f'
+        nvidia-smi --query-gpu=index,name,memory.total --format=csv
     """
     yield from not_seen(job)
     used = [p for p in present(job) if p.used]
@@ -49,21 +54,21 @@ def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
     usual = majority(nodes, of=len(everywhere)) if len(everywhere) > 1 else majority(kinds, of=total)
     odd = [p for kind, alike in kinds.items() if kind != usual for p in alike]
     parts = [f"{_where(alike)}: {kind}" for kind, alike in kinds.items() if kind != usual]
-    rest = f"; most of the job's GPUs are {usual}" if usual is not None else ""
-    more = f"; and {count(len(parts) - 3, 'more model')}" if len(parts) > 3 else ""
     yield Fault(
+        _unlike(parts, "model", f"most of the job's GPUs are {usual}" if usual is not None else ""),
+        evidence={kind: _where(alike, most=_MOST) for kind, alike in kinds.items()},
         severity="info" if "node" in job.asked.looks else "warning",  # which of them a job will use is not known yet
         scope="job" if usual is None else "node",
         confirmed=usual is not None,
         ranks=numbers_of(rank for p in odd for rank in p.ranks),
         nodes=tuple(dict.fromkeys(p.node.name for p in odd)),
-        message=brief("; ".join(parts[:3]) + more + rest, 300),
-        evidence={kind: _where(alike, most=_MOST) for kind, alike in kinds.items()},
-        fix=Fix(
-            "Request one GPU model from the scheduler, and exclude the odd nodes.",
-            ("sinfo --format='%N %G %f'", "nvidia-smi --query-gpu=index,name,memory.total --format=csv"),
-        ),
     )
+
+
+def _unlike(parts: list[str], kind: str, rest: str) -> str:
+    """Return who has what, where not all have the same, and what most have."""
+    more = [f"and {count(len(parts) - 3, f'more {kind}')}"] if len(parts) > 3 else []
+    return brief("; ".join([*parts[:3], *more, *[rest] * bool(rest)]), 300)
 
 
 def _kinds(gpus: Sequence[Presence]) -> dict[str, list[Presence]]:
@@ -105,44 +110,36 @@ def gpu_fewer_on_one_node(job: Job) -> Iterator[Outcome]:
     fewer GPUs than most. The rule does not look at the bus where the variables show a scheduler or a container runtime.
     A lost GPU that NVML still counts is gpu-fell-off-bus.
 
-    Fix: look for the GPU in the kernel log and on the bus; drain the node and power-cycle it. If the scheduler
-    allocated fewer, request the same number everywhere: ``#SBATCH --gpus-per-node=8``.
+    Fix: Look for the GPU on the bus and in the kernel log; if the scheduler allocated fewer, request as many.
+
+        nvidia-smi -L; lspci -d 10de:
+        sudo dmesg | grep -iE 'nvrm|xid'
+        #SBATCH --gpus-per-node={gpus|8}
     """
     yield from not_seen(job)
     for short in shortfalls(job):
-        yield _fewer(job, short)
-
-
-def _fewer(job: Job, short: Shortfall) -> Fault:
-    node, without, hidden, here = short.node, short.without, short.undriven, len(job.ranks_on(short.node))
-    parts = [f"{node.name} has {short.gpus} {'GPU' if short.gpus == 1 else 'GPUs'}"]
-    if short.most:
-        parts.append(f"{listed(short.others, most=3)} {'has' if len(short.others) == 1 else 'have'} {short.most}")
-        parts[-1] += f" for as many ranks ({here})"
-    if without:
-        parts.append(f"{numbered(numbers_of(without))} {'has' if len(without) == 1 else 'have'} none")
-    if hidden:
-        parts.append(f"{listed(hidden)} {are(hidden)} on its PCI bus but not in NVML's list")
-    both = short.most and not short.blamed and not without
-    return Fault(
-        severity="error" if without else "warning" if short.most else "info",
-        scope="node" if short.blamed else "job",
-        owner="admin" if short.blamed else "unknown",
-        confirmed=short.blamed and short.whole and bool(hidden),
-        ranks=numbers_of(without or job.ranks_on(node)),
-        nodes=(node.name, *short.others) if both else (node.name,),
-        message=brief("; ".join(parts), 300),
-        evidence={"gpus": short.gpus, "gpus_elsewhere": short.most or None, "ranks": here}
-        | ({"on_the_pci_bus": listed(hidden, most=_MOST)} if hidden else {}),
-        fix=Fix(
-            "Look for the GPU on the bus and in the kernel log; if the scheduler allocated fewer, request as many.",
-            (
-                "nvidia-smi -L; lspci -d 10de:",
-                "sudo dmesg | grep -iE 'nvrm|xid'",
-                *((f"#SBATCH --gpus-per-node={short.most}",) if short.most else ()),
-            ),
-        ),
-    )
+        node, without, hidden, here = short.node, short.without, short.undriven, len(job.ranks_on(short.node))
+        parts = [f"{node.name} has {count(short.gpus, 'GPU')}"]
+        if short.most:
+            have = f"{listed(short.others, most=3)} {'has' if len(short.others) == 1 else 'have'} {short.most}"
+            parts.append(f"{have} for as many ranks ({here})")
+        if without:
+            parts.append(f"{numbered(numbers_of(without))} {'has' if len(without) == 1 else 'have'} none")
+        if hidden:
+            parts.append(f"{listed(hidden)} {are(hidden)} on its PCI bus but not in NVML's list")
+        both = short.most and not short.blamed and not without
+        yield Fault(
+            brief("; ".join(parts), 300),
+            evidence={"gpus": short.gpus, "gpus_elsewhere": short.most or None, "ranks": here}
+            | ({"on_the_pci_bus": listed(hidden, most=_MOST)} if hidden else {}),
+            severity="error" if without else "warning" if short.most else "info",
+            scope="node" if short.blamed else "job",
+            owner="admin" if short.blamed else "unknown",
+            confirmed=short.blamed and short.whole and bool(hidden),
+            ranks=numbers_of(without or job.ranks_on(node)),
+            nodes=(node.name, *short.others) if both else (node.name,),
+            values={"gpus": (str(short.most),) * bool(short.most)},
+        )
 
 
 @rule("gpu", severity="warning", scope=("job", "node"), unless=("sw-driver-too-old",), owner="admin")
@@ -157,47 +154,43 @@ def sw_driver_differs_nodes(job: Job) -> Iterator[Outcome]:
     that have its driver. The finding names the nodes that differ from the majority, or all of them where there is no
     majority, as with one node against one.
 
-    Fix: install one driver on all nodes; until then request nodes that have the same one.
+    Fix: Install one driver on all nodes; until then request nodes that have the same one.
+
+        nvidia-smi --query-gpu=driver_version --format=csv,noheader
+        sinfo -o '%N %f'
     """
     yield from not_seen(job)
     versions = _versions(job)
     if len(versions) < 2:
         return
-    names = {node.key: node.name for node in job.nodes}
     usual = majority(versions)
-    odd = {key for version, keys in versions.items() if version != usual for key in keys}
+    odd = {node.key for version, nodes in versions.items() if version != usual for node in nodes}
     parts = [
-        f"{listed([names[key] for key in keys], most=3)} {'has' if len(keys) == 1 else 'have'} {version}"
-        for version, keys in versions.items()
+        f"{listed([node.name for node in nodes], most=3)} {'has' if len(nodes) == 1 else 'have'} {version}"
+        for version, nodes in versions.items()
         if version != usual
     ]
-    rest = f"; most nodes have {usual}" if usual is not None else ""
-    more = f"; and {count(len(parts) - 3, 'more version')}" if len(parts) > 3 else ""
     yield Fault(
+        _unlike(parts, "version", f"most nodes have {usual}" if usual is not None else ""),
+        evidence={version: listed([n.name for n in nodes], most=_MOST) for version, nodes in versions.items()},
         scope="job" if usual is None else "node",
         confirmed=usual is not None,
         ranks=numbers_of(job.ranks_on(*(node for node in job.nodes if node.key in odd))),
         nodes=tuple(node.name for node in job.nodes if node.key in odd),
-        message=brief("; ".join(parts[:3]) + more + rest, 300),
-        evidence={version: listed([names[key] for key in keys], most=_MOST) for version, keys in versions.items()},
-        fix=Fix(
-            "Install one driver on all nodes; until then request nodes that have the same one.",
-            ("nvidia-smi --query-gpu=driver_version --format=csv,noheader", "sinfo -o '%N %f'"),
-        ),
     )
 
 
-def _versions(job: Job) -> dict[str, list[str]]:
-    """Return the nodes' keys by version; a driver's only known CUDA version counts for all nodes that have the driver.
+def _versions(job: Job) -> dict[str, list[NodeFacts]]:
+    """Return the nodes by version; a driver's only known CUDA version counts for all nodes that have the driver.
 
     Nodes whose version remains unknown are left out.
     """
-    read = [(node.key, node.gpus) for node in nvidia_nodes(job) if isinstance(node.gpus, Gpus)]
-    versions: dict[str, list[str]] = {}
+    read = [(node, node.gpus) for node in nvidia_nodes(job) if isinstance(node.gpus, Gpus)]
+    versions: dict[str, list[NodeFacts]] = {}
     for driver, nodes in grouped(read, lambda item: item[1].driver).items():
         known = {gpus.cuda_driver for _, gpus in nodes if isinstance(gpus.cuda_driver, str)}
-        for key, gpus in nodes if isinstance(driver, str) else ():
+        for node, gpus in nodes if isinstance(driver, str) else ():
             cuda = gpus.cuda_driver if len(known) > 1 else next(iter(known), "")
             if isinstance(cuda, str):
-                versions.setdefault(f"driver {driver}{cuda and f' (CUDA {cuda})'}", []).append(key)
+                versions.setdefault(f"driver {driver}{cuda and f' (CUDA {cuda})'}", []).append(node)
     return versions

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuLoad
 from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
-from distcheck.rules.gpu.readings import Reading, by_node, number, on_grace, readings
-from distcheck.rules.wording import majority, once
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from distcheck.rules.gpu.readings import Reading, number, on_grace, readings
+from distcheck.rules.wording import grouped, once
 
 POWER_LIMIT = 0x4
 HARDWARE_SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 """NVML's reasons for the current clocks."""
-_HELD = HARDWARE_SLOWDOWN | SOFTWARE_THERMAL | HARDWARE_THERMAL | POWER_BRAKE
 _NOTICEABLE_SHARE, _NOTICEABLE_SECONDS = 0.02, 0.1
 """Share of the watched time; less does not slow a job noticeably."""
 _SHARE_OF_LOOKS = 0.1
@@ -29,26 +23,6 @@ _CHECKSUM_ERRORS_PER_SECOND = 100.0
 """DCGM's limit for checksum errors on NVLinks; a single replay or recovery already counts."""
 _USUAL_CLOCK_SHARE = 0.9
 _RESENT = frozenset({"replay", "recovery", "failed recovery"})
-
-
-@once
-def held(job: Job) -> list[Reading]:
-    """Return the GPUs that may be held back: not those that are and were cool, and whose clocks nothing held."""
-    return [
-        reading
-        for reading in readings(job)
-        if ((load := reading.gpu.load) is not None and _may_have_been_slowed(load))
-        or isinstance(reasons := (health := reading.health).clocks.event_reasons, Missing)
-        or reasons & _HELD
-        or isinstance(celsius := health.temperature_celsius, Missing)
-        or isinstance(limit := health.slowdown_celsius, Missing)
-        or celsius >= limit
-    ]
-
-
-def _may_have_been_slowed(load: GpuLoad) -> bool:
-    """Return whether a timer of NVML's ran or is missing, so that it is worth a closer look."""
-    return bool(load.software_thermal_seconds or load.hardware_thermal_seconds or load.power_brake_seconds)
 
 
 def slowed_by_heat(reading: Reading) -> str:
@@ -125,40 +99,21 @@ def failing_link(reading: Reading) -> str:
 
 
 @once
-def usual_clocks(job: Job) -> dict[str | Missing, float]:
+def _usual_clocks(job: Job) -> dict[str | Missing, float]:
     """Return by model the clock in MHz that its GPUs reach under load, if more than two were seen at work."""
-    models: dict[str | Missing, list[float]] = {}
-    for gpu in [reading.gpu for reading in readings(job)]:
-        if gpu.load is not None and gpu.load.busy >= _FEWEST_LOOKS:
-            models.setdefault(gpu.name, []).append(number(gpu.load.sm_MHz))
-    return {name: sorted(clocks)[len(clocks) // 2] for name, clocks in models.items() if len(clocks) > 2}
+    at_work = [(r.gpu.name, load) for r in readings(job) if (load := r.gpu.load) and load.busy >= _FEWEST_LOOKS]
+    models = grouped(at_work, lambda gpu: gpu[0])
+    clocks = {name: sorted(number(load.sm_MHz) for _, load in gpus) for name, gpus in models.items()}
+    return {name: each[len(each) // 2] for name, each in clocks.items() if len(each) > 2}
 
 
-def below_usual(reading: Reading, usual: Mapping[str | Missing, float]) -> bool:
-    """Return whether a GPU clocked far below the usual clock of its model under load."""
-    load = reading.gpu.load
-    return load is not None and 0 < number(load.sm_MHz) < _USUAL_CLOCK_SHARE * usual.get(reading.gpu.name, 0)
-
-
-def held_clocks(reading: Reading, usual: Mapping[str | Missing, float]) -> str:
+def held_clocks(job: Job, reading: Reading) -> str:
     """Return that a busy GPU clocked below its peers without heat, power limit or power brake, else ''."""
-    load = reading.gpu.load
-    if load is None or load.busy < _FEWEST_LOOKS or not below_usual(reading, usual):
+    load, others = reading.gpu.load, _usual_clocks(job).get(reading.gpu.name, 0)
+    if load is None or load.busy < _FEWEST_LOOKS or not 0 < number(load.sm_MHz) < _USUAL_CLOCK_SHARE * others:
         return ""
     if load.event_reasons.get(POWER_LIMIT, 0) > load.busy / 2:  # heavy work: an H200 then runs at 1470 of 1980 MHz
         return ""
     if slowed_by_heat(reading) or held_by_brake(reading):
         return ""
-    others = usual[reading.gpu.name]
     return f"at most {number(load.sm_MHz):g} MHz under load; others of its model reach {others:g} MHz"
-
-
-def usual_power_limits(job: Job) -> dict[str, float]:
-    """Return by model the power limit that its GPUs have on most nodes, if most agree."""
-    models: dict[str, dict[float, list[str]]] = {}
-    for node, here in by_node(job).items():
-        limits = {(r.gpu.name, r.health.power_limit_watts) for r in here}
-        for name, highest in dict(sorted((str(name), number(limit)) for name, limit in limits)).items():
-            models.setdefault(name, {}).setdefault(highest, []).append(node)
-    usual = ((name, majority(limits)) for name, limits in models.items())
-    return {name: watts for name, watts in usual if watts is not None}

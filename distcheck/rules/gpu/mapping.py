@@ -12,16 +12,19 @@ from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.quantities import count
 from distcheck.facts.rank import RankFacts
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix, NotChecked
+from distcheck.rules import Answer, Outcome, rule
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.mig_use import undivided
 from distcheck.rules.gpu.nodes import (
-    VARIABLE,
+    Value,
+    about_nodes,
     all_visible,
-    at,
     card,
+    each_value,
     equipped,
     lacks_gpus,
+    name_of,
+    nodes_unread,
     not_seen,
     nvidia_nodes,
     ranks_without_fault,
@@ -30,7 +33,7 @@ from distcheck.rules.gpu.nodes import (
 )
 from distcheck.rules.gpu.nvml_errors import DRIVER_NOT_LOADED, LOST, STUB, error_code, remedy
 from distcheck.rules.gpu.sharing import cause_of, explained, shared_gpus
-from distcheck.rules.gpu.visibility import blind, no_gpu, not_named, wrong_values
+from distcheck.rules.gpu.visibility import blind, no_gpu, not_named, wrong
 from distcheck.rules.wording import brief, found, grouped, listed, named, numbers_of
 
 if TYPE_CHECKING:
@@ -61,35 +64,36 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
     failed = [n for n in nvidia_nodes(job) if _refusal(n).startswith("NVML")]
     yield from not_seen(job, but=failed)
     for (reason, stub), nodes in grouped(failed, lambda n: (_refusal(n), _has_stub(job, n))).items():
-        advice = STUB if stub else remedy(reason, max(len(job.ranks_on(node)) for node in nodes), job.asked.gpus)
-        yield Fault(
-            scope="rank" if stub else "node",
-            owner=advice.owner,
-            confirmed=advice.confirmed,
-            ranks=numbers_of(job.ranks_on(*nodes)),
-            nodes=tuple(node.name for node in nodes),
-            message=f"{listed([node.name for node in nodes])}: {reason}"
-            + ("; but CUDA shows GPUs, so libnvidia-ml.so.1 is not the driver's" if stub else "")
-            + (f"; expected {count(job.asked.gpus, 'GPU')} (--gpus)" if job.asked.gpus else ""),
-            evidence={"nvml": reason},
-            fix=advice.fix,
+        advice = STUB if stub else remedy(reason, job.asked.gpus)
+        words = reason + ("; but CUDA shows GPUs, so libnvidia-ml.so.1 is not the driver's" if stub else "")
+        words += f"; expected {count(job.asked.gpus, 'GPU')} (--gpus)" if job.asked.gpus else ""
+        yield about_nodes(
+            job,
+            nodes,
+            Fault(
+                words,
+                advice.fix,
+                {"nvml": reason},
+                scope="rank" if stub else "node",
+                owner=advice.owner,
+                confirmed=advice.confirmed,
+                values=_ranks(job, nodes),
+            ),
         )
-    for node in nvidia_nodes(job):
-        reason = node.gpus.unwatched if isinstance(node.gpus, Gpus) else ""
-        if reason and not reason.startswith("NVML"):
-            unseen = f"GPUs not watched while the collectives ran: {reason}"
-            yield NotChecked(reason=unseen, nodes=(node.name,), ranks=numbers_of(job.ranks_on(node)), required=False)
-        elif reason:
-            yield Fault(
-                severity="warning",
-                scope="node",
-                owner="admin",
-                ranks=numbers_of(job.ranks_on(node)),
-                nodes=(node.name,),
-                message=f"{node.name}: while the collectives ran: {brief(reason)}",
-                evidence={"nvml": reason},
-                fix=remedy(reason, len(job.ranks_on(node))).fix,
-            )
+    unwatched = [(node, node.gpus.unwatched) for node in nvidia_nodes(job) if isinstance(node.gpus, Gpus)]
+    why = "GPUs not watched while the collectives ran"
+    others = ((node, f"{why}: {reason}") for node, reason in unwatched if reason and not reason.startswith("NVML"))
+    yield from nodes_unread(job, others, required=False)
+    for node, reason in unwatched:
+        if reason.startswith("NVML"):
+            words, fix = f"while the collectives ran: {brief(reason)}", remedy(reason).fix
+            fault = Fault(words, fix, {"nvml": reason}, "warning", "node", "admin", values=_ranks(job, [node]))
+            yield about_nodes(job, [node], fault)
+
+
+def _ranks(job: Job, nodes: list[NodeFacts]) -> dict[str, tuple[str, ...]]:
+    """Return the largest number of ranks of a node, for a fix."""
+    return {"ranks": (str(max(1, *(len(job.ranks_on(node)) for node in nodes))),)}
 
 
 def _has_stub(job: Job, node: NodeFacts) -> bool:
@@ -117,7 +121,10 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
     Found by asking NVML for every GPU that it counts. Where NVML itself reports that the GPU is lost, needs a reset or
     has no power, the node goes on the exclude list. With an unknown error it does not: retry elsewhere.
 
-    Fix: drain the node and reboot it, power-cycle it if that does not help; have the GPU replaced if it recurs.
+    Fix: Drain the node and reboot it; power-cycle it if the GPU does not come back; have it replaced if it recurs.
+
+        scontrol update nodename={node} state=drain reason=gpu-lost
+        sudo reboot
 
     See: https://docs.nvidia.com/deploy/xid-errors/
     """
@@ -125,18 +132,15 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
     for node, devices in seen(job):
         lost = [gpu for gpu in devices if gpu.lost]
         alike = grouped(lost, lambda gpu: gpu.lost)
-        parts = [f"{listed([f'GPU {g.index}{at(g)}' for g in gpus])}: {brief(why)}" for why, gpus in alike.items()]
+        parts = [f"{listed(list(map(name_of, gpus)))}: {brief(why)}" for why, gpus in alike.items()]
         if lost:
             yield Fault(
+                f"{node.name}: {'; '.join(parts)}",
+                evidence={f"GPU {gpu.index}": ", ".join((*card(gpu).values(), gpu.lost)) for gpu in lost},
                 confirmed=any(error_code(gpu.lost) in LOST for gpu in lost),
                 ranks=numbers_of(rank for rank in job.ranks_on(node) if rank.gpu is None),
                 nodes=(node.name,),
-                message=f"{node.name}: {'; '.join(parts)}",
-                evidence={f"GPU {gpu.index}": ", ".join((*card(gpu).values(), gpu.lost)) for gpu in lost},
-                fix=Fix(
-                    "Drain the node and reboot it; power-cycle it if the GPU does not come back.",
-                    (f"scontrol update nodename={quote(node.name)} state=drain reason=gpu-lost", "sudo reboot"),
-                ),
+                values={"node": (quote(node.name),)},
             )
 
 
@@ -175,16 +179,17 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
         yield from not_named(job, node)
         for (value, shown), alike in grouped(blind(job, node), lambda v: (v.value, v.shown)).items():
             ranks = [rank for v in alike for rank in v.ranks]
-            message = f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 60)} shows no GPU: {brief(shown.stop, 120)}"
-            fix = Fix("Select another GPU.", (f"unset {VARIABLE}", "nvidia-smi -L"))
-            yield found(job, ranks, message, fix, evidence={VARIABLE: value, "stopped_by": shown.stop})
+            words = f"CUDA_VISIBLE_DEVICES={brief(repr(value), 60)} shows no GPU: {brief(shown.stop, 120)}"
+            message = f"{named(job, ranks)}: {words}"
+            fix = Fix("Select another GPU.", ("unset CUDA_VISIBLE_DEVICES", "nvidia-smi -L"))
+            yield found(job, ranks, message, fix, evidence={"CUDA_VISIBLE_DEVICES": value, "stopped_by": shown.stop})
     for why, nodes in without.items():
         if nodes:
             yield no_gpu(job, nodes, why, suspect=others)
 
 
-@rule("gpu", scope="rank")
-def gpu_cvd_empty(job: Job) -> Iterator[Outcome]:
+@rule("gpu", scope="rank", of=each_value)
+def gpu_cvd_empty(job: Job, value: Value) -> Answer:
     """CUDA_VISIBLE_DEVICES is set but empty, which hides every GPU.
 
     To CUDA an empty value is not the same as an unset one: it selects no GPU. You would see ``No CUDA GPUs
@@ -195,11 +200,11 @@ def gpu_cvd_empty(job: Job) -> Iterator[Outcome]:
 
     Fix: ``unset CUDA_VISIBLE_DEVICES``; under Slurm request GPUs: ``#SBATCH --gpus-per-node=8``.
     """
-    yield from wrong_values(job, "empty")
+    return wrong(job, value, "empty")
 
 
-@rule("gpu", scope="rank")
-def gpu_cvd_minus_one(job: Job) -> Iterator[Outcome]:
+@rule("gpu", scope="rank", of=each_value)
+def gpu_cvd_minus_one(job: Job, value: Value) -> Answer:
     """CUDA_VISIBLE_DEVICES holds a negative number, which ends the list.
 
     ``-1`` hides all GPUs and ``0,-1,1`` shows only GPU 0. You would see ``No CUDA GPUs are available``, or
@@ -209,11 +214,11 @@ def gpu_cvd_minus_one(job: Job) -> Iterator[Outcome]:
 
     Fix: remove the negative number: ``export CUDA_VISIBLE_DEVICES=0,1`` or ``unset CUDA_VISIBLE_DEVICES``.
     """
-    yield from wrong_values(job, "minus-one")
+    return wrong(job, value, "minus-one")
 
 
-@rule("gpu", scope="rank")
-def gpu_cvd_duplicate(job: Job) -> Iterator[Outcome]:
+@rule("gpu", scope="rank", of=each_value)
+def gpu_cvd_duplicate(job: Job, value: Value) -> Answer:
     """CUDA_VISIBLE_DEVICES names a GPU twice, so CUDA shows no GPU at all.
 
     ``0,0``, a repeated UUID, and two prefixes of one UUID all empty the list. You would see ``No CUDA GPUs
@@ -223,11 +228,11 @@ def gpu_cvd_duplicate(job: Job) -> Iterator[Outcome]:
 
     Fix: name each GPU once: ``export CUDA_VISIBLE_DEVICES=0,1``.
     """
-    yield from wrong_values(job, "duplicate")
+    return wrong(job, value, "duplicate")
 
 
-@rule("gpu", scope="rank")
-def gpu_cvd_bad_item(job: Job) -> Iterator[Outcome]:
+@rule("gpu", scope="rank", of=each_value)
+def gpu_cvd_bad_item(job: Job, value: Value) -> Answer:
     """CUDA_VISIBLE_DEVICES holds an item that CUDA reads differently than intended.
 
     CUDA reports nothing: it ends the list at the item or ignores the rest of the item. ``0 1`` and ``0;1`` show GPU 0
@@ -240,11 +245,11 @@ def gpu_cvd_bad_item(job: Job) -> Iterator[Outcome]:
 
     Fix: separate indices or whole UUIDs by commas alone: ``export CUDA_VISIBLE_DEVICES=0,1``.
     """
-    yield from wrong_values(job, "bad-item")
+    return wrong(job, value, "bad-item")
 
 
-@rule("gpu", scope="rank")
-def gpu_cvd_mixed_uuid_index(job: Job) -> Iterator[Outcome]:
+@rule("gpu", scope="rank", of=each_value)
+def gpu_cvd_mixed_uuid_index(job: Job, value: Value) -> Answer:
     """CUDA_VISIBLE_DEVICES mixes indices with UUIDs; the list ends where the kind changes.
 
     ``GPU-6d1c...,1`` shows one GPU. You would see ``CUDA error: invalid device ordinal`` on the ranks whose
@@ -254,11 +259,11 @@ def gpu_cvd_mixed_uuid_index(job: Job) -> Iterator[Outcome]:
 
     Fix: use one kind: ``export CUDA_VISIBLE_DEVICES=0,1``.
     """
-    yield from wrong_values(job, "mixed")
+    return wrong(job, value, "mixed")
 
 
-@rule("gpu", scope="rank")
-def gpu_cvd_uuid_stale(job: Job) -> Iterator[Outcome]:
+@rule("gpu", scope="rank", of=each_value)
+def gpu_cvd_uuid_stale(job: Job, value: Value) -> Answer:
     """CUDA_VISIBLE_DEVICES names a UUID that no GPU of the node has, which ends the list.
 
     The UUID belongs to another node (one value exported to all nodes) or to a card that was replaced. You would
@@ -268,7 +273,7 @@ def gpu_cvd_uuid_stale(job: Job) -> Iterator[Outcome]:
 
     Fix: use indices, which work on every node: ``export CUDA_VISIBLE_DEVICES=0,1``; ``nvidia-smi -L`` lists UUIDs.
     """
-    yield from wrong_values(job, "stale")
+    return wrong(job, value, "stale")
 
 
 def _users(job: Job) -> Iterator[tuple[str, RankFacts]]:

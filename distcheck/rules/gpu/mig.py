@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
 from distcheck.facts.ranges import numbered
-from distcheck.facts.rank import RankFacts
-from distcheck.rules import Outcome, rule
+from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.finding import Fault, Fix, Severity
 from distcheck.rules.gpu.mig_use import Taken, mixture, taken, undivided
-from distcheck.rules.gpu.nodes import VARIABLE, at, not_seen, seen, values
+from distcheck.rules.gpu.nodes import Value, each_value, name_of, not_seen
 from distcheck.rules.gpu.sharing import SHARING_SINCE, sharing_allowed
 from distcheck.rules.job.versions import nccl_of, version_of
-from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of, numbers_of
+from distcheck.rules.wording import are, brief, found, grouped, listed, named, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_WHOLE = ("sudo nvidia-smi -mig 0",)
+_ALLOWED = Fix("No action if intended and NCCL is 2.30 or later: NCCL_MULTI_RANK_GPU_ENABLE=1 allows it.")
 _MOST = 16
 
 
@@ -37,36 +35,33 @@ def gpu_mig_without_device(job: Job) -> Iterator[Outcome]:
     with ``distcheck node --gpus N`` by whether N remain. Silent where every rank gets a GPU without them. The node goes
     on the exclude list where CUDA itself has shown that the GPUs are missing.
 
-    Fix: turn MIG mode off on that GPU (``sudo nvidia-smi -i 0 -mig 0``) once it is unused; or create MIG devices for
-    jobs that select them by UUID.
+    Fix: Turn MIG mode off once the GPU is unused, or create MIG devices for jobs that select them by UUID.
+
+        sudo nvidia-smi -i {gpu} -mig 0
+        nvidia-smi mig -i {gpu} -lgip
 
     See: https://docs.nvidia.com/datacenter/tesla/mig-user-guide
     """
     yield from not_seen(job)
     for node, gpus, without, usable, total in undivided(job):
-        which = ",".join(str(gpu.index) for gpu in gpus)
-        several = len(gpus) > 1
         who = f"; {named(job, without)} {'gets' if len(without) == 1 else 'get'} no GPU" if without else ""
         yield Fault(
-            confirmed=all(isinstance(rank.cuda, CudaView) and not rank.cuda.error for rank in without),
-            ranks=numbers_of(without),
-            nodes=(node.name,),
-            message=brief(
-                f"{node.name}: {listed([f'GPU {gpu.index}{at(gpu)}' for gpu in gpus])} {'are' if several else 'is'} in "
-                f"MIG mode without a MIG device, so CUDA shows {usable} of {count(total, 'GPU')}{who}",
+            brief(
+                f"{node.name}: {listed(list(map(name_of, gpus)))} {are(gpus)} in MIG mode without a MIG device, so"
+                f" CUDA shows {usable} of {count(total, 'GPU')}{who}",
                 300,
             ),
             evidence={f"GPU {gpu.index}": "MIG mode, no MIG device" for gpu in gpus[:_MOST]}
             | {"gpus_seen": usable, "gpus_on_node": total, "ranks_on_node": len(job.ranks_on(node))},
-            fix=Fix(
-                "Turn MIG mode off once the GPU is unused, or create MIG devices for jobs that select them by UUID.",
-                (f"sudo nvidia-smi -i {which} -mig 0", f"nvidia-smi mig -i {which} -lgip"),
-            ),
+            confirmed=all(isinstance(rank.cuda, CudaView) and not rank.cuda.error for rank in without),
+            ranks=numbers_of(without),
+            nodes=(node.name,),
+            values={"gpu": (",".join(str(gpu.index) for gpu in gpus),)},
         )
 
 
-@rule("gpu", severity="warning", scope="rank")
-def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
+@rule("gpu", severity="warning", scope="rank", of=each_value)
+def gpu_cvd_mig(job: Job, own: Value) -> Answer:
     """CUDA_VISIBLE_DEVICES names several MIG devices, but a process sees only the first.
 
     CUDA shows a process one MIG device, and no GPU beside it. You would see ``torch.cuda.device_count()`` of
@@ -75,36 +70,28 @@ def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
     Found by reading the value as CUDA does: several MIG UUIDs, or indices that include a GPU in MIG mode. If several
     ranks end up on one MIG device because of it, gpu-duplicate reports that.
 
-    Fix: give each process one MIG UUID, which it then takes as ``cuda:0``; ``nvidia-smi -L`` lists them.
+    Fix: Give each process one MIG device by its UUID, and take it as ``cuda:0``.
+
+        export CUDA_VISIBLE_DEVICES={uuid}  # another one for each rank
+        nvidia-smi -L
 
     See: https://github.com/pytorch/pytorch/issues/130181
     """
-    yield from not_seen(job)
-    hidden: dict[tuple[str, int], list[RankFacts]] = {}
-    for node, _ in seen(job):
-        for ranks, value, fault, _, shown in values(job, node):
-            if value is None or fault is not None or not shown.stop:
-                continue
-            items = [item for item in value.split(",") if item.strip()]
-            if len(items) > 1 and len(shown.uuids) == 1 and shown.uuids[0].startswith("MIG-"):
-                hidden.setdefault((value, len(items)), []).extend(ranks)
-    users = grouped(taken(job) if hidden else (), lambda t: (t.node.key, t.rank.gpu))
-    alone = {id(group[0].rank) for group in users.values() if len(group) == 1}
-    for (value, number), several in hidden.items():
-        ranks = [rank for rank in several if id(rank) in alone]
-        if not ranks:
-            continue
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 80)} names {number} devices, but a process sees only "
-            f"one MIG device: {ranks[0].gpu}",
-            Fix(
-                "Give each process one MIG device by its UUID, and take it as cuda:0.",
-                (f"export {VARIABLE}={quote(str(ranks[0].gpu))}  # another one for each rank", "nvidia-smi -L"),
-            ),
-            evidence={VARIABLE: value, "visible": ranks[0].gpu, "named": number},
-        )
+    value, ranks, shown = own.value, own.ranks, own.shown
+    if value is None or own.fault is not None or not shown.stop:
+        return None
+    items = [item for item in value.split(",") if item.strip()]
+    if len(items) < 2 or len(shown.uuids) != 1 or not shown.uuids[0].startswith("MIG-"):
+        return None
+    gpu = ranks[0].gpu
+    if sum(rank.gpu == gpu for rank in job.ranks_on(job.node_of(ranks[0]))) > 1:
+        return None  # gpu-duplicate reports it
+    return Fault(
+        f"CUDA_VISIBLE_DEVICES={brief(repr(value), 80)} names {len(items)} devices, but a process sees only one MIG "
+        f"device: {gpu}",
+        evidence={"CUDA_VISIBLE_DEVICES": value, "visible": gpu, "named": len(items)},
+        values={"uuid": (str(gpu),)},
+    )
 
 
 @rule("gpu", scope="rank")
@@ -120,7 +107,11 @@ def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
     these ranks it is a warning if NCCL's version is unknown, and an info finding if it is 2.30 or later. Two ranks on
     one MIG device are gpu-duplicate.
 
-    Fix: turn MIG mode off (``sudo nvidia-smi -mig 0``), give each rank a MIG device of another GPU, or use Gloo.
+    Fix: Turn MIG mode off, give each rank a MIG device of another GPU, or use Gloo.
+
+        sudo nvidia-smi -mig 0
+        nvidia-smi -L
+        # in the script: torch.distributed.init_process_group("gloo")
 
     See: https://github.com/NVIDIA/nccl/issues/1716
     """
@@ -138,14 +129,9 @@ def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, [t.rank for t in first])} run on MIG devices of GPU {first[0].gpu.index}{at(first[0].gpu)}: "
+            f"{named(job, [t.rank for t in first])} run on MIG devices of {name_of(first[0].gpu)}: "
             f"one GPU to NCCL before 2.30; {known}{more}",
-            Fix(
-                "Turn MIG mode off, give each rank a MIG device of another GPU, or use Gloo.",
-                (*_WHOLE, "nvidia-smi -L", '# in the script: torch.distributed.init_process_group("gloo")'),
-            )
-            if severity == "error"
-            else Fix("No action if intended and NCCL is 2.30 or later: NCCL_MULTI_RANK_GPU_ENABLE=1 allows it."),
+            None if severity == "error" else _ALLOWED,
             severity=severity,
             evidence={f"rank {t.rank.placement.rank}": str(t.rank.gpu) for t in first[:_MOST]}
             | {"gpu": first[0].gpu.uuid if isinstance(first[0].gpu.uuid, str) else None, "nccl": known},
@@ -163,37 +149,33 @@ def gpu_mig_partial(job: Job) -> Iterator[Outcome]:
     Found by what the ranks take. The nodes that differ from the majority go on the exclude list, unless their own
     CUDA_VISIBLE_DEVICES names MIG devices. Without a majority, as with one node against one, no node is blamed.
 
-    Fix: ``sudo nvidia-smi -mig 0`` on the nodes whose GPUs are in MIG mode, once these are unused; or the same MIG
-    devices everywhere.
+    Fix: Turn MIG mode off once these GPUs are unused, or give every rank the same kind of MIG device.
+
+        sudo nvidia-smi -mig 0
+        nvidia-smi --query-gpu=index,mig.mode.current --format=csv
     """
     yield from not_seen(job)
     mixed = mixture(job)
     if mixed is None:
         return
-    blamed = mixed.usual and not mixed.chosen
-    sides = grouped(taken(job), lambda t: t.sliced)
-    odd = mixed.odd
-    others = {True: "MIG devices", False: "whole GPUs"}
+    blamed, odd = mixed.usual and not mixed.chosen, mixed.odd
+    sides = {_KINDS[sliced]: side for sliced, side in grouped(taken(job), lambda t: t.sliced).items()}
+    message = "; ".join(f"{_places(side)} take {kind}" for kind, side in sides.items())
     if mixed.usual:
-        rest = sides[not odd[0].sliced]
-        message = f"{_places(odd)} take {others[odd[0].sliced]}; the other {len(rest)} ranks take "
-        message += others[not odd[0].sliced]
-    else:
-        message = "; ".join(f"{_places(side)} take {others[sliced]}" for sliced, side in sides.items())
-    ranks = [t.rank for t in odd]
-    yield Fault(
+        kind, usual = _KINDS[odd[0].sliced], _KINDS[not odd[0].sliced]
+        message = f"{_places(odd)} take {kind}; the other {len(sides[usual])} ranks take {usual}"
+    yield found(
+        job,
+        [t.rank for t in odd],
+        brief(message, 300),
         scope="node" if blamed else "job",
         owner="admin" if blamed else "unknown",
         confirmed=blamed,
-        ranks=numbers_of(ranks),
-        nodes=nodes_of(job, ranks),
-        message=brief(message, 300),
-        evidence={others[sliced]: _places(side, most=_MOST) for sliced, side in sides.items()},
-        fix=Fix(
-            "Turn MIG mode off once these GPUs are unused, or give every rank the same kind of MIG device.",
-            (*_WHOLE, "nvidia-smi --query-gpu=index,mig.mode.current --format=csv"),
-        ),
+        evidence={kind: _places(side, most=_MOST) for kind, side in sides.items()},
     )
+
+
+_KINDS = {True: "MIG devices", False: "whole GPUs"}
 
 
 def _places(parts: Iterable[Taken], most: int = 3) -> str:

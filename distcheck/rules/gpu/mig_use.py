@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from distcheck.facts.gpu import usable_name
-from distcheck.rules.gpu.nodes import VARIABLE, seen, values
+from distcheck.rules.gpu.nodes import seen, values
 from distcheck.rules.wording import majority, once
 from distcheck.selection.visible_devices import device_of, visible
 
@@ -133,7 +133,7 @@ def mixture(job: Job) -> Mixture | None:
     voters = nodes if len(everywhere) > 1 else sides
     usual = majority(voters, of=len(everywhere) if len(everywhere) > 1 else len(taken(job)))
     odd = tuple(taken(job)) if usual is None else tuple(sides[not usual])
-    chosen = any(t.rank.environment.get(VARIABLE, "").startswith(("MIG-", "GPU-")) for t in odd)
+    chosen = any(t.rank.environment.get("CUDA_VISIBLE_DEVICES", "").startswith(("MIG-", "GPU-")) for t in odd)
     return Mixture(odd, usual is not None, chosen)
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpu, Gpus, usable_name
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.rank import RankFacts
-from distcheck.rules.finding import NotChecked
+from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.gpu.nvml_errors import NO_DRIVER, error_code
 from distcheck.rules.job.kinds import kinds
-from distcheck.rules.wording import grouped, numbers_of, once
+from distcheck.rules.wording import about, grouped, listed, numbers_of, once, same
 from distcheck.selection.visible_devices import BadItem, Visible, fault_in, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-VARIABLE = "CUDA_VISIBLE_DEVICES"
+    from distcheck.rules import Outcome
 
 
 class Value(NamedTuple):
@@ -81,19 +83,26 @@ def without_loss(job: Job) -> list[tuple[NodeFacts, tuple[Gpu, ...]]]:
     return [(node, devices) for node, devices in seen(job) if not any(gpu.lost for gpu in devices)]
 
 
-@once
-def _silent(job: Job) -> list[NodeFacts]:
-    return [node for node in nvidia_nodes(job) if not isinstance(node.gpus, Gpus)]
-
-
 def not_seen(job: Job, but: Sequence[NodeFacts] = ()) -> Iterator[NotChecked]:
     """Yield the nodes on which NVML did not answer, so that their GPUs are unknown."""
     known = {node.key for node in but}
-    silent = [node for node in _silent(job) if node.key not in known]
-    reasons = grouped(silent, lambda n: n.gpus.reason if isinstance(n.gpus, Missing) else "NVML was not asked")
-    for reason, nodes in reasons.items():
+    silent = [n for n in nvidia_nodes(job) if not isinstance(n.gpus, Gpus) and n.key not in known]
+    why = ((n, n.gpus.reason if isinstance(n.gpus, Missing) else "NVML was not asked") for n in silent)
+    yield from nodes_unread(job, why)
+
+
+def nodes_unread(job: Job, unread: Iterable[tuple[NodeFacts, str]], *, required: bool = True) -> Iterator[NotChecked]:
+    """Yield the nodes of which a fact is missing, one entry per reason."""
+    for reason, pairs in grouped(unread, lambda pair: pair[1]).items():
+        nodes = [node for node, _ in pairs]
         ranks = numbers_of(job.ranks_on(*nodes))
-        yield NotChecked(reason=reason, nodes=tuple(node.name for node in nodes), ranks=ranks)
+        yield NotChecked(reason=reason, nodes=tuple(node.name for node in nodes), ranks=ranks, required=required)
+
+
+def about_nodes(job: Job, nodes: Sequence[NodeFacts], fault: Fault) -> Fault:
+    """Return a fault of these nodes, whose names begin the message, and of their ranks."""
+    names, ranks = tuple(node.name for node in nodes), numbers_of(job.ranks_on(*nodes))
+    return msgspec.structs.replace(fault, message=f"{listed(names)}: {fault.message}", ranks=ranks, nodes=names)
 
 
 @once
@@ -113,15 +122,31 @@ def values(job: Job, node: NodeFacts) -> tuple[Value, ...]:
 
 def ranks_without_fault(job: Job, node: NodeFacts) -> Iterator[RankFacts]:
     """Yield a node's ranks whose CUDA_VISIBLE_DEVICES CUDA reads as intended, and those without one."""
-    for ranks, _, fault, _, _ in values(job, node):
-        if fault is None:
-            yield from ranks
+    for each in values(job, node):
+        if each.fault is None:
+            yield from each.ranks
+
+
+def each_value(job: Job, judge: Callable[[Value], Fault | Missing | None]) -> Iterator[Outcome]:
+    """Yield what a rule says of values (``of=each_value``), once for all ranks of all nodes with an equal fault."""
+    yield from not_seen(job)
+    yield from by_fault(job, ((judge(value), value.ranks) for node, _ in seen(job) for value in values(job, node)))
+
+
+def by_fault(job: Job, said: Iterable[tuple[Fault | Missing | None, Sequence[RankFacts]]]) -> Iterator[Outcome]:
+    """Yield what a rule says of ranks, once for all with an equal fault."""
+    found: dict[bytes | None, tuple[Fault | Missing, list[RankFacts]]] = {}
+    for fault, ranks in said:
+        if fault is not None:
+            found.setdefault(same(fault), (fault, []))[1].extend(ranks)
+    for fault, several in found.values():
+        yield from about(job, several, fault)
 
 
 @once
 def _values(job: Job) -> dict[str, tuple[Value, ...]]:
     partial = {process.uid: process.gpus.devices for process in job.processes if process.gpus is not None}
-    chosen = any(VARIABLE in kind.first.environment for kind in kinds(job))
+    chosen = any("CUDA_VISIBLE_DEVICES" in kind.first.environment for kind in kinds(job))
     if chosen or partial:
         return {node.key: tuple(_of_node(job, node, devices, partial)) for node, devices in seen(job)}
     return {
@@ -136,7 +161,7 @@ def _of_node(
     """Yield a node's values; `partial`: the GPUs of each process that may open only some of its node's."""
     alike: dict[tuple[str | None, int], tuple[tuple[Gpu, ...], list[RankFacts]]] = {}
     for rank in job.ranks_on(node):
-        value, own = rank.environment.get(VARIABLE), partial.get(rank.process, devices)
+        value, own = rank.environment.get("CUDA_VISIBLE_DEVICES"), partial.get(rank.process, devices)
         alike.setdefault((value, id(own)), (own, []))[1].append(rank)
     for (value, _), (own, ranks) in alike.items():
         fault = None if value is None else fault_in(value, own)
@@ -157,6 +182,6 @@ def card(gpu: Gpu) -> dict[str, Any]:
     return {name: value for name, value in known.items() if isinstance(value, str)}
 
 
-def at(gpu: Gpu) -> str:
-    """Return a GPU's address for a message, with a leading blank; '' if unknown."""
-    return f" ({gpu.pci})" if isinstance(gpu.pci, str) else ""
+def name_of(gpu: Gpu) -> str:
+    """Return a GPU's index, and its address if that is known: GPU 3 (0000:61:00.0)."""
+    return f"GPU {gpu.index} ({gpu.pci})" if isinstance(gpu.pci, str) else f"GPU {gpu.index}"

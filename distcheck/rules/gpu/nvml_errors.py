@@ -16,12 +16,18 @@ NO_DRIVER = frozenset({DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND})
 """The kernel module is not loaded, the library was not found."""
 
 
-class NvmlRemedy(NamedTuple):
-    """How to treat an error of nvmlInit: whether it is confirmed, who fixes it, and how."""
+class Remedy(NamedTuple):
+    """What an error means with which NVML or CUDA does not start."""
 
-    confirmed: bool
-    owner: Owner
     fix: Fix
+    owner: Owner
+    confirmed: bool
+    """Whether the node is certainly bad."""
+
+
+def remedied(text: str, *commands: str, owner: Owner = "admin", confirmed: bool = False) -> Remedy:
+    """Return how to fix an error, who can, and whether the node is certainly bad."""
+    return Remedy(Fix(text, commands), owner, confirmed)
 
 
 def without_folder(word: str) -> str:
@@ -29,101 +35,68 @@ def without_folder(word: str) -> str:
     return f"export LD_LIBRARY_PATH=$(printf %s \"$LD_LIBRARY_PATH\" | tr : '\\n' | grep -v {word} | paste -sd :)"
 
 
-_NEW_CONTAINER = ("# add to docker run: --gpus all",)
+NEW_CONTAINER = "# add to docker run: --gpus all"
+WITH_LIBRARIES = f"{NEW_CONTAINER} -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+KERNEL_LOG = "sudo dmesg | grep -iE 'nvrm|xid'"
 _BY_CODE = {
-    4: NvmlRemedy(
-        confirmed=False,
-        owner="admin",
-        fix=Fix(
-            "Give the user access to the device files, usually through a group; start containers with GPUs.",
-            ("ls -l /dev/nvidiactl /dev/nvidia0; id", *_NEW_CONTAINER),
-        ),
+    4: remedied(
+        "Give the user access to the device files, usually through a group; start containers with GPUs.",
+        "ls -l /dev/nvidiactl /dev/nvidia0; id",
+        NEW_CONTAINER,
     ),
-    9: NvmlRemedy(
+    DRIVER_NOT_LOADED: remedied(
+        "Load the NVIDIA kernel module; if that fails, as after a kernel upgrade, the kernel log has the reason.",
+        "sudo modprobe nvidia",
+        "sudo dmesg | grep -iE 'nvidia|nvrm'",
         confirmed=True,
-        owner="admin",
-        fix=Fix(
-            "Load the NVIDIA kernel module; if that fails, as after a kernel upgrade, the kernel log has the reason.",
-            ("sudo modprobe nvidia", "sudo dmesg | grep -iE 'nvidia|nvrm'"),
-        ),
     ),
-    12: NvmlRemedy(
-        confirmed=False,
+    LIBRARY_NOT_FOUND: remedied(
+        "Start the container with the driver's libraries (the `utility` capability); outside containers install the"
+        " NVIDIA driver.",
+        WITH_LIBRARIES,
+        "ldconfig -p | grep nvidia-ml",
         owner="user",
-        fix=Fix(
-            "Start the container with the driver's libraries (the `utility` capability); outside containers"
-            " install the NVIDIA driver.",
-            (
-                "# add to docker run: --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-                "ldconfig -p | grep nvidia-ml",
-            ),
-        ),
     ),
-    15: NvmlRemedy(
+    15: remedied("Drain the node and reboot it; if it recurs, have the GPU replaced.", "sudo reboot", confirmed=True),
+    17: remedied(
+        "Give the cgroup or container the NVIDIA device files: request GPUs, or recreate the container.",
+        "#SBATCH --gpus-per-node={ranks}",
+        NEW_CONTAINER,
+    ),
+    18: remedied(
+        "The driver was upgraded while the old kernel module stayed loaded: reboot the node. Restart a container that"
+        " is older than the host's upgrade.",
+        "cat /proc/driver/nvidia/version",
+        "sudo reboot",
         confirmed=True,
-        owner="admin",
-        fix=Fix("Drain the node and reboot it; if it recurs, have the GPU replaced.", ("sudo reboot",)),
     ),
-    17: NvmlRemedy(
-        confirmed=False,
-        owner="admin",
-        fix=Fix(
-            "Give the cgroup or container the NVIDIA device files: request GPUs, or recreate the container.",
-            ("#SBATCH --gpus-per-node={ranks}", *_NEW_CONTAINER),
-        ),
+    999: remedied(
+        "Restart the container: `systemctl daemon-reload` on the host removes its GPUs. Outside containers look for"
+        " NVRM and Xid lines in the kernel log, and reboot the node.",
+        NEW_CONTAINER,
+        KERNEL_LOG,
     ),
-    18: NvmlRemedy(
-        confirmed=True,
-        owner="admin",
-        fix=Fix(
-            "The driver was upgraded while the old kernel module stayed loaded: reboot the node. Restart a container"
-            " that is older than the host's upgrade.",
-            ("cat /proc/driver/nvidia/version", "sudo reboot"),
-        ),
-    ),
-    999: NvmlRemedy(
-        confirmed=False,
-        owner="admin",
-        fix=Fix(
-            "Restart the container: `systemctl daemon-reload` on the host removes its GPUs. Outside"
-            " containers look for NVRM and Xid lines in the kernel log, and reboot the node.",
-            (*_NEW_CONTAINER, "sudo dmesg | grep -iE 'nvrm|xid'"),
-        ),
-    ),
-}  # fmt: skip
-STUB = NvmlRemedy(
-    confirmed=True,
+}
+STUB = remedied(
+    "Remove CUDA's stubs folder from LD_LIBRARY_PATH, or from the image, so that the driver's own library is loaded.",
+    without_folder("stubs"),
+    "ldconfig -p | grep libnvidia-ml.so.1",
     owner="user",
-    fix=Fix(
-        "Remove CUDA's stubs folder from LD_LIBRARY_PATH, or from the image, so that the driver's own library is"
-        " loaded.",
-        (
-            without_folder("stubs"),
-            "ldconfig -p | grep libnvidia-ml.so.1",
-        ),
-    ),
+    confirmed=True,
 )
 """For a libnvidia-ml.so.1 that only serves to link programs: every call returns that no kernel module is loaded."""
-_NO_LIBRARY = NvmlRemedy(
+_NO_LIBRARY = remedied(
+    "Install NVIDIA's driver, or install it again, in the kernel module's version; give a container its libraries.",
+    "ldconfig -p | grep libnvidia-ml; cat /proc/driver/nvidia/version",
+    "lspci -d 10de:",
+    WITH_LIBRARIES,
     confirmed=True,
-    owner="admin",
-    fix=Fix(
-        "Install NVIDIA's driver, or install it again, in the kernel module's version; give a container its libraries.",
-        (
-            "ldconfig -p | grep libnvidia-ml; cat /proc/driver/nvidia/version",
-            "lspci -d 10de:",
-            "# add to docker run: --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        ),
-    ),
 )
 """For a node without the driver's library that is to have GPUs."""
-_OTHER = NvmlRemedy(
-    confirmed=False,
-    owner="admin",
-    fix=Fix(
-        "Run nvidia-smi on the node. If it fails or hangs as well, drain the node and reboot it.",
-        ("timeout -s KILL 30 nvidia-smi", "sudo dmesg | grep -iE 'nvrm|xid'"),
-    ),
+_OTHER = remedied(
+    "Run nvidia-smi on the node. If it fails or hangs as well, drain the node and reboot it.",
+    "timeout -s KILL 30 nvidia-smi",
+    KERNEL_LOG,
 )
 
 
@@ -133,12 +106,7 @@ def error_code(reason: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def remedy(reason: str, ranks: int, gpus: int | None = None) -> NvmlRemedy:
-    """Return the remedy for NVML's failure on a node with so many ranks, which is to have so many GPUs.
-
-    An error without a number is unconfirmed.
-    """
+def remedy(reason: str, gpus: int | None = None) -> Remedy:
+    """Return the remedy for NVML's failure on a node that is to have so many GPUs; {ranks} are those of the node."""
     code = error_code(reason)
-    known = _NO_LIBRARY if gpus and code == LIBRARY_NOT_FOUND else _BY_CODE.get(code or -1, _OTHER)
-    commands = tuple(command.replace("{ranks}", str(max(1, ranks))) for command in known.fix.commands)
-    return known._replace(fix=Fix(known.fix.text, commands))
+    return _NO_LIBRARY if gpus and code == LIBRARY_NOT_FOUND else _BY_CODE.get(code or -1, _OTHER)

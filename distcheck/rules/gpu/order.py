@@ -13,8 +13,9 @@ from distcheck.facts.quantities import count
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, Severity
-from distcheck.rules.gpu.cuda_view import LIBRARY, ORDER, Shown, order_matters, shown, title
-from distcheck.rules.gpu.nodes import VARIABLE, not_seen, ranks_without_fault, seen
+from distcheck.rules.gpu.cuda_view import LIBRARY, Shown, order_matters, shown, title
+from distcheck.rules.gpu.nodes import not_seen, ranks_without_fault, seen
+from distcheck.rules.gpu.nvml_errors import KERNEL_LOG
 from distcheck.rules.wording import are, brief, by_name, found, grouped, listed, named, rank_name
 
 if TYPE_CHECKING:
@@ -37,72 +38,69 @@ def gpu_order_mismatch(job: Job) -> Iterator[Outcome]:
     Found by asking CUDA itself for the UUIDs in its order, with the rank's own variables. Where CUDA could not be
     asked, different models are only an info finding.
 
-    Fix: ``export CUDA_DEVICE_ORDER=PCI_BUS_ID`` on all ranks, or name the GPUs by UUID in CUDA_VISIBLE_DEVICES.
+    Fix: Have CUDA number the GPUs by PCI bus, as nvidia-smi does, or name them by UUID in CUDA_VISIBLE_DEVICES.
+
+        export CUDA_DEVICE_ORDER=PCI_BUS_ID
 
     See: https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables
     """
     yield from not_seen(job)
-    for group in grouped((s for s in shown(job) if s.reordered), _places).values():
+    reordered = (s for s in shown(job) if s.reordered)
+    for group in grouped(reordered, lambda s: (s.names(s.uuids), s.names(s.expected))).values():
         yield _other_order(job, group)
-    unsure = [
+    unasked = [
         rank
         for node, devices in seen(job)
         for rank in ranks_without_fault(job, node)
-        if not isinstance(rank.cuda, CudaView) and _not_asked(rank) and order_matters(rank, devices)
+        if _was_not_asked(rank.cuda) and order_matters(rank, devices)
     ]
-    if unsure:
+    if unasked:
+        words = "the node has several GPU models and CUDA_DEVICE_ORDER is not PCI_BUS_ID: CUDA may number the GPUs"
         yield found(
             job,
-            unsure,
-            f"{named(job, unsure)}: the node has several GPU models and {ORDER} is not PCI_BUS_ID: CUDA may number"
-            " the GPUs differently from nvidia-smi, so the GPUs shown here for the ranks may be wrong",
-            _BY_BUS,
+            unasked,
+            f"{named(job, unasked)}: {words} differently from nvidia-smi, so the GPUs shown here for the ranks may be"
+            " wrong",
             severity="info",
-            evidence={ORDER: unsure[0].environment.get(ORDER, "not set")},
+            evidence=_variable(unasked[0], "CUDA_DEVICE_ORDER"),
         )
 
 
-_BY_BUS = Fix("Have CUDA number the GPUs by PCI bus, as nvidia-smi does.", (f"export {ORDER}=PCI_BUS_ID",))
-
-
-def _not_asked(rank: RankFacts) -> bool:
+def _was_not_asked(view: CudaView | Missing | None) -> bool:
     """Return whether CUDA was not asked; if it did not start, another rule reports it."""
-    if isinstance(rank.cuda, Missing):
-        return not rank.cuda.reason.startswith(("CUDA", LIBRARY))
-    return rank.cuda is None
+    return not isinstance(view, CudaView) and (view is None or not view.reason.startswith(("CUDA", LIBRARY)))
 
 
-def _places(seen_by: Shown) -> tuple[tuple[str, ...], ...]:
-    """Return the shown and the expected order of NVML's GPUs, equal on nodes that are alike."""
-    return tuple(tuple(title(uuid, seen_by.devices) for uuid in uuids) for uuids in (seen_by.uuids, seen_by.expected))
+def _variable(rank: RankFacts, name: str) -> dict[str, str]:
+    return {name: rank.environment.get(name, "not set")}
 
 
 def _other_order(job: Job, group: list[Shown]) -> Outcome:
-    moved = [s for s in group if s.rank.gpu != s.taken]
+    moved = [s for s in group if s.moved]
     first, ranks = group[0], [s.rank for s in moved or group]
-    pairs = zip(first.uuids, first.expected, strict=False)
-    place, (real, meant) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
-    fix = _BY_BUS
-    if first.rank.environment.get(ORDER) == "PCI_BUS_ID":
-        fix = Fix("Name the GPUs by UUID.", (f"export {VARIABLE}={quote(','.join(first.expected))}",))
+    names = zip(first.names(first.uuids), first.names(first.expected), strict=False)
+    place, real, meant = next((i, real, meant) for i, (real, meant) in enumerate(names) if real != meant)
+    by_uuid = Fix("Name the GPUs by UUID.", (f"export CUDA_VISIBLE_DEVICES={quote(','.join(first.expected))}",))
+    order = _variable(first.rank, "CUDA_DEVICE_ORDER")
     return found(
         job,
         ranks,
-        f"{named(job, ranks)}: CUDA numbers the GPUs differently from nvidia-smi: cuda:{place} is"
-        f" {title(real, first.devices)}, not {title(meant, first.devices)}",
-        fix,
+        f"{named(job, ranks)}: CUDA numbers the GPUs differently from nvidia-smi: cuda:{place} is {real}, not {meant}",
+        by_uuid if "PCI_BUS_ID" in order.values() else None,
         severity="warning" if moved else "info",
-        evidence={ORDER: first.rank.environment.get(ORDER, "not set")}
-        | by_name((rank_name(job, s.rank), _really(s)) for s in (moved or group)[:_MOST]),
+        evidence=order | _taken(job, moved or group),
     )
 
 
+def _taken(job: Job, group: list[Shown]) -> dict[str, str]:
+    """Return which GPUs ranks take, and which they would take by nvidia-smi's numbers."""
+    return by_name((rank_name(job, s.rank), _really(s)) for s in group[:_MOST])
+
+
 def _really(seen_by: Shown) -> str:
-    """Return which GPU a rank takes, and which it would take by nvidia-smi's numbers."""
-    local = seen_by.rank.placement.local_rank
-    real, meant = seen_by.rank.gpu, seen_by.taken
-    words = f"{'no LOCAL_RANK' if local is None else f'LOCAL_RANK {local}'} takes {title(real, seen_by.devices)}"
-    return words if real == meant else f"{words}, not {title(meant, seen_by.devices)}"
+    local, devices = seen_by.rank.placement.local_rank, seen_by.devices
+    words = f"{'no LOCAL_RANK' if local is None else f'LOCAL_RANK {local}'} takes {title(seen_by.rank.gpu, devices)}"
+    return f"{words}, not {title(seen_by.taken, devices)}" if seen_by.moved else words
 
 
 @rule("gpu", scope=("rank", "node"))
@@ -123,7 +121,7 @@ def gpu_hidden_from_cuda(job: Job) -> Iterator[Outcome]:
     yield from not_seen(job)
     odd = [s for s in shown(job) if not s.reordered and set(s.uuids) != set(s.expected)]
     for group in grouped(odd, lambda s: (s.node.key, s.uuids, s.withheld)).values():
-        moved = [s for s in group if s.rank.gpu != s.taken]
+        moved = [s for s in group if s.moved]
         yield _hidden(job, moved or group, _effect(moved))
 
 
@@ -142,33 +140,34 @@ def _hidden(job: Job, group: list[Shown], severity: Severity) -> Outcome:
     first, ranks = group[0], [s.rank for s in group]
     gpus = first.node.gpus
     by_mps = isinstance(gpus, Gpus) and gpus.mps_daemon
-    what = f"CUDA shows {len(first.uuids)} of {count(len(first.expected), 'GPU')}"
     if first.withheld:
-        what += f": {listed([title(u, first.devices) for u in first.withheld])} {are(first.withheld)} hidden"
+        hidden = f"{listed(first.names(first.withheld))} {are(first.withheld)} hidden"
+        what = f"CUDA shows {len(first.uuids)} of {count(len(first.expected), 'GPU')}: {hidden}"
     else:
         more = [uuid for uuid in first.uuids if uuid not in first.expected]
         what = f"CUDA shows {listed(more)}, which NVML does not list"
-    drain = (f"scontrol update nodename={quote(first.node.name)} state=drain reason=gpu-hidden",)
+    start_mps = Fix(
+        "Start the MPS daemon without CUDA_VISIBLE_DEVICES.",
+        ("echo quit | nvidia-cuda-mps-control", "env -u CUDA_VISIBLE_DEVICES nvidia-cuda-mps-control -d"),
+    )
+    drain = Fix(
+        "Check the kernel log for why the driver does not start the GPU; drain the node.",
+        (f"{KERNEL_LOG} | tail", f"scontrol update nodename={quote(first.node.name)} state=drain reason=gpu-hidden"),
+    )
     return found(
         job,
         ranks,
         brief(f"{named(job, ranks)}: {what}", 300),
-        Fix("Start the MPS daemon without CUDA_VISIBLE_DEVICES.",
-            ("echo quit | nvidia-cuda-mps-control", f"env -u {VARIABLE} nvidia-cuda-mps-control -d"))
-        if by_mps
-        else Fix("Check the kernel log for why the driver does not start the GPU; drain the node.",
-                 ("sudo dmesg | grep -iE 'nvrm|xid' | tail", *drain)),
+        start_mps if by_mps else drain,
         severity=severity,
         scope="rank" if by_mps else "node",
         owner="user" if by_mps else "admin",
         confirmed=by_mps or severity != "error",
-        evidence={
-            "cuda": listed([title(u, first.devices) for u in first.uuids], most=_MOST) or "none",
-            VARIABLE: first.rank.environment.get(VARIABLE, "not set"),
-            "mps_daemon": "runs" if by_mps else "not seen",
-        }
-        | by_name((rank_name(job, s.rank), _really(s)) for s in group[:_MOST]),
-    )  # fmt: skip
+        evidence={"cuda": listed(first.names(first.uuids), most=_MOST) or "none"}
+        | _variable(first.rank, "CUDA_VISIBLE_DEVICES")
+        | {"mps_daemon": "runs" if by_mps else "not seen"}
+        | _taken(job, group),
+    )
 
 
 @rule("gpu", severity="info", scope="rank")
@@ -183,7 +182,10 @@ def gpu_barrier_guess(job: Job) -> Iterator[Outcome]:
     Found by comparing that guess with the GPU that LOCAL_RANK selects. An info finding: scripts that name their device
     are not affected. Silent under Hugging Face accelerate, which names it.
 
-    Fix: ``init_process_group("nccl", device_id=torch.device("cuda", local_rank))``.
+    Fix: No action if the script names its device; otherwise pass the device to torch.
+
+        # in the script: torch.cuda.set_device(local_rank)
+        # in the script: init_process_group("nccl", device_id=torch.device("cuda", local_rank))
 
     See: https://github.com/pytorch/pytorch/pull/54991
     """
@@ -205,13 +207,6 @@ def gpu_barrier_guess(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: without device_id torch would guess cuda:{guess} for {rank_name(job, first)}, whose"
             f" GPU is cuda:{real}",
-            Fix(
-                "No action if the script names its device; otherwise pass the device to torch.",
-                (
-                    "# in the script: torch.cuda.set_device(local_rank)",
-                    '# in the script: init_process_group("nccl", device_id=torch.device("cuda", local_rank))',
-                ),
-            ),
             evidence=by_name((rank_name(job, r), f"guess cuda:{g}, takes cuda:{t}") for r, g, t in wrong[:_MOST]),
         )
 
@@ -232,8 +227,10 @@ def gpu_other_than_expected(job: Job) -> Iterator[Outcome]:
 
     Found by the UUID of the device that torch used in the collectives (torch 2.5 and later).
 
-    Fix: set CUDA_VISIBLE_DEVICES in the shell, to the same value for all that the job starts; ``export
-    CUDA_DEVICE_ORDER=PCI_BUS_ID``.
+    Fix: Set the variables in the shell that starts the job, and have CUDA number the GPUs by PCI bus.
+
+        export CUDA_DEVICE_ORDER=PCI_BUS_ID
+        echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L
     """
     other = [
         (devices, rank, run.gpu)
@@ -253,10 +250,6 @@ def gpu_other_than_expected(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)} worked on other GPUs than expected: {rank_name(job, first)} on"
             f" {title(used, devices)}, not on {title(first.gpu, devices)}",
-            Fix(
-                "Set the variables in the shell that starts the job, and have CUDA number the GPUs by PCI bus.",
-                (f"export {ORDER}=PCI_BUS_ID", f"echo ${VARIABLE}; nvidia-smi -L"),
-            ),
             evidence=by_name(lines),
         )
 

@@ -11,7 +11,7 @@ from distcheck.facts.ranges import fold
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import undivided
-from distcheck.rules.gpu.nodes import VARIABLE, ranks_without_fault, without_loss
+from distcheck.rules.gpu.nodes import ranks_without_fault, without_loss
 from distcheck.rules.gpu.sharing import sharing_allowed
 from distcheck.rules.gpu.shortfall import shortfalls
 from distcheck.rules.job.agents import Agent
@@ -47,7 +47,7 @@ def beyond_visible(job: Job) -> list[list[RankFacts]]:
             lambda r: (
                 own[job.node_of(r).key] or sharing_allowed(job, r),
                 len(_shown(r)),
-                "" if own[job.node_of(r).key] else r.environment.get(VARIABLE),
+                "" if own[job.node_of(r).key] else r.environment.get("CUDA_VISIBLE_DEVICES"),
             ),
         ).values()
     )
@@ -68,7 +68,7 @@ def without_gpu(job: Job, ranks: list[RankFacts]) -> Fault:
     """Return the finding about ranks that see the same number of GPUs, too few for LOCAL_RANK."""
     first = ranks[0]
     node = job.node_of(first)
-    seen, value = len(_shown(first)), first.environment.get(VARIABLE)
+    seen, value = len(_shown(first)), first.environment.get("CUDA_VISIBLE_DEVICES")
     total = len(visible(None, node.gpus.devices).uuids) if isinstance(node.gpus, Gpus) else seen
     here, own, allowed = len(job.ranks_on(node)), _own_lists(job, node), sharing_allowed(job, first)
     local = fold(r.placement.local_rank for r in ranks if r.placement.local_rank is not None)
@@ -77,7 +77,7 @@ def without_gpu(job: Job, ranks: list[RankFacts]) -> Fault:
     if own:
         message += ", all its own" if len(ranks) == 1 else " each, all their own"
     elif value is not None:
-        message += f", with {VARIABLE}={brief(repr(value), 60)}"
+        message += f", with CUDA_VISIBLE_DEVICES={brief(repr(value), 60)}"
     message += ": cuda:LOCAL_RANK fails with CUDA error: invalid device ordinal"
     if own:
         fix = Fix("No action if the script numbers the visible GPUs from cuda:0.")
@@ -100,7 +100,7 @@ def without_gpu(job: Job, ranks: list[RankFacts]) -> Fault:
         severity="info" if own or allowed else "error",
         evidence={
             "LOCAL_RANK": local,
-            VARIABLE: "not set" if value is None else value,
+            "CUDA_VISIBLE_DEVICES": "not set" if value is None else value,
             "gpus_seen": seen,
             "gpus_on_node": total,
             "ranks_on_node": here,
@@ -118,5 +118,5 @@ def _commands(job: Job, rank: RankFacts, total: int) -> tuple[str, ...]:
     }
     fewer = starts.get(table.launcher if table else "", Agent(job, rank).restarted({"nproc-per-node": str(count)}))
     if total > count:
-        return fewer, f"export {VARIABLE}={','.join(str(i) for i in range(min(total, here)))}"
+        return fewer, f"export CUDA_VISIBLE_DEVICES={','.join(str(i) for i in range(min(total, here)))}"
     return (fewer, f"#SBATCH --gpus-per-node={here}") if "SLURM_JOB_ID" in rank.environment else (fewer,)

@@ -68,24 +68,16 @@ class SlowDevice(NamedTuple):
 @once
 def tested(job: Job) -> dict[tuple[str, str, int], list[Tested]]:
     """Return the device tests, grouped by device and work: only these are alike."""
-    all_of_them = (
-        Tested(rank, rank.run.device, rank.run.device_test)
-        for rank in job.ranks
-        if rank.run is not None and isinstance(rank.run.device_test, DeviceTest)
-    )
-    return grouped(all_of_them, lambda t: (t.device, t.test.dtype, t.test.order))
+    runs = ((rank, rank.run) for rank in job.ranks if rank.run is not None)
+    tests = (Tested(rank, run.device, run.device_test) for rank, run in runs if isinstance(run.device_test, DeviceTest))
+    return grouped(tests, lambda t: (t.device, t.test.dtype, t.test.order))
 
 
 def untested(job: Job, *, gpus: bool) -> Iterator[NotChecked]:
     """Yield the ranks without a device test, and why there is none."""
-    yield from unread(
-        job,
-        (
-            (rank, rank.run.device_test.reason)
-            for rank in job.ranks
-            if rank.run is not None and isinstance(rank.run.device_test, Missing) and (rank.run.device != "cpu") == gpus
-        ),
-    )
+    runs = ((rank, rank.run) for rank in job.ranks if rank.run is not None and (rank.run.device != "cpu") == gpus)
+    why = ((rank, run.device_test.reason) for rank, run in runs if isinstance(run.device_test, Missing))
+    yield from unread(job, why)
 
 
 def slow_gpus(job: Job, figure: Figure, floor: Callable[[Floor], float], share: float = SLOW) -> Iterator[SlowDevice]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.finding import NotChecked
 from distcheck.rules.gpu.own_work import tested
 from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbers_of, rank_name
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.rank import RankFacts
-    from distcheck.rules.finding import Fault, Scope
+    from distcheck.rules.finding import Fault
 
 _FALLEN = 0.8
 """Below this share of its first rate a GPU has slowed down; at its power limit it loses a few per cent."""
@@ -34,7 +35,10 @@ def gpu_wrong_product(job: Job) -> Iterator[Outcome]:
     results stand against each other, both are named. ``--burn SECONDS`` repeats the products for longer: many such
     faults show only when the device is warm.
 
-    Fix: do not use this node; repeat with ``--burn 60`` and have the device replaced.
+    Fix: Do not train on this node; test it alone for longer, and have the device replaced if it fails again.
+
+        distcheck bandwidth --burn 60 --timeout 120
+
     See: https://arxiv.org/abs/2102.11245
     """
     burn = job.asked.burn_seconds
@@ -49,33 +53,20 @@ def gpu_wrong_product(job: Job) -> Iterator[Outcome]:
     for alike in tested(job).values():
         for one in alike:
             if one.test.different:
-                yield _wrong(
-                    job,
-                    [one.rank],
-                    f"{one.test.different} of {one.test.products} equal products of {_whose(job, one.rank)} differ "
-                    "from its first one",
-                )
+                bad = f"{one.test.different} of {one.test.products} equal products of {_whose(job, one.rank)}"
+                yield _wrong(job, [one.rank], f"{bad} differ from its first one")
         steady = [one for one in alike if not one.test.different]
         results = grouped(steady, lambda one: one.test.checksum)
-        if len(results) < 2:
-            continue
-        usual = max(results, key=lambda checksum: len(results[checksum]))
-        if 2 * len(results[usual]) > len(steady) > 2:
-            for one in (one for checksum, ones in results.items() if checksum != usual for one in ones):
-                yield _wrong(
-                    job,
-                    [one.rank],
-                    f"every product of {_whose(job, one.rank)} has another result than on "
-                    f"{len(results[usual])} of {len(steady)} ranks",
-                )
-            continue
-        ranks = [one.rank for one in steady]
-        yield _wrong(
-            job,
-            ranks,
-            f"the same product has {len(results)} different results on {named(job, ranks)}; any of them may be wrong",
-            confirmed=False,
-        )
+        usual = max(results.values(), key=len, default=[])
+        if 2 * len(usual) > len(steady) > 2:
+            for one in steady:
+                if one.test.checksum != usual[0].test.checksum:
+                    words = f"every product of {_whose(job, one.rank)} has another result than on {len(usual)} of"
+                    yield _wrong(job, [one.rank], f"{words} {len(steady)} ranks")
+        elif len(results) > 1:
+            ranks = [one.rank for one in steady]
+            words = f"the same product has {len(results)} different results on {named(job, ranks)}"
+            yield _wrong(job, ranks, f"{words}; any of them may be wrong", confirmed=False)
 
 
 def _whose(job: Job, rank: RankFacts) -> str:
@@ -85,18 +76,12 @@ def _whose(job: Job, rank: RankFacts) -> str:
 
 def _wrong(job: Job, ranks: list[RankFacts], message: str, *, confirmed: bool = True) -> Fault:
     on_gpu = any(rank.run and rank.run.device != "cpu" for rank in ranks)
-    scope: Scope = "gpu" if on_gpu else "node"
-    fix = Fix(
-        "Do not train on this node; test it alone for longer, and have the device replaced if it fails again.",
-        ("distcheck bandwidth --burn 60 --timeout 120", *(["nvidia-smi -q -d ECC,ROW_REMAPPER"] if on_gpu else [])),
-    )
     tests = [(rank.placement.rank, rank.run.device_test) for rank in ranks[:_MOST] if rank.run]
     return found(
         job,
         ranks,
         message,
-        fix,
-        scope=scope,
+        scope="gpu" if on_gpu else "node",
         confirmed=confirmed,
         evidence={f"checksum of rank {number}": getattr(test, "checksum", None) for number, test in tests},
     )
@@ -112,22 +97,14 @@ def gpu_burn_slows(job: Job) -> Iterator[Outcome]:
     Found with ``--burn SECONDS``, by the rate of products: a GPU is named if its last fifth of that time is below 0.8
     of its first. NVML's reasons for lower clocks during the run are gpu-thermal-throttle and gpu-power-cap.
 
-    Fix: check temperature, fans and power limit of the node; exclude it until it is cooled.
+    Fix: Check temperature, fans and power limit of the node; exclude it until it is cooled.
+
+        nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE
     """
-    for alike in tested(job).values():
-        for one in alike:
-            burn = one.test.burn
-            if one.device == "cpu" or burn is None or burn.first_TFLOPS is None or burn.last_TFLOPS is None:
-                continue
-            if burn.last_TFLOPS < _FALLEN * burn.first_TFLOPS:
-                yield found(
-                    job,
-                    [one.rank],
-                    f"{_whose(job, one.rank)} slows down from {burn.first_TFLOPS:.3g} to {burn.last_TFLOPS:.3g} TFLOPS "
-                    f"within {burn.seconds:.0f} s",
-                    Fix(
-                        "Check temperature, fans and power limit.",
-                        ("nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE",),
-                    ),
-                    confirmed=False,
-                )
+    for one in chain.from_iterable(tested(job).values()):
+        burn = one.test.burn
+        if one.device == "cpu" or burn is None or burn.first_TFLOPS is None or burn.last_TFLOPS is None:
+            continue
+        if burn.last_TFLOPS < _FALLEN * burn.first_TFLOPS:
+            rates = f"from {burn.first_TFLOPS:.3g} to {burn.last_TFLOPS:.3g} TFLOPS within {burn.seconds:.0f} s"
+            yield found(job, [one.rank], f"{_whose(job, one.rank)} slows down {rates}", confirmed=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,8 @@ from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.ranges import fold
 from distcheck.facts.rank import RankFacts
-from distcheck.rules.finding import Fault, Fix, NotChecked, Owner, Scope, Severity
-from distcheck.rules.gpu.nodes import at, card, not_seen, seen
+from distcheck.rules.finding import Fault, NotChecked
+from distcheck.rules.gpu.nodes import card, name_of, nodes_unread, not_seen, seen
 from distcheck.rules.gpu.nvml_errors import error_code
 from distcheck.rules.wording import brief, grouped, listed, numbers_of, once
 
@@ -43,15 +42,10 @@ class Presence(msgspec.Struct, frozen=True, gc=False):
     """Whether the job uses it, as far as is known."""
 
 
-class Reading(msgspec.Struct, frozen=True, gc=False):
-    """A GPU that NVML could read, its node, and the ranks that use it."""
+class Reading(Presence, frozen=True, gc=False):
+    """A GPU that NVML could read; a fault of an unused GPU does not stop the job."""
 
-    node: NodeFacts
-    gpu: Gpu
     health: GpuHealth
-    ranks: tuple[RankFacts, ...]
-    used: bool
-    """Whether the job uses it, as far as is known; a fault of an unused GPU does not stop the job."""
 
 
 @once
@@ -73,37 +67,16 @@ def present(job: Job) -> tuple[Presence, ...]:
 
 
 @once
-def by_node(job: Job) -> dict[str, list[Reading]]:
-    """Return the GPUs whose condition was read, by their node's key."""
-    found: dict[str, list[Reading]] = {}
-    here, its = list[Reading](), ""
-    for there in present(job):
-        health = there.gpu.health
-        if health is None:
-            continue
-        if there.node.key != its:
-            its = there.node.key
-            here = found.setdefault(its, [])
-        here.append(Reading(there.node, there.gpu, health, there.ranks, there.used))
-    return found
-
-
-@once
 def readings(job: Job) -> tuple[Reading, ...]:
     """Return every GPU of the job's nodes whose condition was read."""
-    return tuple(chain.from_iterable(by_node(job).values()))
+    there = present(job)
+    return tuple(Reading(p.node, p.gpu, p.ranks, p.used, p.gpu.health) for p in there if p.gpu.health is not None)
 
 
 @once
-def _fabrics(job: Job) -> set[Fabric | Missing]:
-    """Return the different states of the GPUs in NVSwitch fabrics; a healthy job has few."""
-    return {reading.health.fabric for reading in readings(job)}
-
-
-def in_fabrics(job: Job, test: Callable[[Fabric], object]) -> list[Reading]:
-    """Return the GPUs whose state in the NVSwitch fabric passes a test, called once for each different state."""
-    odd = {fabric for fabric in _fabrics(job) if isinstance(fabric, Fabric) and test(fabric)}
-    return [reading for reading in readings(job) if reading.health.fabric in odd] if odd else []
+def by_node(job: Job) -> dict[str, list[Reading]]:
+    """Return the GPUs whose condition was read, by their node's key."""
+    return grouped(readings(job), lambda reading: reading.node.key)
 
 
 def number(value: float | Missing | None) -> float:
@@ -119,33 +92,22 @@ def not_read(job: Job) -> tuple[NotChecked, ...]:
 
 def _not_read(job: Job) -> Iterator[NotChecked]:
     yield from not_seen(job)
-    for node, _ in seen(job):
-        if isinstance(node.gpus, Gpus) and node.gpus.unread:
-            yield NotChecked(reason=node.gpus.unread, nodes=(node.name,), ranks=numbers_of(job.ranks_on(node)))
-    for there in grouped(_passed_over(job), lambda there: there.node.key).values():
-        reason = f"no process has read the condition of {gpu_names([each.gpu for each in there])}"
-        ranks = numbers_of(rank for each in there for rank in each.ranks)
-        yield NotChecked(reason=reason, nodes=(there[0].node.name,), ranks=ranks)
-
-
-@once
-def _passed_over(job: Job) -> tuple[Presence, ...]:
-    """Return the used GPUs whose condition no process has read, where that of others was read."""
-    there = present(job)
-    if all(each.gpu.health is not None for each in there):
-        return ()
-    # Pods of one machine are separate nodes and may see the same GPUs.
-    read = {each.gpu.uuid for each in there if each.gpu.health is not None}
-    return tuple(
+    answered = [(node, node.gpus.unread) for node, _ in seen(job) if isinstance(node.gpus, Gpus)]
+    yield from nodes_unread(job, (pair for pair in answered if pair[1]))
+    read = {reading.gpu.uuid for reading in readings(job)}  # pods of one machine are nodes that may see the same GPUs
+    unread = [
         each
-        for each in there
-        if read
-        and each.used
+        for each in present(job)
+        if each.used
         and each.gpu.health is None
         and usable_name(each.gpu)
         and each.gpu.uuid not in read
         and not (isinstance(each.node.gpus, Gpus) and each.node.gpus.unread)
-    )
+    ]
+    for there in grouped(unread if read else (), lambda each: each.node.key).values():
+        reason = f"no process has read the condition of {gpu_names([each.gpu for each in there])}"
+        ranks = numbers_of(rank for each in there for rank in each.ranks)
+        yield NotChecked(reason=reason, nodes=(there[0].node.name,), ranks=ranks)
 
 
 def high(counts: Iterable[int], least: int) -> int:
@@ -208,29 +170,6 @@ def each_gpu(job: Job, judge: Callable[[Reading], Fault | Missing | None]) -> It
             yield _of_nodes(alike)
 
 
-def judged(
-    job: Job,
-    say: Callable[[Reading], str | Missing],
-    fix: Fix,
-    *,
-    among: Iterable[Reading] | None = None,
-    severity: Severity = "warning",
-    scope: Scope = "gpu",
-    owner: Owner = "admin",
-    confirmed: bool = False,
-) -> Iterator[Outcome]:
-    """Yield what is wrong with GPUs, as `each_gpu` does; `say` is called for the GPUs of `among`."""
-    asked = None if among is None else {id(reading) for reading in among}
-
-    def judge(reading: Reading) -> Fault | Missing | None:
-        words = say(reading) if asked is None or id(reading) in asked else ""
-        if isinstance(words, Missing):
-            return words
-        return Fault(words, fix, {}, severity, scope, owner, confirmed) if words else None
-
-    yield from each_gpu(job, judge)
-
-
 def _unknown(unread: Iterable[tuple[Reading, Missing]]) -> Iterator[NotChecked]:
     """Yield the values that NVML refused, without those that a GPU or driver does not have."""
     refused = ((reading, why.reason) for reading, why in unread if error_code(why.reason) not in _NOT_THERE)
@@ -269,15 +208,10 @@ def _option(gpus: list[Gpu]) -> str:
     return ",".join(str(gpu.index) for gpu in gpus)
 
 
-def findings(outcomes: Iterator[Outcome]) -> Iterator[Fault]:
-    """Drop what was not checked, because the rule has already yielded it."""
-    return (outcome for outcome in outcomes if isinstance(outcome, Fault))
-
-
 def gpu_names(gpus: list[Gpu]) -> str:
     """Name GPUs of one node: GPU 3 (0000:61:00.0), GPUs 0-7."""
     if len(gpus) == 1:
-        return f"GPU {gpus[0].index}{at(gpus[0])}"
+        return name_of(gpus[0])
     return f"GPUs {fold(gpu.index for gpu in gpus)}"
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from distcheck.facts.quantities import count
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import by_mixture, undivided
-from distcheck.rules.gpu.nodes import VARIABLE, card_of, ranks_without_fault, without_loss
+from distcheck.rules.gpu.nodes import card_of, ranks_without_fault, without_loss
 from distcheck.rules.job.agents import Agent
 from distcheck.rules.job.versions import nccl_of, version_of
 from distcheck.rules.job.world import lonely
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from distcheck.facts.rank import RankFacts
 
 _SET_DEVICE = '# in the script, before any other CUDA call: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
+_UNSET = "unset CUDA_VISIBLE_DEVICES"
 _MOST = 8
 """Ranks that a finding's evidence shows."""
 SHARING_SINCE = (2, 30)
@@ -60,14 +62,10 @@ def explained(job: Job) -> Callable[[Sequence[RankFacts]], bool]:
     alone, one = {id(rank) for rank in lonely(job)}, shown_one(job)
 
     def by_another(ranks: Sequence[RankFacts]) -> bool:
-        numbers = {rank.placement.rank for rank in ranks}
-        if None not in numbers and len(numbers) == 1:
+        numbers, ids = {rank.placement.rank for rank in ranks}, {id(rank) for rank in ranks}
+        if (len(numbers) == 1 and None not in numbers) or ids <= alone or by_mixture(job, ranks) or ids & hidden:
             return True
-        if all(id(rank) in alone for rank in ranks) or by_mixture(job, ranks):
-            return True
-        if any(id(rank) in hidden for rank in ranks):
-            return True
-        return _same_local_rank(job, ranks) and not any(id(rank) in one for rank in ranks)
+        return _same_local_rank(job, ranks) and not ids & one
 
     return by_another
 
@@ -86,7 +84,9 @@ def _same_local_rank(job: Job, ranks: Sequence[RankFacts]) -> bool:
 
 def cause_of(job: Job, ranks: Sequence[RankFacts]) -> Cause:
     """Return why these ranks share a GPU; GPUs shared for one cause make one finding."""
-    values = tuple(sorted({rank.environment.get(VARIABLE) for rank in ranks}, key=lambda v: (v is None, v)))
+    values = tuple(
+        sorted({rank.environment.get("CUDA_VISIBLE_DEVICES") for rank in ranks}, key=lambda v: (v is None, v))
+    )
     allowed = all(sharing_allowed(job, rank) and _knows_sharing(job, rank) for rank in ranks)
     allowed = allowed or _on_hosts_of_their_own(job, ranks)
     if len({job.node_of(rank).key for rank in ranks}) > 1:
@@ -124,15 +124,13 @@ def _on_hosts_of_their_own(job: Job, ranks: Sequence[RankFacts]) -> bool:
 def _selection(job: Job, rank: RankFacts) -> str:
     """Return what selects a rank's GPU: node1, LOCAL_RANK 0, CUDA_VISIBLE_DEVICES='3', 1 GPU."""
     local = "no LOCAL_RANK" if rank.placement.local_rank is None else f"LOCAL_RANK {rank.placement.local_rank}"
-    value = rank.environment.get(VARIABLE)
-    variable = f"no {VARIABLE}" if value is None else f"{VARIABLE}={value!r}"
-    count = len(rank.visible_gpus) if isinstance(rank.visible_gpus, tuple) else 0
-    return f"{job.node_of(rank).name}, {local}, {variable}, sees {count} {'GPU' if count == 1 else 'GPUs'}"
+    value = rank.environment.get("CUDA_VISIBLE_DEVICES")
+    variable = "no CUDA_VISIBLE_DEVICES" if value is None else f"CUDA_VISIBLE_DEVICES={value!r}"
+    seen = len(rank.visible_gpus) if isinstance(rank.visible_gpus, tuple) else 0
+    return f"{job.node_of(rank).name}, {local}, {variable}, sees {count(seen, 'GPU')}"
 
 
-_OWN_MIG_DEVICE = (
-    f"export {VARIABLE}=$(nvidia-smi -L | grep -o 'MIG-[0-9a-f-]*' | sed -n $((${{LOCAL_RANK:?}} + 1))p)  # in each"
-)
+_NTH_MIG_DEVICE = "nvidia-smi -L | grep -o 'MIG-[0-9a-f-]*' | sed -n $((${LOCAL_RANK:?} + 1))p"
 
 
 def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Fault:
@@ -140,49 +138,51 @@ def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Fault:
     ranks, first = [rank for users in gpus for rank in users], gpus[0]
     card = card_of(job, first[0])
     where = f" ({card['pci']})" if "pci" in card else ""
-    rest = len(gpus) - 1
-    more = f"; same for {rest} more {'GPU' if rest == 1 else 'GPUs'}" if rest else ""
-    here = len(job.ranks_on(job.node_of(first[0])))
-    both = "both" if len(first) == 2 else "all"
-    many = f"#SBATCH --gpus-per-node={here}"
-    fixes = {
-        "handed out twice": Fix(
-            "Two containers or nodes were given the same GPU: give each its own.",
-            ("# add to docker run: --gpus device=0  # another one for each container",),
-        ),
-        "MIG": Fix(
-            "A process sees only one MIG device: give each rank its own by UUID.",
-            (_OWN_MIG_DEVICE, "nvidia-smi -L"),
-        ),
-        "two launchers": Fix(
-            "Start one torchrun per node, or give each torchrun its own GPUs.",
-            tuple(
-                f"export {VARIABLE}={','.join(map(str, half))}  # before the {which} torchrun"
-                for which, half in (("first", range(here // 2)), ("second", range(here // 2, here)))
-            ),
-        ),
-        "too few": Fix(
-            "Start no more ranks than there are GPUs, or request more GPUs.",
-            (Agent(job, first[0]).restarted({"nproc-per-node": "gpu"}), many),
-        ),
-        "one value": Fix(
-            "Have every rank see all GPUs of the node and take its own.",
-            (f"unset {VARIABLE}", _SET_DEVICE, many),
-        ),
-        "own values": Fix(
-            "Give all ranks of the node the same list, and have each rank take its own GPU from it.",
-            (f"unset {VARIABLE}", _SET_DEVICE),
-        ),
-    }
-    common = f", with {VARIABLE}={brief(repr(cause.values[0]), 60)} on each" if cause.kind == "one value" else ""
+    more = f"; same for {count(len(gpus) - 1, 'more GPU')}" if len(gpus) > 1 else ""
+    common = ""
+    if cause.kind == "one value":
+        common = f", with CUDA_VISIBLE_DEVICES={brief(repr(cause.values[0]), 60)} on each"
     return found(
         job,
         ranks,
-        f"{named(job, first)} {both} run on {first[0].gpu}{where}{common}{more}",
-        Fix("No action if intended: NCCL_MULTI_RANK_GPU_ENABLE=1 or an NCCL_HOSTID for each rank allows it.")
-        if cause.allowed
-        else fixes[cause.kind],
+        f"{named(job, first)} {'both' if len(first) == 2 else 'all'} run on {first[0].gpu}{where}{common}{more}",
+        _ALLOWED if cause.allowed else _fix(job, cause, first[0]),
         severity="info" if cause.allowed else "error",
         owner="unknown" if cause.kind == "handed out twice" else "user",
         evidence=card | by_name((rank_name(job, rank), _selection(job, rank)) for rank in first[:_MOST]),
+    )
+
+
+_ALLOWED = Fix("No action if intended: NCCL_MULTI_RANK_GPU_ENABLE=1 or an NCCL_HOSTID for each rank allows it.")
+
+
+def _fix(job: Job, cause: Cause, first: RankFacts) -> Fix:
+    here = len(job.ranks_on(job.node_of(first)))
+    many = f"#SBATCH --gpus-per-node={here}"
+    if cause.kind == "handed out twice":
+        return Fix(
+            "Two containers or nodes were given the same GPU: give each its own.",
+            ("# add to docker run: --gpus device=0  # another one for each container",),
+        )
+    if cause.kind == "MIG":
+        return Fix(
+            "A process sees only one MIG device: give each rank its own by UUID.",
+            (f"export CUDA_VISIBLE_DEVICES=$({_NTH_MIG_DEVICE})  # in each", "nvidia-smi -L"),
+        )
+    if cause.kind == "two launchers":
+        halves = (",".join(map(str, half)) for half in (range(here // 2), range(here // 2, here)))
+        commands = (
+            f"export CUDA_VISIBLE_DEVICES={half}  # before the {which} torchrun"
+            for which, half in zip(("first", "second"), halves, strict=True)
+        )
+        return Fix("Start one torchrun per node, or give each torchrun its own GPUs.", tuple(commands))
+    if cause.kind == "too few":
+        return Fix(
+            "Start no more ranks than there are GPUs, or request more GPUs.",
+            (Agent(job, first).restarted({"nproc-per-node": "gpu"}), many),
+        )
+    if cause.kind == "one value":
+        return Fix("Have every rank see all GPUs of the node and take its own.", (_UNSET, _SET_DEVICE, many))
+    return Fix(
+        "Give all ranks of the node the same list, and have each rank take its own GPU from it.", (_UNSET, _SET_DEVICE)
     )

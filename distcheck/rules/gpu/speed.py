@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distcheck.expectation.devices import SLOW
+from distcheck.expectation.devices import SLOW, Floor
 from distcheck.facts.job import Job
 from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.gpu.own_work import SLOW_HOST_COPY, SlowDevice, slow_cpus, slow_gpus, untested
-from distcheck.rules.wording import found, grouped, listed, nodes_of, numbers_of, rank_name
+from distcheck.rules.finding import Fault
+from distcheck.rules.gpu.own_work import SLOW_HOST_COPY, Figure, SlowDevice, slow_cpus, slow_gpus, untested
+from distcheck.rules.wording import found, listed, nodes_of, numbers_of, rank_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from distcheck.expectation.devices import Floor
-    from distcheck.rules.gpu.own_work import Figure
+    from distcheck.facts.rank import RankFacts
 
 _MOST = 8
 """Slow GPUs in the evidence."""
+
+
+class _Work(NamedTuple):
+    """A kind of work of the device test."""
+
+    words: str
+    unit: str
+    figure: Figure
+    floor: Callable[[Floor], float] = lambda floor: floor.host_GBps
+    share: float = SLOW_HOST_COPY
+
+
+_PRODUCTS = _Work(
+    "multiplies matrices at",
+    "TFLOPS",
+    lambda test: (test.matmul_TFLOPS, test.matmul_least_TFLOPS),
+    lambda floor: floor.matmul_TFLOPS,
+    SLOW,
+)
+_MEMORY = _Work(
+    "copies within its memory at",
+    "GB/s",
+    lambda test: (test.memory_GBps, test.memory_least_GBps),
+    lambda floor: floor.memory_GBps,
+    SLOW,
+)
+_FROM_HOST = _Work("copies from its host at", "GB/s", lambda test: (test.h2d_GBps, None))
+_TO_HOST = _Work("copies to its host at", "GB/s", lambda test: (test.d2h_GBps, None))
+_OF_CPUS = (
+    _Work("multiplies matrices at", "GFLOPS", lambda test: (1e3 * test.matmul_TFLOPS, None)),
+    _Work("copies memory at", "GB/s", lambda test: (test.memory_GBps, None)),
+)
 
 
 @rule("collectives", scope=("gpu", "job"), owner="admin")
@@ -37,21 +67,15 @@ def gpu_slow_compute(job: Job) -> Iterator[Outcome]:
     of the model are below the floor as well, that is one warning, and no GPU is blamed. Models without a floor and MIG
     parts are only compared with each other, and GPUs that several ranks share are not judged.
 
-    Fix: check clocks, power limit, temperature and other processes of the GPU; reset it, or exclude the node.
+    Fix: Check the GPU's clocks, power limit, temperature and other processes; reset it or exclude the node.
+
+        nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE
+        nvidia-smi
+
     See: https://docs.nvidia.com/deploy/nvml-api/
     """
     yield from untested(job, gpus=True)
-    yield from _of_gpus(
-        job,
-        "multiplies matrices at",
-        "TFLOPS",
-        lambda test: (test.matmul_TFLOPS, test.matmul_least_TFLOPS),
-        lambda floor: floor.matmul_TFLOPS,
-        Fix(
-            "Check the GPU's clocks, power limit, temperature and other processes; reset it or exclude the node.",
-            ("nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE", "nvidia-smi"),
-        ),
-    )
+    yield from _of_gpus(job, _PRODUCTS)
 
 
 @rule("collectives", scope=("gpu", "job"), owner="admin")
@@ -65,20 +89,14 @@ def gpu_slow_memory(job: Job) -> Iterator[Outcome]:
     spread, an error below 0.7 or below half of the rate in the model's data sheet. If the others of the model are below
     that as well, that is one warning, and no GPU is blamed.
 
-    Fix: check ECC errors, remapped rows and other processes of the GPU; reset it, or exclude the node.
+    Fix: Check the GPU's memory errors, memory clock and other processes; reset it or exclude the node.
+
+        nvidia-smi -q -d ECC,ROW_REMAPPER,CLOCK,PERFORMANCE
+        nvidia-smi
+
     See: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
     """
-    yield from _of_gpus(
-        job,
-        "copies within its memory at",
-        "GB/s",
-        lambda test: (test.memory_GBps, test.memory_least_GBps),
-        lambda floor: floor.memory_GBps,
-        Fix(
-            "Check the GPU's memory errors, memory clock and other processes; reset it or exclude the node.",
-            ("nvidia-smi -q -d ECC,ROW_REMAPPER,CLOCK,PERFORMANCE", "nvidia-smi"),
-        ),
-    )
+    yield from _of_gpus(job, _MEMORY)
 
 
 @rule("collectives", scope=("gpu", "job"), owner="admin")
@@ -93,15 +111,15 @@ def gpu_slow_host_copy(job: Job) -> Iterator[Outcome]:
     below 0.2 of the rate of the model's host link (PCIe or NVLink-C2C). A suspicion: the node's board or virtual
     machine can be the cause.
 
-    Fix: compare the PCIe link's width and generation with the maximum; reseat or replace the card, or exclude the node.
+    Fix: Compare the PCIe link's width and generation under load with the maximum; reseat or replace the card, or
+    exclude the node.
+
+        nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current --format=csv
+
     See: https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/#data-transfer-between-host-and-device
     """
-    fix = Fix(
-        "Compare the PCIe link's width and generation under load with the maximum.",
-        ("nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current --format=csv",),
-    )
-    yield from _copies(job, "copies from its host at", lambda test: (test.h2d_GBps, None), fix)
-    yield from _copies(job, "copies to its host at", lambda test: (test.d2h_GBps, None), fix)
+    yield from _of_gpus(job, _FROM_HOST)
+    yield from _of_gpus(job, _TO_HOST)
 
 
 @rule("collectives", severity="warning", scope="rank", unless=("perf-cgroup-cpu-quota",), owner="unknown")
@@ -117,132 +135,102 @@ def perf_slow_rank(job: Job) -> Iterator[Outcome]:
     other. Of ranks that share a CPU limit which is too small, chance decides which is slow: the limit is reported, and
     none of them. With NCCL the GPUs are tested instead.
 
-    Fix: raise the CPU limit (cpu.max) of the rank's cgroup or container; check clocks and governor of its cores.
+    Fix: Look for a CPU limit of the rank's cgroup, and at the clocks of the CPUs on which it may run.
+
+        cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup | tail -n1)/cpu.max
+        lscpu --extended
     """
     yield from untested(job, gpus=False)
-    slow: dict[int, list[str]] = {}
-    ranks = {}
-    for words, unit, figure in (
-        ("multiplies matrices at", "GFLOPS", lambda test: (1e3 * test.matmul_TFLOPS, None)),
-        ("copies memory at", "GB/s", lambda test: (test.memory_GBps, None)),
-    ):
-        for one in slow_cpus(job, figure):
-            number = id(one.tested.rank)
-            ranks[number] = one.tested.rank
-            slow.setdefault(number, []).append(f"{words} {_amount(one.value)} {unit}{_against(one, unit)}")
-    for number, parts in slow.items():
-        if len(parts) < 2:
-            continue  # a limit slows both; a disturbance of a busy machine seldom does
-        rank = ranks[number]
-        yield found(
-            job,
-            [rank],
-            f"{rank_name(job, rank)} ({listed(nodes_of(job, [rank]))}) {listed(parts)}",
-            Fix(
-                "Look for a CPU limit of the rank's cgroup, and at the clocks of the CPUs on which it may run.",
-                ("cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup | tail -n1)/cpu.max", "lscpu --extended"),
-            ),
-            confirmed=False,
-            evidence={"cpus": rank.cpu_list} if rank.cpu_list else {},
-        )
+    slow: dict[int, list[tuple[RankFacts, str]]] = {}
+    for work in _OF_CPUS:
+        for one in slow_cpus(job, work.figure):
+            slow.setdefault(id(one.tested.rank), []).append((one.tested.rank, _speed(one, work)))
+    for parts in slow.values():
+        if len(parts) == len(_OF_CPUS):  # a limit slows both; a disturbance of a busy machine seldom does
+            rank = parts[0][0]
+            words = f"{rank_name(job, rank)} ({listed(nodes_of(job, [rank]))}) {listed([words for _, words in parts])}"
+            yield found(job, [rank], words, confirmed=False, evidence={"cpus": rank.cpu_list} if rank.cpu_list else {})
 
 
-def _copies(job: Job, words: str, figure: Figure, fix: Fix) -> Iterator[Fault]:
-    return _of_gpus(job, words, "GB/s", figure, lambda floor: floor.host_GBps, fix, share=SLOW_HOST_COPY)
-
-
-def _of_gpus(
-    job: Job,
-    words: str,
-    unit: str,
-    figure: Figure,
-    floor: Callable[[Floor], float],
-    fix: Fix,
-    *,
-    share: float = SLOW,
-) -> Iterator[Fault]:
+def _of_gpus(job: Job, work: _Work) -> Iterator[Fault]:
     """Yield a finding for each GPU that is far too slow, and one for each model with slow ones, or with slow ones only.
 
     Two or more faster GPUs of the model confirm that one is at fault, but not for copies, which the host makes as well.
     """
-    by_fault = grouped(slow_gpus(job, figure, floor, share), lambda one: one.all_slow)
+    all_slow: dict[str, list[SlowDevice]] = {}
     slow: dict[str, list[SlowDevice]] = {}
-    for one in by_fault.get(False, ()):
-        alone = one.usual is not None and one.others == 1 and one.floor is None
-        if alone or not one.severe:
-            slow.setdefault(one.tested.device, []).append(one)
-            continue
-        yield found(
-            job,
-            [one.tested.rank],
-            f"the GPU of {_whose(job, one)} {words} {_amount(one.value)} {unit}{_against(one, unit)}",
-            fix,
-            confirmed=share == SLOW and one.others > 1,
-            evidence=_evidence(one, unit),
-        )
+    for one in slow_gpus(job, work.figure, work.floor, work.share):
+        model, alone = one.tested.device, one.usual is not None and one.others == 1 and one.floor is None
+        if one.all_slow:
+            all_slow.setdefault(model, []).append(one)
+        elif alone or not one.severe:
+            slow.setdefault(model, []).append(one)
+        else:
+            confirmed, evidence = work.share == SLOW and one.others > 1, _evidence(one, work)
+            yield found(job, [one.tested.rank], _slow(job, one, work), confirmed=confirmed, evidence=evidence)
     for model, alike in slow.items():
-        yield _slow_ones(job, model, alike, words, unit, figure, fix)
-    yield from _whole_models(job, by_fault.get(True, ()), words, unit, fix)
+        yield _slow_ones(job, model, alike, work)
+    for model, alike in all_slow.items():
+        yield _whole_model(job, model, alike, work)
 
 
-def _slow_ones(job: Job, model: str, slow: list[SlowDevice], words: str, unit: str, figure: Figure, fix: Fix) -> Fault:
+def _slow_ones(job: Job, model: str, slow: list[SlowDevice], work: _Work) -> Fault:
     """Return the warning about a model's slow GPUs, the slowest first."""
-    slow = sorted(slow, key=lambda one: one.value)
-    count = f"{len(slow)} of {slow[0].others + 1} GPUs ({model}) are slow: " if len(slow) > 1 else ""
-    rounds = [(one, figure(one.tested.test)[1]) for one in slow[:_MOST]]
+    first, *others = slow = sorted(slow, key=lambda one: one.value)
+    count = f"{len(slow)} of {first.others + 1} GPUs ({model}) are slow: " if others else ""
+    shares = {}
+    for one in slow[:_MOST]:
+        least = work.figure(one.tested.test)[1]
+        rates = f"{'' if least is None else f'{_amount(least)} to '}{_amount(one.value)} {work.unit}"
+        shares[rank_name(job, one.tested.rank)] = f"{rates}, {one.value / (one.usual or one.value):.0%} of the others"
     return found(
         job,
         [one.tested.rank for one in slow],
-        f"{count}the GPU of {_whose(job, slow[0])} {words} {_amount(slow[0].value)} {unit}{_against(slow[0], unit)}",
-        fix,
+        f"{count}{_slow(job, first, work)}",
         severity="warning",
         confirmed=False,
-        evidence=_evidence(slow[0], unit)
-        if len(slow) == 1
-        else {
-            rank_name(job, one.tested.rank): f"{'' if least is None else f'{_amount(least)} to '}{_amount(one.value)} "
-            f"{unit}, {one.value / (one.usual or one.value):.0%} of the others"
-            for one, least in rounds
-        },
+        evidence=shares if others else _evidence(first, work),
     )
 
 
-def _whose(job: Job, one: SlowDevice) -> str:
-    return f"{rank_name(job, one.tested.rank)} ({listed(nodes_of(job, [one.tested.rank]))}, {one.tested.device})"
+def _whole_model(job: Job, model: str, alike: list[SlowDevice], work: _Work) -> Fault:
+    values, ranks = [one.value for one in alike], [one.tested.rank for one in alike]
+    return found(
+        job,
+        ranks,
+        f"{numbered(numbers_of(ranks))}: every {model} {work.words} at most {_amount(max(values))} {work.unit}; "
+        f"this model reaches at least {_amount(alike[0].floor or 0)} {work.unit}",
+        severity="warning",
+        scope="job",
+        confirmed=False,
+        evidence={"lowest": f"{_amount(min(values))} {work.unit}", "highest": f"{_amount(max(values))} {work.unit}"},
+    )
 
 
-def _whole_models(job: Job, below: Iterable[SlowDevice], words: str, unit: str, fix: Fix) -> Iterator[Fault]:
-    for model, alike in grouped(below, lambda one: one.tested.device).items():
-        values, ranks = [one.value for one in alike], [one.tested.rank for one in alike]
-        yield found(
-            job,
-            ranks,
-            f"{numbered(numbers_of(ranks))}: every {model} {words} at most {_amount(max(values))} {unit}; "
-            f"this model reaches at least {_amount(alike[0].floor or 0)} {unit}",
-            fix,
-            severity="warning",
-            scope="job",
-            confirmed=False,
-            evidence={"lowest": f"{_amount(min(values))} {unit}", "highest": f"{_amount(max(values))} {unit}"},
-        )
+def _slow(job: Job, one: SlowDevice, work: _Work) -> str:
+    """Return which GPU is how slow: the GPU of rank 6 (node2, NVIDIA H100) copies at 5 GB/s; ..."""
+    rank = one.tested.rank
+    return (
+        f"the GPU of {rank_name(job, rank)} ({listed(nodes_of(job, [rank]))}, {one.tested.device}) {_speed(one, work)}"
+    )
 
 
-def _against(one: SlowDevice, unit: str) -> str:
+def _speed(one: SlowDevice, work: _Work) -> str:
+    """Return how slow a device is, and what others and its model reach."""
     parts = []
     if one.usual is not None:
         others = "the other one reaches" if one.others == 1 else f"the {one.others} others like it reach"
-        parts.append(f"{others} {_amount(one.usual)} {unit}{' (median)' if one.others > 1 else ''}")
+        parts.append(f"{others} {_amount(one.usual)} {work.unit}{' (median)' if one.others > 1 else ''}")
     if one.floor is not None:
-        parts.append(f"this model reaches at least {_amount(one.floor)} {unit}")
-    return f"; {listed(parts)}" if parts else ""
+        parts.append(f"this model reaches at least {_amount(one.floor)} {work.unit}")
+    return f"{work.words} {_amount(one.value)} {work.unit}{f'; {listed(parts)}' if parts else ''}"
 
 
-def _evidence(one: SlowDevice, unit: str) -> dict[str, Any]:
-    test = one.tested.test
+def _evidence(one: SlowDevice, work: _Work) -> dict[str, Any]:
     known = {
-        "gpu": one.tested.rank.run.gpu if one.tested.rank.run else None,
+        "gpu": one.tested.rank.run and one.tested.rank.run.gpu,
         "share of the others": f"{one.value / one.usual:.0%}" if one.usual else None,
-        "dtype": test.dtype if unit == "TFLOPS" else None,
+        "dtype": one.tested.test.dtype if work == _PRODUCTS else None,
     }
     return {name: value for name, value in known.items() if value}
 

@@ -9,10 +9,10 @@ from distcheck.facts.gpu import RemappedRows, Xid
 from distcheck.facts.job import Job
 from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import SEVERITIES, Fault, Fix, NotChecked, Severity
-from distcheck.rules.gpu.nodes import nvidia_nodes, seen
-from distcheck.rules.gpu.readings import Reading, by_node, findings, judged, number, readings
-from distcheck.rules.wording import brief, grouped, listed, numbers_of, once
+from distcheck.rules.finding import SEVERITIES, Fault, Fix, Severity
+from distcheck.rules.gpu.nodes import about_nodes, nodes_unread, nvidia_nodes, seen
+from distcheck.rules.gpu.readings import Reading, each_gpu, number, readings
+from distcheck.rules.wording import grouped, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,15 +110,7 @@ def _meaning(xid: int) -> _Meaning:
     return _Meaning("", "info", "ask")
 
 
-class _Worst(NamedTuple):
-    """The decisive Xid of a GPU, and text that includes its other Xids."""
-
-    xid: int
-    severity: Severity
-    words: str
-
-
-@rule("gpu", scope=("node", "gpu"))
+@rule("gpu", scope=("node", "gpu"), owner="admin")
 def gpu_xid_recent(job: Job) -> Iterator[Outcome]:
     """The driver reported a GPU error (an Xid) in the kernel log within the last 2 hours.
 
@@ -137,43 +129,26 @@ def gpu_xid_recent(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.nvidia.com/deploy/xid-errors/
     """
-    yield from _unreadable(job)
-    worst = _worst(job)
-    for xid, severity in sorted({(w.xid, w.severity) for w in worst.values()}, key=_rank):
-
-        def say(reading: Reading, xid: int = xid, severity: Severity = severity) -> str:
-            known = worst.get((reading.node.key, str(reading.gpu.pci)))
-            return known.words if known is not None and (known.xid, known.severity) == (xid, severity) else ""
-
-        yield from findings(judged(job, say, _STEPS[_meaning(xid).step], severity=severity))
+    unread = ((node, node.xids.reason) for node in nvidia_nodes(job) if isinstance(node.xids, Missing))
+    yield from nodes_unread(job, unread, required=False)
+    # A node whose GPUs NVML does not report has its Xids in the log, so nothing of it remains unchecked.
+    yield from (outcome for outcome in each_gpu(job, _worst) if isinstance(outcome, Fault))
     yield from _elsewhere(job)
-
-
-def _rank(item: tuple[int, Severity]) -> tuple[int, int]:
-    return SEVERITIES.index(item[1]), item[0]
 
 
 def _recent(node: NodeFacts) -> list[Xid]:
     return [x for x in node.xids if (x.seconds_ago or 0) <= _RECENT_SECONDS] if isinstance(node.xids, tuple) else []
 
 
-@once
-def _worst(job: Job) -> dict[tuple[str, str], _Worst]:
-    """Return the decisive Xid of each GPU that could be read, by node and PCI address."""
-    found = {}
-    by_gpu = {node.key: grouped(recent, lambda x: x.pci) for node, _ in seen(job) if (recent := _recent(node))}
-    for reading in (each for node in by_gpu for each in by_node(job).get(node, ())):
-        xids = by_gpu[reading.node.key].get(str(reading.gpu.pci), [])
-        if xids:
-            found[reading.node.key, str(reading.gpu.pci)] = _decisive(reading, xids)
-    return found
-
-
-def _decisive(reading: Reading, xids: list[Xid]) -> _Worst:
-    latest = sorted(xids, key=lambda x: (_rank((0, _severity(reading, x)))[0], x.seconds_ago or 0))
-    first, others = latest[0], sorted({x.number for x in latest[1:]})
-    also = f"; also Xid {fold(others)}" if others else ""
-    return _Worst(first.number, _severity(reading, first), f"{_text(first)}{also}")
+def _worst(reading: Reading) -> Fault | None:
+    """Return the decisive Xid of a GPU, and text that includes its other Xids."""
+    xids = [x for x in _recent(reading.node) if x.pci == reading.gpu.pci]
+    if not xids:
+        return None
+    first, *rest = sorted(xids, key=lambda x: (SEVERITIES.index(_severity(reading, x)), x.seconds_ago or 0))
+    also = f"; also Xid {fold({x.number for x in rest})}" if rest else ""
+    fix = _STEPS[_meaning(first.number).step]
+    return Fault(f"{_text(first)}{also}", fix, {}, _severity(reading, first), "gpu", confirmed=False)
 
 
 def _severity(reading: Reading, xid: Xid) -> Severity:
@@ -196,13 +171,6 @@ def _text(xid: Xid) -> str:
     return f"Xid {xid.number} {when}{f': {words}' if words else ''}"
 
 
-def _unreadable(job: Job) -> Iterator[NotChecked]:
-    nodes = [node for node in nvidia_nodes(job) if isinstance(node.xids, Missing)]
-    for reason, alike in grouped(nodes, lambda n: n.xids.reason if isinstance(n.xids, Missing) else "").items():
-        ranks = numbers_of(job.ranks_on(*alike))
-        yield NotChecked(reason=reason, nodes=tuple(n.name for n in alike), ranks=ranks, required=False)
-
-
 def _elsewhere(job: Job) -> Iterator[Fault]:
     """Yield Xids of GPUs that NVML does not list: GPUs outside the container, or gone ones."""
     reporting = [node for node in nvidia_nodes(job) if _recent(node)]
@@ -217,12 +185,10 @@ def _elsewhere(job: Job) -> Iterator[Fault]:
             strange = [x for x in strange if x.number != _FELL_OFF]  # of the GPU that is lost
         if strange:
             words = [f"{pci}: {_text(xids[-1])}" for pci, xids in grouped(strange, lambda x: x.pci).items()]
-            yield Fault(
+            fault = Fault(
+                f"Xids of GPUs that NVML does not list: {listed(words, most=2)}",
+                Fix(_STEPS["ask"].text, ("sudo dmesg | grep 'NVRM: Xid'", "nvidia-smi -L")),
+                {f"{x.pci} Xid {x.number}": x.text for x in strange[-_MOST:]},
                 severity="info",
-                owner="admin",
-                ranks=numbers_of(job.ranks_on(node)),
-                nodes=(node.name,),
-                message=brief(f"{node.name}: Xids of GPUs that NVML does not list: {listed(words, most=2)}", 300),
-                evidence={f"{x.pci} Xid {x.number}": x.text for x in strange[-_MOST:]},
-                fix=Fix(_STEPS["ask"].text, ("sudo dmesg | grep 'NVRM: Xid'", "nvidia-smi -L")),
             )
+            yield about_nodes(job, [node], fault)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from distcheck.facts.quantities import count
 from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.gpu.nodes import VARIABLE as CUDA_DEVICES
 from distcheck.rules.job.agents import Agent, in_step
 from distcheck.rules.job.kinds import by_node, each_rank, ranks_with
 from distcheck.rules.job.settings import number, started_by_distcheck
@@ -146,7 +145,7 @@ def slurm_ntasks_vs_devices(job: Job) -> Iterator[Outcome]:
     for ranks in _tasks(job):
         here = ranks[0].environment
         gpus, tasks = number(ranks[0], "SLURM_GPUS_ON_NODE"), tasks_here(here)
-        own = "SLURM_GPUS_PER_TASK" in here or len({r.environment.get(CUDA_DEVICES) for r in ranks}) > 1
+        own = "SLURM_GPUS_PER_TASK" in here or len({r.environment.get("CUDA_VISIBLE_DEVICES") for r in ranks}) > 1
         if gpus is not None and tasks is not None and gpus > tasks and not own:
             idle.setdefault((gpus, tasks), []).extend(ranks)
     for (gpus, tasks), several in idle.items():
@@ -173,7 +172,7 @@ def _isolated(ranks: Sequence[RankFacts]) -> bool:
     """
     if len(ranks) < 2 or _shown(ranks[0]) == _shown(ranks[1]):
         return False
-    values = {r.environment.get(CUDA_DEVICES) for r in ranks}
+    values = {r.environment.get("CUDA_VISIBLE_DEVICES") for r in ranks}
     shown = [s for r in ranks if (s := _shown(r))]
     value = values.pop() if len(values) == 1 else ""
     alike = value is None or bool(re.fullmatch(r"[\d,]+", value))
@@ -256,7 +255,9 @@ def _views(job: Job, ranks: Sequence[RankFacts]) -> dict[str, str]:
     """Return the GPUs that the first ranks of a node see, as evidence."""
     lines = []
     for r in ranks[:8]:
-        values = ", ".join(f"{name} {r.environment.get(name, 'not set')}" for name in (CUDA_DEVICES, "LOCAL_RANK"))
+        values = ", ".join(
+            f"{name} {r.environment.get(name, 'not set')}" for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK")
+        )
         lines.append((rank_name(job, r), f"{values}, sees {listed(_shown(r)) or 'nothing'}"))
     return by_name(lines)
 

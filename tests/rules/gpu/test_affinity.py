@@ -104,15 +104,20 @@ def test_a_rank_pinned_to_the_other_socket_is_named(on, change, says, the):
     assert "numactl --cpunodebind=0" in " ".join(the(job).fix.commands)
 
 
-def test_a_rank_pinned_next_to_its_gpu_is_silent(on, change, says):
-    job = on(machines.DGX_H100)
-    for i in range(8):
-        job = change.rank(job, i, cpu_list="0-7" if i < 4 else "56-63", cpus=8)
+@pytest.mark.parametrize(
+    ("cpus", "lists"),
+    [
+        (224, ["0-7"] * 4 + ["56-63"] * 4),  # next to their GPUs
+        (224, ["55-111"] + ["0-223"] * 7),  # one CPU is next to the GPU
+        (8, ["56-63"] * 8),  # all CPUs of the node: not pinned
+        *((224, [unknown] * 8) for unknown in ("", "everywhere", "5-")),
+    ],
+)
+def test_ranks_with_a_cpu_next_to_their_gpu_or_unknown_ones_are_silent(on, change, says, cpus, lists):
+    job = change.node(on(machines.DGX_H100), 0, cpus=cpus)
+    for rank, cpu_list in enumerate(lists):
+        job = change.rank(job, rank, cpu_list=cpu_list, cpus=None)
     assert says(job) == []
-
-
-def test_one_cpu_next_to_the_gpu_is_silent(on, change, says):
-    assert says(change.rank(on(machines.DGX_H100), 0, cpu_list="55-111", cpus=57)) == []
 
 
 def test_a_job_with_the_cpus_of_one_socket_names_the_gpus_of_the_other(on, change, says, the):
@@ -122,21 +127,11 @@ def test_a_job_with_the_cpus_of_one_socket_names_the_gpus_of_the_other(on, chang
     assert "same for ranks 5-7,12-15 (node1 and node2)" in the(job).message
 
 
-def test_a_rank_that_may_run_everywhere_is_not_pinned(on, change, says):
-    job = change.node(on(machines.DGX_H100), 0, cpus=8)
-    assert says(change.rank(job, None, cpu_list="56-63", cpus=8)) == []
-
-
 def test_nvml_takes_precedence_over_sysfs(on, change, says):
     job = change.rank(on(machines.DGX_H100), 0, cpu_list="56-63", cpus=8)
     gpus = job.nodes[0].gpus
     devices = (replace(gpus.devices[0], health=GpuHealth(cpus="56-111")), *gpus.devices[1:])
     assert says(change.node(job, 0, gpus=replace(gpus, devices=devices))) == []
-
-
-@pytest.mark.parametrize("cpu_list", ["", "everywhere", "5-"])
-def test_unknown_cpus_are_silent(on, change, says, cpu_list):
-    assert says(change.rank(on(machines.DGX_H100), None, cpu_list=cpu_list, cpus=None)) == []
 
 
 @pytest.mark.parametrize(
@@ -189,20 +184,6 @@ def test_the_list_is_read_as_nccl_reads_it(on, says, value, far):
 
 
 @pytest.mark.parametrize(
-    "variables",
-    [
-        {"NCCL_IB_DISABLE": "1"},
-        {"NCCL_NET": "Socket"},
-        {"NCCL_NET_PLUGIN": "aws-ofi"},
-        {"NCCL_TOPO_FILE": "/opt/topo.xml"},
-    ],
-    ids=lambda variables: next(iter(variables)),
-)
-def test_it_is_silent_if_a_plugin_or_topology_file_decides(on, says, variables):
-    assert says(on(machines.DGX_H100, machines.DGX_H100, NCCL_IB_HCA="=mlx5_0", **variables)) == []
-
-
-@pytest.mark.parametrize(
     ("lines", "found"), [(("NCCL_IB_HCA==mlx5_0",), 1), (("NCCL_IB_HCA==mlx5_0", "NCCL_IB_DISABLE=1"), 0)]
 )
 def test_a_configuration_file_is_read_like_the_variables(on, change, says, judge, lines, found):
@@ -213,44 +194,45 @@ def test_a_configuration_file_is_read_like_the_variables(on, change, says, judge
     assert says(change.environment(job, None, NCCL_IB_HCA="")) == []
 
 
+H100, LONE = machines.DGX_H100, machines.only(machines.DGX_H100, ["mlx5_0"])
+SLOW, ETHERNET, ELSEWHERE = (
+    machines.change(H100, "mlx5_3", **fields) for fields in ({"gbps": 100}, {"link": "Ethernet"}, {"file": False})
+)
+DARK = H100
+for adapter in (0, 3, 4, 6, 9, 10):
+    DARK = machines.change(DARK, f"mlx5_{adapter}", up=False)
+ONE = {"NCCL_IB_HCA": "=mlx5_0"}
+NEAREST = {
+    "InfiniBand is off": (H100, ONE | {"NCCL_IB_DISABLE": "1"}),
+    "sockets": (H100, ONE | {"NCCL_NET": "Socket"}),
+    "a plugin decides": (H100, ONE | {"NCCL_NET_PLUGIN": "aws-ofi"}),
+    "a topology file decides": (H100, ONE | {"NCCL_TOPO_FILE": "/opt/topo.xml"}),
+    "a hypervisor makes up the PCI tree": (machines.AZURE_H100, ONE),
+    "a single adapter": (LONE, {}),
+    "half of the adapters of shared switches": (machines.DGX_A100, {"NCCL_IB_HCA": "=mlx5_0,mlx5_2,mlx5_6,mlx5_8"}),
+    "the nearer one is slower": (SLOW, {"NCCL_IB_HCA": "^mlx5_3"}),
+    "the nearer one has another link type": (ETHERNET, {"NCCL_IB_HCA": "^mlx5_3"}),
+    "the nearer one is outside the container": (ELSEWHERE, {}),
+    "ports are down everywhere": (DARK, {}),
+}
+
+
+@pytest.mark.parametrize("case", NEAREST)
+def test_the_nearest_adapter_that_nccl_may_use_is_silent(on, says, case):
+    machine, variables = NEAREST[case]
+    assert says(on(machine, machine, **variables)) == []
+
+
 @pytest.mark.parametrize("variables", [{"NCCL_IB_DISABLE": "true"}, {"NCCL_NET_PLUGIN": "none"}, {"NCCL_NET": "ib"}])
 def test_unrelated_variables_do_not_silence_it(on, says, variables):
-    assert len(says(on(machines.DGX_H100, machines.DGX_H100, NCCL_IB_HCA="=mlx5_0", **variables))) == 1
-
-
-def test_a_single_node_needs_no_adapter(on, says):
-    assert says(on(machines.DGX_H100, NCCL_IB_HCA="=mlx5_0")) == []
-
-
-def test_the_pci_tree_of_a_hypervisor_is_ignored(on, says):
-    assert says(on(machines.AZURE_H100, machines.AZURE_H100, NCCL_IB_HCA="=mlx5_0")) == []
-
-
-def test_a_single_adapter_for_all_gpus_is_silent(on, says):
-    lone = machines.only(machines.DGX_H100, ["mlx5_0"])
-    assert says(on(lone, lone)) == []
-
-
-def test_half_of_the_adapters_on_a_shared_switch_are_silent(on, says):
-    job = on(machines.DGX_A100, machines.DGX_A100, NCCL_IB_HCA="=mlx5_0,mlx5_2,mlx5_6,mlx5_8")
-    assert says(job) == []
+    assert len(says(on(H100, H100, **ONE, **variables))) == 1
+    assert says(on(H100, **ONE, **variables)) == [], "a single node needs no adapter"
 
 
 def test_an_adapter_of_the_other_socket_is_far_from_cards_in_slots(on, says):
     job = on(machines.PCIE_L40S, machines.PCIE_L40S, NCCL_IB_HCA="mlx5_0")
     far = (4, 5, 6, 7, 12, 13, 14, 15)
     assert says(job) == [("gpu-far-from-nic", "warning", far, ("node1", "node2"))]
-
-
-def test_a_nearer_adapter_that_is_slower_or_of_another_link_type_is_silent(on, says):
-    for fields in ({"gbps": 100}, {"link": "Ethernet"}):
-        machine = machines.change(machines.DGX_H100, "mlx5_3", **fields)
-        assert says(on(machine, machine, NCCL_IB_HCA="^mlx5_3")) == []
-
-
-def test_a_nearer_adapter_outside_the_container_is_silent(on, says):
-    machine = machines.change(machines.DGX_H100, "mlx5_3", file=False)
-    assert says(on(machine, machine)) == []
 
 
 def test_a_port_that_is_down_while_the_others_are_up_is_named(on, says, the):
@@ -269,13 +251,6 @@ def test_a_port_that_is_down_and_excluded_is_silent(on, says):
     assert says(on(machines.DGX_H100, dark, NCCL_IB_HCA="^mlx5_9")) == [
         ("gpu-far-from-nic", "warning", (5,), ("node1",))
     ]
-
-
-def test_ports_that_are_down_everywhere_are_silent(on, says):
-    dark = machines.DGX_H100
-    for n in (0, 3, 4, 6, 9, 10):
-        dark = machines.change(dark, f"mlx5_{n}", up=False)
-    assert says(on(dark, dark)) == []
 
 
 def test_an_unreadable_pci_tree_is_not_checked(on, change, judge):
@@ -303,13 +278,18 @@ def test_only_the_ranks_that_differ_are_named(on, says):
     assert says(job) == [("gpu-rails-differ", "warning", (9, 10), ("node2",))]
 
 
-def test_the_same_unusual_order_everywhere_is_silent(on, says):
-    assert says(on(*[machines.DGX_H100] * 3, takes=dict.fromkeys(range(3), REVERSED))) == []
-
-
-@pytest.mark.parametrize("shapes", [{1: REVERSED}, {1: REVERSED, 2: [1, 0, 2, 3, 4, 5, 6, 7]}])
-def test_without_a_majority_no_node_is_named(on, says, shapes):
-    assert says(on(*[machines.DGX_H100] * (len(shapes) + 1), takes=shapes)) == []
+@pytest.mark.parametrize(
+    ("machine", "orders"),
+    [
+        (H100, [REVERSED] * 3),  # the same everywhere
+        (LONE, [None, None, REVERSED]),  # with one adapter there are no rails
+        (H100, [None, REVERSED]),  # no majority
+        (H100, [None, REVERSED, [1, 0, 2, 3, 4, 5, 6, 7]]),
+    ],
+)
+def test_without_rails_or_a_majority_no_node_is_named(on, says, machine, orders):
+    takes = {node: order for node, order in enumerate(orders) if order}
+    assert says(on(*[machine] * len(orders), takes=takes)) == []
 
 
 def test_other_models_and_other_addresses_are_silent(on, change, says):
@@ -322,11 +302,6 @@ def test_other_models_and_other_addresses_are_silent(on, change, says):
     assert says(on(machines.DGX_H100, machines.DGX_H100, machines.DGX_A100)) == []
 
 
-def test_with_one_adapter_there_are_no_rails(on, says):
-    lone = machines.only(machines.DGX_H100, ["mlx5_0"])
-    assert says(on(*[lone] * 3, takes={2: REVERSED})) == []
-
-
 def test_with_unknown_adapters_it_is_an_info_finding(on, change, says):
     job = on(*[machines.DGX_H100] * 3, takes={2: REVERSED})
     for n in range(3):
@@ -334,13 +309,9 @@ def test_with_unknown_adapters_it_is_an_info_finding(on, change, says):
     assert says(job) == [("gpu-rails-differ", "info", tuple(range(16, 24)), ("node3",))]
 
 
-def test_a_node_with_unknown_facts_is_left_out(on, change, says):
+def test_a_node_with_an_unknown_or_lost_gpu_is_left_out(on, change, says):
     job = on(*[machines.DGX_H100] * 3, takes={2: REVERSED})
     assert says(change.rank(job, 20, gpu=None)) == []
-
-
-def test_a_node_with_a_lost_gpu_is_left_out(on, change, says):
-    job = on(*[machines.DGX_H100] * 3, takes={2: REVERSED})
     gpus = job.nodes[2].gpus
     lost = replace(gpus.devices[3], pci=Missing(reason="NVML error 15: GPU is lost"), lost="NVML error 15: GPU is lost")
     devices = (*gpus.devices[:3], lost, *gpus.devices[4:])

@@ -66,9 +66,8 @@ def found(judge):
 @pytest.fixture
 def only(found):
     def only(job):
-        findings = found(job)
-        assert len(findings) == 1, [finding.message for finding in findings]
-        return findings[0]
+        (finding,) = found(job)
+        return finding
 
     return only
 
@@ -223,86 +222,71 @@ def test_a_compat_library_that_works_is_silent(of, change, found):
     assert found(change.rank(job, None, cuda=view)) == ()
 
 
-# -- the order
+# -- another order, and hidden GPUs
+
+MIXED = ("T4", "A100", "A100", "T4")
+BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def test_another_order_names_the_gpu_of_each_rank(of, change, only):
-    job = models(change, of(1, 4, 4), "T4", "A100", "A100", "T4")
-    finding = only(shows(change, job, range(4), *(f"GPU-1-{i}" for i in (1, 2, 0, 3))))
-    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-order-mismatch", "warning", (0, 1, 2))
-    assert "cuda:0 is GPU 1 (0000:02:00.0), not GPU 0 (0000:01:00.0)" in finding.message
-    assert finding.fix.commands == ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",)
-    assert finding.evidence["rank 2"] == "LOCAL_RANK 2 takes GPU 0 (0000:01:00.0), not GPU 2 (0000:03:00.0)"
-    assert "rank 3" not in finding.evidence, "it takes what it was to take"
+@pytest.mark.parametrize(
+    ("ranks", "names", "shown", "variables", "severity", "named"),
+    [
+        (4, MIXED, "1203", {}, "warning", (0, 1, 2)),
+        (2, MIXED, "12", {"CUDA_VISIBLE_DEVICES": "0,1"}, "warning", (0, 1)),  # indices select other GPUs
+        (1, ("A100", "T4", "A100"), "021", {}, "info", (0,)),  # it takes what it was to take
+        (2, ("A100", "A100"), "10", BY_BUS, "warning", (0, 1)),
+    ],
+)
+def test_another_order_names_the_ranks_that_take_other_gpus(
+    of, change, only, ranks, names, shown, variables, severity, named
+):
+    job = models(change, change.environment(of(1, ranks, len(names)), None, **variables), *names)
+    finding = only(shows(change, job, range(ranks), *(f"GPU-1-{i}" for i in shown)))
+    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-order-mismatch", severity, named)
+    by_uuid = "export CUDA_VISIBLE_DEVICES=GPU-1-0,GPU-1-1"
+    assert finding.fix.commands == ((by_uuid,) if variables == BY_BUS else ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",))
+    if ranks == 4:
+        assert "cuda:0 is GPU 1 (0000:02:00.0), not GPU 0 (0000:01:00.0)" in finding.message
+        assert finding.evidence["rank 2"] == "LOCAL_RANK 2 takes GPU 0 (0000:01:00.0), not GPU 2 (0000:03:00.0)"
+        assert "rank 3" not in finding.evidence, "it takes what it was to take"
 
 
-def test_in_another_order_a_list_of_indices_selects_other_gpus(of, change, only):
-    job = models(change, change.environment(of(1, 2, 4), None, CUDA_VISIBLE_DEVICES="0,1"), "T4", "A100", "A100", "T4")
-    finding = only(shows(change, job, range(2), "GPU-1-1", "GPU-1-2"))
-    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-order-mismatch", "warning", (0, 1))
-
-
-def test_an_order_that_affects_no_rank_is_an_info_finding(of, change, only):
-    job = models(change, of(1, 1, 3), "A100", "T4", "A100")
-    finding = only(shows(change, job, 0, "GPU-1-0", "GPU-1-2", "GPU-1-1"))
-    assert (finding.rule, finding.severity) == ("gpu-order-mismatch", "info")
-
-
-def test_an_order_that_the_variable_does_not_fix_is_fixed_by_uuids(of, change, only):
-    job = change.environment(of(), None, CUDA_DEVICE_ORDER="PCI_BUS_ID")
-    finding = only(shows(change, job, range(2), "GPU-1-1", "GPU-1-0"))
-    assert finding.fix.commands == ("export CUDA_VISIBLE_DEVICES=GPU-1-0,GPU-1-1",)
-
-
-def test_several_models_are_silent_if_cuda_and_nvml_agree(of, change, found):
+def test_several_models_are_an_info_finding_only_where_cuda_was_not_asked(of, change, only, found):
     assert found(models(change, of(), "A100", "T4"), "gpu_order") == ()
-
-
-def test_several_models_without_cuda_are_an_info_finding(of, change, only, found):
     job = models(change, change.rank(of(), None, cuda=None), "T4", "A100")
     finding = only(job)
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-order-mismatch", "info", (0, 1))
-    assert found(change.environment(job, None, CUDA_DEVICE_ORDER="PCI_BUS_ID")) == ()
-    assert found(change.environment(job, None, CUDA_VISIBLE_DEVICES="GPU-1-0,GPU-1-1")) == ()
+    for variables in (BY_BUS, {"CUDA_VISIBLE_DEVICES": "GPU-1-0,GPU-1-1"}):
+        assert found(change.environment(job, None, **variables)) == ()
 
 
-# -- hidden
-
-
-def with_mps(change, job, node):
-    return change.node(job, node, gpus=replace(job.nodes[node].gpus, mps_daemon=True))
-
-
-def test_a_hidden_gpu_is_an_error_for_the_rank_without_one(of, change, only):
-    job = shows(change, of(2, 4, 4), range(4, 8), "GPU-2-0", "GPU-2-1", "GPU-2-2")
-    finding = only(job)
-    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-hidden-from-cuda", "error", (7,))
-    assert (finding.nodes, finding.scope, finding.confirmed) == (("node2",), "node", False)
-    assert "CUDA shows 3 of 4 GPUs: GPU 3 (0000:04:00.0) is hidden" in finding.message
-
-
-def test_ranks_behind_a_hidden_gpu_are_named_with_their_gpus(of, change, only):
-    finding = only(shows(change, of(1, 4, 4), range(4), "GPU-1-0", "GPU-1-2", "GPU-1-3"))
-    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-hidden-from-cuda", "error", (1, 2, 3))
-    assert finding.evidence["rank 1"] == "LOCAL_RANK 1 takes GPU 2 (0000:03:00.0), not GPU 1 (0000:02:00.0)"
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "shown", "severity", "named"),
+    [
+        (2, 4, "012", "error", (7,)),
+        (2, 4, "023", "error", (5, 6, 7)),
+        (1, 2, "123", "warning", (0, 1)),  # another GPU for each rank
+        (1, 2, "01", "info", (0, 1)),  # no rank takes it
+        (1, 2, "01234", "info", (0, 1)),  # NVML does not list it
+    ],
+)
+def test_a_hidden_gpu_names_the_ranks_that_get_none_or_another(of, change, only, nodes, ranks, shown, severity, named):
+    here = range((nodes - 1) * ranks, nodes * ranks)
+    finding = only(shows(change, of(nodes, ranks, 4), here, *(f"GPU-{nodes}-{i}" for i in shown)))
+    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-hidden-from-cuda", severity, named)
+    assert (finding.nodes, finding.scope, finding.confirmed) == ((f"node{nodes}",), "node", severity != "error")
+    if shown == "012":
+        assert "CUDA shows 3 of 4 GPUs: GPU 3 (0000:04:00.0) is hidden" in finding.message
+    if shown == "023":
+        assert finding.evidence["rank 5"] == "LOCAL_RANK 1 takes GPU 2 (0000:03:00.0), not GPU 1 (0000:02:00.0)"
 
 
 def test_ranks_that_share_the_only_gpu_of_an_mps_daemon_are_one_finding(of, change, only):
-    finding = only(with_mps(change, shows(change, of(1, 4, 4), range(4), "GPU-1-0"), 0))
+    job = shows(change, of(1, 4, 4), range(4), "GPU-1-0")
+    finding = only(change.node(job, 0, gpus=replace(job.nodes[0].gpus, mps_daemon=True)))
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-hidden-from-cuda", "error", (1, 2, 3))
     assert (finding.scope, finding.owner, finding.confirmed) == ("rank", "user", True)
     assert any("nvidia-cuda-mps-control -d" in command for command in finding.fix.commands)
-
-
-def test_another_gpu_for_each_rank_is_a_warning(of, change, only):
-    finding = only(shows(change, of(1, 2, 4), range(2), "GPU-1-1", "GPU-1-2", "GPU-1-3"))
-    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-hidden-from-cuda", "warning", (0, 1))
-
-
-@pytest.mark.parametrize("uuids", [("GPU-1-0", "GPU-1-1"), ("GPU-1-0", "GPU-1-1", "GPU-1-2", "GPU-1-3", "GPU-new")])
-def test_a_hidden_gpu_that_no_rank_takes_is_an_info_finding(of, change, only, uuids):
-    finding = only(shows(change, of(1, 2, 4), range(2), *uuids))
-    assert (finding.rule, finding.severity) == ("gpu-hidden-from-cuda", "info")
 
 
 def test_the_driver_chooses_the_mig_device_of_a_process(of, change, found):
@@ -322,25 +306,17 @@ def test_a_list_that_is_wrong_explains_what_cuda_shows(of, change, found):
     assert [f.rule for f in found(job) if f.severity == "error"] == ["gpu-cvd-bad-item"]
 
 
-def without_uuids(change, job):
-    """Have NVML report no UUIDs; what CUDA shows is then named by the GPUs' addresses."""
+def test_gpus_without_uuids_are_compared_by_their_addresses(of, change, only, found):
+    job = of(1, 4, 4)
     gpus = job.nodes[0].gpus
     devices = tuple(replace(gpu, uuid=Missing(reason="NVML error 999: Unknown Error")) for gpu in gpus.devices)
     job = change.node(job, 0, gpus=replace(gpus, devices=devices))
-    return shows(change, job, range(len(job.ranks)), *(f"PCI-{gpu.pci}" for gpu in devices))
-
-
-def test_gpus_without_uuids_are_compared_by_their_addresses(of, change, only, found):
-    job = without_uuids(change, of(1, 4, 4))
-    assert found(job) == ()
-    finding = only(shows(change, job, range(4), *job.ranks[0].visible_gpus[:3]))
+    names = [f"PCI-{gpu.pci}" for gpu in devices]
+    assert found(shows(change, job, range(4), *names)) == ()
+    finding = only(shows(change, job, range(4), *names[:3]))
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-hidden-from-cuda", "error", (3,))
     assert "CUDA shows 3 of 4 GPUs: GPU 3 (0000:04:00.0) is hidden" in finding.message
-
-
-def test_gpus_that_cannot_be_found_in_nvmls_list_are_not_hidden(of, change, found):
-    job = without_uuids(change, of(1, 4, 4))
-    assert found(shows(change, job, range(4), *(f"GPU-1-{i}" for i in range(4)))) == ()
+    assert found(shows(change, job, range(4), *(f"GPU-1-{i}" for i in range(4)))) == (), "not in NVML's list"
 
 
 # -- the guess of torch
@@ -352,17 +328,14 @@ def test_a_wrong_guess_is_an_info_finding(of, only):
     assert "would guess cuda:4 for rank 4, whose GPU is cuda:0" in finding.message
 
 
-def test_a_rank_with_a_single_gpu_needs_no_guess(of, change, found):
+def test_a_rank_with_a_single_gpu_or_under_accelerate_needs_no_guess(of, change, found):
+    agent = Agent(program="accelerate", pid=1, arguments=(), exported=Missing(reason="not read"))
+    assert found(change.process(of(2, 4, 8), None, agent=agent)) == ()
     job = of(2, 4, 8)
     for i in range(8):
         uuid = f"GPU-{1 + i // 4}-{i % 4}"
         job = shows(change, change.environment(job, i, CUDA_VISIBLE_DEVICES=uuid), i, uuid)
     assert found(job) == ()
-
-
-def test_accelerate_names_the_device_itself(of, change, found):
-    agent = Agent(program="accelerate", pid=1, arguments=(), exported=Missing(reason="not read"))
-    assert found(change.process(of(2, 4, 8), None, agent=agent)) == ()
 
 
 # -- what torch really used

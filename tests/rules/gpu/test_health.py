@@ -5,96 +5,28 @@ The text is what tests/nvml/fake_nvml.c answers; nvidia-ml-py and the facts are 
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import msgspec
 import pytest
+from made.nvml_jobs import PROFILES, machines, replace, told
 
 from distcheck.rules import FAMILIES
-from distcheck.selection.visible_devices import device_of, visible
 
-LOOKS = ("environment", "meeting", "gpu")
-NVML = Path(__file__).parents[2] / "nvml"
-PROFILES = sorted(path.stem for path in NVML.glob("*.txt"))
-TEXT = {name: (NVML / f"{name}.txt").read_text() for name in PROFILES}
-H100, H200, A100, L40S = TEXT["dgx_h100"], TEXT["h200"], TEXT["dgx_a100"], TEXT["pcie_l40s"]
+H100, H200, A100, L40S = (PROFILES[name] for name in ("dgx_h100", "h200", "dgx_a100", "pcie_l40s"))
 CLUSTER = "fabric.cluster 0123456789abcdef0123456789abcdef\nfabric.clique 7\n"
-replace = msgspec.structs.replace
-
-
-@pytest.fixture(scope="module")
-def healthy():
-    """Return the facts read from the unchanged profiles, once for all tests."""
-    return {}
 
 
 @pytest.fixture
-def read_node(fake_nvml, healthy):
-    """Return what the real nvidia-ml-py reads on the node that `text` describes."""
-
-    def read_node(text):
-        if text in healthy:
-            return healthy[text]
-        answer = fake_nvml.read(text)
-        if text in TEXT.values():
-            healthy[text] = answer
-        return answer
-
-    return read_node
-
-
-@pytest.fixture
-def on(read_node, job_of, change):
-    """Build a job whose nodes the texts describe; rank i of a node takes GPU i, or `value`."""
-
-    def on(*texts, per_node=8, value=None, looks=LOOKS, **variables):
-        job = job_of(len(texts), per_node, looks=looks, gpus=per_node)
-        if value is not None:
-            variables["CUDA_VISIBLE_DEVICES"] = value
-        job = change.environment(job, None, **variables)
-        read = {text: read_node(text) for text in dict.fromkeys(texts)}
-        for n, text in enumerate(texts):
-            devices = tuple(
-                replace(g, uuid=f"GPU-{n}{g.index}", mig_uuids=tuple(f"{u}-{n}" for u in g.mig_uuids))
-                for g in read[text].devices
-            )
-            job = change.node(job, n, gpus=replace(read[text], devices=devices))
-            seen = visible(value, devices)
-            for i, rank in enumerate(job.ranks):
-                if job.node_of(rank) is job.nodes[n]:
-                    own = device_of(rank.placement.local_rank, seen.uuids)
-                    job = change.rank(job, i, visible_gpus=seen.uuids, gpu=own)
-        return job
-
-    return on
+def on(fake_nvml, job_of, change):
+    return machines(fake_nvml, job_of, change)
 
 
 @pytest.fixture
 def says(judge):
-    """Return the findings of all GPU rules as rule, severity, ranks, nodes."""
-    families = [name for name, family in FAMILIES.items() if family.looks == ("gpu",)]
-
-    def says(job):
-        result = judge(job, *families)
-        assert not result.not_checked, result.not_checked
-        return [(f.rule, f.severity, f.ranks, f.nodes) for f in result.findings]
-
-    return says
+    return told(judge, *(name for name, family in FAMILIES.items() if family.looks == ("gpu",)))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("number", [1, 8])
-def test_every_healthy_machine_is_silent(on, says, profile, number):
-    text = TEXT[profile]
-    if number == 1:
-        assert says(on(text + "count 1\n", per_node=1)) == []
-        assert says(on(text, per_node=1)) == []
-    elif profile == "dgx_h100_mig":
-        job = on(text, value="MIG-00000003-aaaa-bbbb-cccc-dddddddddddd-0", per_node=1)
-        assert says(job) == []
-    elif "count 8" in text:
-        assert says(on(text)) == []
-        assert says(on(text, text, text, text)) == []
+def test_a_healthy_machine_with_one_gpu_is_silent(on, says, profile):
+    assert says(on(PROFILES[profile] + "count 1\n", per_node=1)) == []
 
 
 def test_a_virtual_machine_without_health_values_is_silent(on, says):
@@ -210,16 +142,6 @@ def test_unreadable_values_are_listed_and_raise_no_finding(on, judge):
     assert result.verdict.exit_code == 0
 
 
-def test_a_gpu_lost_while_being_read_is_reported_as_lost(on, says):
-    """CUDA skips it, so the last rank has none."""
-    assert says(on(H200 + "3.reasons !15\n")) == [("gpu-fell-off-bus", "error", (7,), ("node1",))]
-
-
-def test_one_broken_gpu_is_one_finding(on, says):
-    broken = "3.ecc.1.0 2\n3.rows 0 1 1 0\n3.field.230 1\n"
-    assert says(on(H200 + broken)) == [("gpu-ecc-uncorrected", "error", (3,), ("node1",))]
-
-
 @pytest.mark.parametrize("line", ["ecc.1.0 2", "link.state.5 0", "compute_mode 2", "processes 4711:-"])
 def test_a_gpu_that_no_rank_takes_is_an_info_finding(on, says, line):
     (result,) = says(on(H200 + f"3.{line}\n", per_node=2))
@@ -227,7 +149,7 @@ def test_a_gpu_that_no_rank_takes_is_an_info_finding(on, says, line):
 
 
 def test_the_rank_is_found_by_its_gpu_not_by_its_number(on, says):
-    job = on(H200 + "3.ecc.1.0 2\n", per_node=2, value="2,3")
+    job = on(H200 + "3.ecc.1.0 2\n", per_node=2, values=("2,3", "2,3"))
     assert says(job) == [("gpu-ecc-uncorrected", "error", (1,), ("node1",))]
 
 
@@ -237,52 +159,46 @@ def test_nodes_with_the_same_faults_are_one_finding(on, judge):
     assert finding.message == "node1, node2, node3 and 1 more: GPUs 0-7: persistence mode is off"
 
 
-def test_a_fabric_that_is_down_is_one_finding_for_the_node(on, says):
-    down = H200 + "fabric.state 1\nlink.state 0\nlink.remote !3\np2p.read 5\np2p.write 5\n"
-    assert says(on(H200, down)) == [("gpu-fabric-manager-down", "error", tuple(range(8, 16)), ("node2",))]
+ALL = tuple(range(8))
+CHINA = H100.replace("NVIDIA H100 80GB HBM3", "NVIDIA H800") + "links 8\n"
+BROKEN = "3.ecc.1.0 2\n3.rows 0 1 1 0\n3.field.230 1\n"
+DOWN = "fabric.state 1\nlink.state 0\nlink.remote !3\np2p.read 5\np2p.write 5\n"
+NODES = {
+    "CUDA skips a lost GPU, the last rank has none": (H200 + "3.reasons !15\n", 8, "gpu-fell-off-bus", "error", (7,)),
+    "one broken GPU is one finding": (H200 + BROKEN, 8, "gpu-ecc-uncorrected", "error", (3,)),
+    "a fabric that is down": (H200 + DOWN, 8, "gpu-fabric-manager-down", "error", ALL),
+    "one GPU without a fabric": (H200 + "count 1\nfabric.state 1\n", 1, "gpu-fabric-manager-down", "warning", (0,)),
+    "a card without NVLink needs none": (L40S + "fabric.state 1\n", 8),
+    "a known model's links": (H100 + "count 1\nlink.state.5 0\n", 1, "gpu-nvlink-down", "error", (0,)),
+    "a cut-down model": (CHINA, 8),
+    "a cut-down model compared with its peers": (CHINA + "6.link.state.1 0\n", 8, "gpu-nvlink-down", "error", (6,)),
+    "no bridge beside bridged cards": (
+        L40S + "links 4\nlink.state 1\nlink.remote 0\n3.link.state 0\n", 8, "gpu-nvlink-down", "info", (3,),
+    ),
+    "no bridge at all": (L40S + "links 12\nlink.state 0\n", 8),
+    "no links in MIG mode": (A100 + "3.mig 1\n3.mig.slots 7\n3.link.state 0\n", 2),
+    "P2P off explained": (
+        H200 + "confidential 1\np2p.read 4\np2p.write 4\n", 8, "gpu-confidential-compute", "info", ALL,
+    ),
+    "counts that all links have": (H200 + "field.161 5000\npcie.replays 5000\n", 8),
+    "a Grace whose driver has no NUMA node": (PROFILES["gh200"] + "own_numa !13\n", 1),
+    "a desktop uses GPU memory": (L40S + "0.display 1\n0.memory.used 3000000000\n", 8),
+    "a GPU that was just woken may look busy": (
+        H200 + "persistence 0\nutilisation 100\n", 8, "gpu-persistence-off", "info", ALL,
+    ),
+}  # fmt: skip
 
 
-def test_a_single_gpu_without_fabric_is_a_warning(on, says):
-    alone = H200 + "count 1\nfabric.state 1\n"
-    assert says(on(alone, per_node=1)) == [("gpu-fabric-manager-down", "warning", (0,), ("node1",))]
-
-
-def test_a_card_without_nvlink_needs_no_fabric(on, says):
-    assert says(on(L40S + "fabric.state 1\n")) == []
-
-
-def test_a_missing_link_of_a_known_model_needs_no_other_gpu(on, says):
-    assert says(on(H100 + "count 1\nlink.state.5 0\n", per_node=1)) == [("gpu-nvlink-down", "error", (0,), ("node1",))]
-
-
-def test_a_cut_down_model_is_compared_with_its_peers(on, says):
-    china = H100.replace("NVIDIA H100 80GB HBM3", "NVIDIA H800") + "links 8\n"
-    assert says(on(china)) == []
-    assert says(on(china + "6.link.state.1 0\n")) == [("gpu-nvlink-down", "error", (6,), ("node1",))]
-
-
-def test_a_card_without_a_bridge_beside_bridged_ones_is_an_info_finding(on, says):
-    bridged = L40S + "links 4\nlink.state 1\nlink.remote 0\n3.link.state 0\n"
-    assert says(on(bridged)) == [("gpu-nvlink-down", "info", (3,), ("node1",))]
-
-
-def test_cards_without_any_bridge_are_silent(on, says):
-    assert says(on(L40S + "links 12\nlink.state 0\n")) == []
-
-
-def test_a_gpu_in_mig_mode_may_have_no_links(on, says):
-    assert says(on(A100 + "3.mig 1\n3.mig.slots 7\n3.link.state 0\n", per_node=2)) == []
+@pytest.mark.parametrize("node", NODES)
+def test_a_node_has_at_most_one_finding_for_a_cause(on, says, node):
+    text, ranks, *finding = NODES[node]
+    assert says(on(text, per_node=ranks)) == ([(*finding, ("node1",))] if finding else [])
 
 
 def test_pairs_connected_by_nvlink_without_p2p_access(on, judge):
     (finding,) = judge(on(H200 + "2.p2p.read.5 4\n2.p2p.write.5 4\n")).findings
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-nvlink-down", "warning", (2, 5))
-    assert "disabled in the driver's registry" in finding.message
-
-
-def test_confidential_compute_is_an_info_finding_and_explains_missing_p2p(on, says):
-    job = on(H200 + "confidential 1\np2p.read 4\np2p.write 4\n")
-    assert says(job) == [("gpu-confidential-compute", "info", tuple(range(8)), ("node1",))]
+    assert "NVLink connects it to GPU 5, but P2P is off: it is disabled in the driver's registry" in finding.message
 
 
 def test_old_link_counters_are_read_if_the_new_ones_are_missing(on, judge):
@@ -303,10 +219,6 @@ def test_the_bus_is_asked_for_gpus_by_their_addresses(on, judge, text, commands)
     finding = next(f for f in judge(on(H200 + text)).findings if f.rule == "gpu-pcie-downgraded")
     asked = [command for command in finding.fix.commands if "lspci" in command]
     assert asked == [f"sudo {command} | grep -i lnk" for command in commands]
-
-
-def test_errors_that_all_links_count_are_silent(on, says):
-    assert says(on(H200 + "field.161 5000\npcie.replays 5000\n")) == []
 
 
 def test_a_power_limit_on_all_nodes_is_the_sites_choice(on, says):
@@ -382,19 +294,6 @@ def test_a_node_by_itself_may_have_a_job_running(on, says):
     }
     through_mps = on(H200 + "3.mps_processes 4711:1000\n", looks=("node", "gpu"))
     assert says(through_mps) == [("gpu-mps-active", "info", (3,), ("node1",))]
-
-
-def test_a_grace_whose_driver_has_no_numa_node(on, says):
-    assert says(on(TEXT["gh200"] + "own_numa !13\n", per_node=1)) == []
-
-
-def test_a_desktop_uses_gpu_memory(on, says):
-    assert says(on(L40S + "0.display 1\n0.memory.used 3000000000\n")) == []
-
-
-def test_a_gpu_that_was_just_woken_may_look_busy(on, says):
-    busy = H200 + "persistence 0\nutilisation 100\n"
-    assert [rule for rule, *_ in says(on(busy))] == ["gpu-persistence-off"]
 
 
 def test_gpu_health_is_silent_for_cpu_ranks(on, judge, change):

@@ -96,10 +96,6 @@ def test_idle_gpus_of_any_model_are_silent(watched, says, profile):
         assert says((found, loads)) == ()
 
 
-def at_power_limit(gpu):
-    return "".join(f"{gpu}.{line}\n" for line in AT_POWER_LIMIT.splitlines())
-
-
 def test_gpus_at_their_power_limit_are_silent(watched, says):
     found, loads = watched(H200_VM, H200_VM + AT_POWER_LIMIT)
     (load,) = loads.gpus.values()
@@ -107,10 +103,8 @@ def test_gpus_at_their_power_limit_are_silent(watched, says):
     assert found.devices[0].health.power_limit_watts == 700
     all_at_it = watched(H200, H200 + AT_POWER_LIMIT)
     assert says(all_at_it, all_at_it) == ()
-
-
-def test_a_gpu_at_its_power_limit_beside_gpus_with_lighter_work_is_silent(watched, says):
-    assert says(watched(H200, H200 + at_power_limit(3))) == ()
+    one_at_it = "".join(f"3.{line}\n" for line in AT_POWER_LIMIT.splitlines())
+    assert says(watched(H200, H200 + one_at_it)) == (), "beside GPUs with lighter work"
 
 
 def test_a_gpu_that_is_at_its_power_limit_now_and_then_is_compared(watched, says):
@@ -181,7 +175,7 @@ def test_without_slowdown_timers_the_samples_decide(watched, says):
 def test_reasons_without_busy_readings_are_silent():
     load = GpuLoad(seconds=5.0, busy=0, event_reasons={POWER_BRAKE: 5})  # in a file that something else has written
     gpu = Gpu(0, "GPU-1", "0000:1b:00.0", "H200", 1, 0, health=GpuHealth(), load=load)
-    assert held_by_brake(Reading(None, gpu, gpu.health, (), used=True)) == ""
+    assert held_by_brake(Reading(None, gpu, (), used=True, health=gpu.health)) == ""
 
 
 def test_a_driver_that_hangs_under_load_stops_only_the_watch(watched, says, monkeypatch):

@@ -32,6 +32,30 @@ def errors(result):
     return [(f.rule, f.severity, f.ranks, f.nodes) for f in result.findings]
 
 
+def empty(*gpus):
+    """Return a node of eight GPUs; these are in MIG mode without a MIG device."""
+    return H100 + "".join(f"{gpu}.mig 1\n{gpu}.mig.slots 7\n" for gpu in gpus)
+
+
+ALONE = H100 + "7.mig 1\n7.mig.slots 7\n7.0.uuid MIG-00000007-aaaa\n"
+SILENT = {
+    "an index": ([MIG], ("0",)),
+    "a UUID": ([MIG], (name(3),)),
+    "unset": ([MIG], (None,)),
+    "devices of different GPUs": ([TWO, TWO], (name(2), name(3))),
+    "a divided GPU that no rank takes": ([ALONE], ("0,1", "0,1")),
+    "each rank gets another GPU than the empty one": ([empty(0)], (None,) * 4),
+    "no rank sees the empty one": ([empty(0)], ("1,2,3,4,5,6,7",) * 4),
+    "an unknown mode": ([H100 + "0.mig !4\n"], (None,) * 8),
+}
+
+
+@pytest.mark.parametrize("case", SILENT)
+def test_ranks_that_get_a_gpu_or_mig_device_each_are_silent(on, judge, case):
+    texts, values = SILENT[case]
+    assert judge(on(*texts, per_node=len(values), values=values), "gpu", "gpu_mig").findings == ()
+
+
 def test_a_process_given_several_mig_devices_sees_one(on, judge):
     job = on(MIG, per_node=1, values=(f"{name(0)},{name(1)}",))
     (finding,) = judge(job).findings
@@ -42,12 +66,6 @@ def test_a_process_given_several_mig_devices_sees_one(on, judge):
 def test_an_index_of_a_gpu_in_mig_mode_hides_the_others(on, judge):
     job = on(H100 + "1.mig 1\n1.mig.slots 7\n1.0.uuid MIG-00000001-aaaa\n", per_node=1, values=("0,1,2",))
     assert errors(judge(job, "gpu_mig")) == [("gpu-cvd-mig", "warning", (0,), ("node1",))]
-
-
-@pytest.mark.parametrize("value", ["0", name(3), ""])
-def test_one_mig_device_per_process_is_silent(on, judge, value):
-    job = on(MIG, per_node=1, values=(value,)) if value else on(MIG, per_node=1)
-    assert judge(job).findings == ()
 
 
 def test_ranks_on_one_mig_device_are_only_gpu_duplicate(on, judge):
@@ -87,10 +105,6 @@ def test_nccl_allows_it_from_2_30_if_configured(on, judge, change, nccl, variabl
     assert errors(judge(job, "gpu", "gpu_mig")) == [("gpu-mig-with-nccl", severity, (0, 1), ("node1",))]
 
 
-def test_ranks_on_mig_devices_of_different_gpus_are_silent(on, judge):
-    assert judge(on(TWO, TWO, per_node=2, values=(name(2), name(3)))).findings == ()
-
-
 def test_mig_is_silent_for_gloo(on, judge, change):
     job = change.asked(on(TWO, per_node=2, values=(name(3), name(3, 1))), backend="gloo")
     assert judge(job).findings == ()
@@ -124,23 +138,9 @@ def test_of_two_nodes_both_are_named_and_none_is_excluded(on, judge):
 
 
 def test_mig_devices_named_by_the_job_are_not_the_nodes_fault(on, judge):
-    job = on(H100 + "7.mig 1\n7.mig.slots 7\n7.0.uuid MIG-00000007-aaaa\n", per_node=3,
-             values=("0", "1", "MIG-{node}00000007-aaaa"))  # fmt: skip
+    job = on(ALONE, per_node=3, values=("0", "1", "MIG-{node}00000007-aaaa"))
     (finding,) = judge(job, "gpu", "gpu_mig").findings
     assert (finding.rule, finding.scope, finding.ranks) == ("gpu-mig-partial", "job", (2,))
-
-
-def test_a_mig_gpu_that_no_rank_takes_is_silent(on, judge):
-    job = on(H100 + "7.mig 1\n7.mig.slots 7\n7.0.uuid MIG-00000007-aaaa\n", per_node=2, values=("0,1", "0,1"))
-    assert judge(job).findings == ()
-
-
-EMPTY = "{gpu}.mig 1\n{gpu}.mig.slots 7\n"
-
-
-def empty(*gpus):
-    """Return a node of eight GPUs; these are in MIG mode without a MIG device."""
-    return H100 + "".join(EMPTY.format(gpu=gpu) for gpu in gpus)
 
 
 def asked_cuda(job, devices, change):
@@ -161,13 +161,6 @@ def test_a_gpu_in_mig_mode_without_devices_is_the_only_finding(on, judge, change
     assert (finding.scope, finding.confirmed, result.verdict.exit_code) == ("gpu", False, 20)
     seen = asked_cuda(job, job.ranks[0].visible_gpus, change)
     assert judge(seen, "gpu_mig").verdict.exit_code == 40, "CUDA has shown that it is not there"
-
-
-def test_it_is_silent_if_every_rank_gets_another_gpu(on, judge):
-    for values in (None, ("1,2,3,4,5,6,7",) * 4):
-        job = on(empty(0), per_node=4, values=values) if values else on(empty(0), per_node=4)
-        assert judge(job).findings == ()
-        assert judge(job).verdict.exit_code == 0
 
 
 def test_a_rank_that_sees_only_that_gpu_gets_none(on, judge):
@@ -204,8 +197,3 @@ def test_distcheck_node_reports_it_if_that_many_gpus_are_needed(on, judge, chang
     bare = change.rank(job, None, environment={}, placement=Placement(), visible_gpus=None, gpu=None)
     alone = change.asked(bare, looks=("node", "gpu"), command="node", gpus=needed)
     assert [f.rule for f in judge(alone, "gpu_mig", "gpu", "node").findings] == found
-
-
-def test_a_gpu_with_unknown_mig_mode_is_not_blamed(on, judge):
-    job = on(H100 + "0.mig !4\n", per_node=8)
-    assert judge(job, "gpu_mig").findings == ()

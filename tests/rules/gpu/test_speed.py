@@ -206,22 +206,22 @@ def test_of_ranks_that_share_a_small_cpu_limit_none_is_blamed(job, change, judge
     assert found == ({"perf-slow-rank": (1,)} if blamed else {"perf-cgroup-cpu-quota": (0, 1, 2, 3)})
 
 
-@pytest.mark.parametrize("share", [SLOW_CPU + 0.01, 0.5, 3.0])
-def test_unequal_cpus_are_silent(job, judge, share):
-    odd = msgspec.structs.replace(CPU, matmul_TFLOPS=share * CPU.matmul_TFLOPS, memory_GBps=share * CPU.memory_GBps)
-    assert not judge(job(CPU, {5: odd}), SPEED).findings
-
-
-@pytest.mark.parametrize("field", ["matmul_TFLOPS", "memory_GBps"])
-def test_a_cpu_that_is_slow_in_one_kind_of_work_is_silent(job, judge, field):
-    odd = msgspec.structs.replace(CPU, **{field: 0.05 * getattr(CPU, field)})
-    assert not judge(job(CPU, {4: odd}), SPEED).findings
-
-
-def test_of_two_cpus_only_a_much_slower_one_is_named(job, judge):
-    for share, named in ((SLOW_CPU + 0.01, False), (SLOW_CPU - 0.01, True)):
-        odd = msgspec.structs.replace(CPU, matmul_TFLOPS=share * CPU.matmul_TFLOPS, memory_GBps=share * CPU.memory_GBps)
-        assert [f.ranks for f in judge(job(CPU, {1: odd}, per_node=1), SPEED).findings] == [(1,)] * named
+@pytest.mark.parametrize(
+    ("matmul", "memory", "per_node", "named"),
+    [
+        (SLOW_CPU + 0.01, SLOW_CPU + 0.01, 4, False),
+        (0.5, 0.5, 4, False),
+        (3.0, 3.0, 4, False),
+        (0.05, 1.0, 4, False),  # in one kind of work only
+        (1.0, 0.05, 4, False),
+        (SLOW_CPU + 0.01, SLOW_CPU + 0.01, 1, False),
+        (SLOW_CPU - 0.01, SLOW_CPU - 0.01, 1, True),
+    ],
+)
+def test_only_a_cpu_that_is_much_slower_in_all_its_work_is_named(job, judge, matmul, memory, per_node, named):
+    rates = {"matmul_TFLOPS": matmul * CPU.matmul_TFLOPS, "memory_GBps": memory * CPU.memory_GBps}
+    odd = msgspec.structs.replace(CPU, **rates)
+    assert [f.ranks for f in judge(job(CPU, {1: odd}, per_node=per_node), SPEED).findings] == [(1,)] * named
 
 
 def test_a_test_that_was_not_made_is_listed_and_fails_nothing(job, judge):

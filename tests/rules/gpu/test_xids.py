@@ -74,12 +74,9 @@ def test_old_xids_and_an_empty_log_are_silent(on, judge):
     assert judge(on(H100)).findings == ()
 
 
-def test_an_xid_without_recovery_action_is_a_warning(on, judge):
+def test_an_xid_without_recovery_action_or_at_an_unknown_time_is_a_warning(on, judge):
     (finding,) = judge(on(SIGNED, xid(119))).findings
     assert finding.severity == "warning"
-
-
-def test_an_xid_at_an_unknown_time_is_a_warning(on, judge):
     (finding,) = judge(on(H100, xid(119, minutes=None))).findings
     assert finding.severity == "warning"
     assert "Xid 119 at an unknown time" in finding.message
@@ -111,12 +108,9 @@ def test_a_lost_gpu_is_reported_as_lost(on, judge, fault):
     assert [f.rule for f in result.findings] == ["gpu-fell-off-bus"]
 
 
-def test_a_gpu_that_no_rank_takes_is_an_info_finding(on, judge):
+def test_a_gpu_that_no_rank_takes_or_nvml_does_not_list_is_an_info_finding(on, judge):
     (finding,) = judge(on(H100, xid(79), per_node=2)).findings
     assert (finding.severity, finding.ranks) == ("info", ())
-
-
-def test_a_gpu_that_nvml_does_not_list_is_an_info_finding(on, judge):
     (finding,) = judge(on(H100, xid(79, pci="0000:ab:00.0"))).findings
     assert (finding.rule, finding.severity, finding.nodes) == ("gpu-xid-recent", "info", ("node2",))
     assert "Xids of GPUs that NVML does not list: 0000:ab:00.0: Xid 79 40 min ago" in finding.message
@@ -132,10 +126,7 @@ def test_an_nvml_failure_is_reported_beside_the_xid(on, judge, change):
 
 def test_an_unreadable_log_is_not_checked_and_not_required(on, judge, change):
     reason = "no permission to read the kernel log (/dev/kmsg: Operation not permitted; kernel.dmesg_restrict is 1)"
-    job = on(H100)
-    for n in range(2):
-        job = change.node(job, n, xids=Missing(reason=reason))
-    result = judge(job)
+    result = judge(change.node(on(H100), None, xids=Missing(reason=reason)))
     assert result.findings == ()
     (unseen,) = result.not_checked
     assert (unseen.rule, unseen.reason, unseen.nodes, unseen.required) == (
