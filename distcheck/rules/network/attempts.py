@@ -158,7 +158,14 @@ class Ways:
         return listed([self._names[side] for side in sides])
 
     def finding(
-        self, failed: Mapping[Way, str], verb: str, nature: str, fix: Fix, *, severity: Severity = "error"
+        self,
+        failed: Mapping[Way, str],
+        verb: str,
+        nature: str,
+        fix: Fix | None = None,
+        *,
+        severity: Severity = "error",
+        values: Mapping[str, Sequence[str]] | None = None,
     ) -> Fault:
         """Return the finding about failing paths, located at the nodes that all of them share.
 
@@ -200,6 +207,7 @@ class Ways:
             owner="admin",
             evidence={f"way {n}": line for n, line in enumerate(shown, start=1)}
             | ({"more_ways": len(failed) - _MOST} if len(failed) > _MOST else {}),
+            values=values,
         )
 
     def _of_pair(self, way: Way, failed: Mapping[Way, str], verb: str, nature: str) -> tuple[str, str]:

@@ -160,7 +160,10 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
     Found by comparing these with the boot id and the hardware id. Equal host names with different boot ids do no harm
     to NCCL and are reported as info.
 
-    Fix: ``sudo hostnamectl set-hostname`` with a name of its own for each machine; remove NCCL_HOSTID.
+    Fix: Give every machine its own name; remove NCCL_HOSTID.
+
+        {rename|sudo hostnamectl set-hostname node2  # on node2}
+
     See: https://github.com/NVIDIA/nccl/issues/187
     """
     reported: set[str] = set()
@@ -177,13 +180,10 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
                 job,
                 ranks,
                 f"{named(job, ranks)} have {what}; NCCL treats their {len(nodes)} machines as one",
-                Fix(
-                    "Give every machine its own name.",
-                    removals(job, same, HOSTID) if chosen else _rename(nodes),
-                ),
                 severity=weight,
                 owner=owner(job, same, HOSTID) if chosen else "admin",
                 evidence={HOSTID if chosen else "host name": name},
+                values={"rename": removals(job, same, HOSTID) if chosen else _rename(nodes)},
             )
     for name, alike_nodes in grouped(job.nodes, lambda n: n.hostname).items():
         nodes = [n for n in machines(alike_nodes) if n.key not in reported] if len(alike_nodes) > 1 else []
@@ -193,11 +193,11 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
                 job,
                 ranks,
                 f"{len(nodes)} machines have the host name {name}; NCCL distinguishes them by their boot ids",
-                Fix("Give every machine its own name.", _rename(nodes)),
                 severity="info",
                 owner="admin",
                 evidence={"host name": name},
                 scope="rank",
+                values={"rename": _rename(nodes)},
             )
 
 

@@ -171,7 +171,9 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
     they are an error; from 5 % where every path has losses. On a path that only the rendezvous uses they are a warning,
     and an info where only a library would use it for which the job was not made.
 
-    Fix: check the error counters of the network interface and of the switch port.
+    Fix: Check the error counters of the network interface, its cable and the switch port.
+
+        ethtool -S {interface|eth0} | grep -iE 'err|drop|crc'
     """
     for use in path_uses(job) if lossy(job) or stalled(job) else ():
         yield from map(use.judged, _losses(use.job))
@@ -195,17 +197,13 @@ def _losses(job: Job) -> Iterator[Fault]:
             losing[way] = f"the transfer stalled after {count(halted.bytes, 'byte')}"
             shares.append(1.0)
     if losing:
-        node = job.nodes[0]
         everywhere = len(job.nodes) > 2 and losing.keys() == ways.tried.keys()
         yield ways.finding(
             losing,
             "send to",
             "without packet loss",
-            Fix(
-                "Check the error counters of the network interface, its cable and the switch port.",
-                (f"ethtool -S {quote(interface_name(job, node))} | grep -iE 'err|drop|crc'",),
-            ),
             severity="error" if max(shares) >= (_HEAVY_LOSS if everywhere else _LOSS) else "warning",
+            values={"interface": [quote(interface_name(job, job.nodes[0]))]},
         )
 
 
@@ -224,7 +222,11 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
     round trip decides how long 2 MiB take, nothing is. It is an info finding where NCCL uses InfiniBand or RoCE
     adapters on all nodes, and this interface belongs to none of them.
 
-    Fix: check the cable and the switch port.
+    Fix: Check the cable, the switch port and the members of a bond, and look for a traffic limit; replace a wireless
+    adapter by a wired one.
+
+        {look|ethtool eth0}
+        tc qdisc show dev {interface|eth0}
     """
     ways = Ways(job)
     links = {node.key: _link(job, node) for node in job.nodes}
@@ -240,11 +242,7 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
         reasons += [measured.slow[node.key].text] if node.key in measured.slow else []
         if reasons:
             explained.add(node.key)
-            fix = Fix(
-                "Check the cable, the switch port and the members of a bond.",
-                (f"ethtool {quote(interface_name(job, node))}",),
-            )
-            yield _slow_network(job, [node], interface_name(job, node), reasons, fix)
+            yield _slow_network(job, [node], interface_name(job, node), reasons)
     yield from _below_their_rate(job, explained)
 
 
@@ -262,35 +260,30 @@ def _below_their_rate(job: Job, explained: Collection[str]) -> Iterator[Outcome]
         if sure:
             path = max((slow[end] for end in sure), key=lambda path: path.share)
             wired = ", as of a wired adapter" if sure[0].wireless else ""
-            there = quote(sure[0].interface)
-            look = f"iw dev {there} link" if sure[0].wireless else f"ethtool {there}"
             yield _slow_network(
                 job,
                 [nodes[end.node] for end in sure],
                 sure[0].interface,
                 [f"{name} carries {path.sent.rate / 1e6:.3g} MB/s; expected at least {path.least / 1e6:.3g}{wired}"],
-                Fix(
-                    "Use a wired adapter for the job."
-                    if sure[0].wireless
-                    else "Look for a traffic limit on the nodes, and check the cable and the switch port.",
-                    (look, f"tc qdisc show dev {there}"),
-                ),
+                wireless=sure[0].wireless,
             )
 
 
-def _slow_network(job: Job, nodes: list[NodeFacts], interface: str, reasons: list[str], fix: Fix) -> Fault:
+def _slow_network(
+    job: Job, nodes: list[NodeFacts], interface: str, reasons: list[str], *, wireless: bool = False
+) -> Fault:
     """Return the finding about nodes whose network is slow for these reasons."""
-    adapters = adapters_beside(job, nodes[0], interface)
+    adapters, there = adapters_beside(job, nodes[0], interface), quote(interface)
     names = listed([node.name for node in nodes])
     return found(
         job,
         [rank for node in nodes for rank in job.ranks_on(node)],
         f"the network of {names} is slow: {'; '.join(reasons)}"
         + (f"; NCCL uses {listed(adapters, most=2)}" if adapters else ""),
-        fix,
         severity="info" if adapters else "warning",
         confirmed=False,
         evidence={f"reason {n}": text for n, text in enumerate(reasons, start=1)} if len(reasons) > 1 else {},
+        values={"interface": [there], "look": [f"iw dev {there} link" if wireless else f"ethtool {there}"]},
     )
 
 

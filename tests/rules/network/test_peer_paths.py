@@ -1066,7 +1066,7 @@ def test_a_job_over_two_equal_sites_is_a_warning(of, change, only):
         "the nodes form 2 groups: the round trip between groups is 30 ms, within a group 0.1 ms: "
         "node1 and node2 | node3 and node4"
     )
-    assert finding.fix.text.startswith("No action if the job is meant to span sites; otherwise: find where")
+    assert finding.fix.text.endswith("no action if the job is meant to span sites.")
 
 
 @pytest.mark.parametrize(("nodes", "words"), [(2, "between node1 and node2 is 80 ms"), (4, " or more")])
