@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import nlargest
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,11 @@ from distcheck.rules.job.kinds import kinds
 from distcheck.rules.job.nccl_remedies import owner, removals
 from distcheck.rules.network.attempts import address_of, at_master_door
 from distcheck.rules.network.interface_cases import Case, each_case, each_choice
-from distcheck.rules.network.interface_choices import LIBRARIES, Choice, severity
+from distcheck.rules.network.interface_choices import LIBRARIES, Choice, interfaces_of, link_of, severity
 from distcheck.rules.network.machines import HOSTID, machines, nccl_hosts
-from distcheck.rules.network.own_names import is_sought, own_name
 from distcheck.rules.network.selected_interfaces import survey
-from distcheck.rules.wording import brief, found, grouped, listed, named
-from distcheck.selection.interfaces import FAMILIES, FAMILY
+from distcheck.rules.wording import brief, found, grouped, listed, named, once
+from distcheck.selection.interfaces import FAMILIES, FAMILY, packed
 from distcheck.selection.nccl_settings import value_of
 
 if TYPE_CHECKING:
@@ -49,10 +49,53 @@ def net_hostname_loopback(job: Job, case: Case) -> Answer:
     """
     if (case.library, case.flaw) != ("gloo", "here") or case.by_hand or not is_here(case.interfaces[0].address):
         return None
-    sought = case.severity != "error" or is_sought(job, case)
+    sought = case.severity != "error" or _is_sought(job, case)
     chance = "" if sought else "; this works only as long as all other nodes have lower addresses"
-    words = f"{own_name(case.choice)}; {case.uses}, which the other nodes cannot reach; expected {case.way}{chance}"
+    words = f"{_own_name(case.choice)}; {case.uses}, which the other nodes cannot reach; expected {case.way}{chance}"
     return Fault(words, severity="error" if sought else "warning")
+
+
+def _is_sought(job: Job, case: Case) -> bool:
+    """Whether another node would connect to the loopback address that Gloo uses.
+
+    Of two nodes the one with the lower address listens. Source: pytorch/gloo, gloo/transport/tcp/device.cc
+    (isInitiator).
+    """
+    own = packed(case.interfaces[0].address) or b""
+    other = next((o for o in _highest(job).get(len(own), ()) if o[2] != case.choice.node.key), None)
+    return other is not None and (other[0] or other[1] >= own)
+
+
+@once
+def _highest(job: Job) -> dict[int, list[tuple[bool, bytes, str]]]:
+    """Return the two nodes with the highest addresses, for loopbacks of 4 and of 16 bytes.
+
+    Each is (is above every such loopback, address bytes, node key). Loopback addresses themselves and addresses of the
+    other family count as above.
+    """
+    found = {}
+    for length in (4, 16):
+        highest: dict[str, tuple[bool, bytes]] = {}
+        for choice in survey(job).choices:
+            for interface in choice.taken("gloo")[:1]:
+                own = packed(interface.address) or b""
+                new = is_here(interface.address) or len(own) != length, own
+                highest[choice.node.key] = max(highest.get(choice.node.key, new), new)
+        found[length] = nlargest(2, ((*highest[key], key) for key in highest))
+    return found
+
+
+def _own_name(choice: Choice) -> str:
+    """Return what is wrong with a node's own host name."""
+    name = choice.network.own_name
+    if isinstance(name, Missing):
+        return f"the node's host name does not resolve ({brief(name.reason, 60)})"
+    cause = f"the node's host name resolves to {listed(name.addresses)}"
+    if all(is_here(a) for a in name.addresses):
+        return cause
+    if isinstance(choice.network.own_name_binds, Missing):
+        return f"{cause}, which the node does not have"
+    return f"{cause}; the first bindable one is a loopback"
 
 
 @rule("peers", scope="rank", of=each_case)
@@ -230,7 +273,7 @@ def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
             f"{listed([f'{node.name} ({_at(node, address)})' for node in nodes])} have the same address {address}",
             severity="error" if address in used else "info",
             evidence={"address": address, **macs},
-            values={"interface": [quote(_at(nodes[0], address).split()[0])], "address": [quote(address)]},
+            values={"interface": [quote(_at(nodes[0], address).partition(" ")[0])], "address": [quote(address)]},
         )
 
 
@@ -241,7 +284,6 @@ def _rename(nodes: Sequence[NodeFacts]) -> tuple[str, ...]:
 
 
 def _at(node: NodeFacts, address: str) -> str:
-    if node.network is None or isinstance(node.interfaces, Missing) or isinstance(node.network.links, Missing):
-        return ""
-    name = next(i.name for i in node.interfaces if i.address == address)
-    return f"{name} {next(link.mac for link in node.network.links if link.name == name)}"
+    name = next((i.name for i in interfaces_of(node) if i.address == address), "")
+    link = link_of(node, name)
+    return f"{name} {link.mac}" if link else name

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from shlex import quote
 from statistics import median_high
 from typing import NamedTuple
 
 import msgspec
 
-from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.network import Link, PeerTrial
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import SEVERITIES, Fault, Fix, NotChecked
-from distcheck.rules.network import adapter_rates, rates
+from distcheck.rules.network import rates
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, ranks_of, reason
 from distcheck.rules.network.ephemeral_ports import one_way, opened
 from distcheck.rules.network.explained_trials import explained_trials
+from distcheck.rules.network.interface_choices import link_of
 from distcheck.rules.network.losses import echoes, lossy
 from distcheck.rules.network.path_uses import PathUse, adapters_beside, path_uses
 from distcheck.rules.network.trials import Way, stalled
-from distcheck.rules.wording import are, found, grouped, listed, nodes_of, numbers_of, once
+from distcheck.rules.wording import are, found, grouped, listed, nodes_of, numbers_of, once, unread
 
 _LOSS, _HEAVY_LOSS = 0.01, 0.05
 """Shares of retransmitted segments that are an error: on some paths, and on all, which the test itself may congest.
@@ -182,7 +182,7 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
 def _losses(job: Job) -> Iterator[Fault]:
     ways = Ways(job, transferred=True)
     # A slow link drops packets when its queue is full; losses on all paths of a node are another fault.
-    slow = {end.node for end in adapter_rates.below(job)}
+    slow = {end.node for end in rates.below(job)}
     lost = {
         way: n
         for way, n in lossy(job).items()
@@ -229,12 +229,12 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
         tc qdisc show dev {interface|eth0}
     """
     ways = Ways(job)
-    links = {node.key: _link(job, node) for node in job.nodes}
-    usual = _usual_speed(links.values())
+    links = {node.key: link_of(node, interface_name(job, node)) for node in job.nodes}
+    speeds = [link.speed_Mbps for link in links.values() if link and link.speed_Mbps]
+    usual = median_high(speeds) if speeds else 0.0
     measured = rates.of(job)
     for why, sides in measured.unsure.items():
-        ranks = ways.ranks(ways.among(sides))
-        yield NotChecked(ranks=numbers_of(ranks), nodes=nodes_of(job, ranks), reason=why, required=False)
+        yield from unread(job, ((rank, why) for rank in ways.ranks(ways.among(sides))))
     explained = set(measured.slow)
     for node in job.nodes:
         link = links[node.key]
@@ -248,15 +248,12 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
 
 def _below_their_rate(job: Job, explained: Collection[str]) -> Iterator[Outcome]:
     """Yield the nodes whose transfers are far below the rate of their adapters, without those that are explained."""
-    slow = {end: path for end, path in adapter_rates.below(job).items() if end.node not in explained}
+    slow = {end: path for end, path in rates.below(job).items() if end.node not in explained}
     nodes = {node.key: node for node in job.nodes}
     for name, alike in grouped(slow, lambda end: end.text).items():
         sure = [end for end in alike if slow[end].sure]
-        if unsure := [nodes[end.node] for end in alike if end not in sure]:
-            ranks = [rank for node in unsure for rank in job.ranks_on(node)]
-            yield NotChecked(
-                ranks=numbers_of(ranks), nodes=tuple(node.name for node in unsure), reason=rates.ONCE, required=False
-            )
+        unsure = [nodes[end.node] for end in alike if end not in sure]
+        yield from unread(job, ((rank, rates.ONCE) for node in unsure for rank in job.ranks_on(node)))
         if sure:
             path = max((slow[end] for end in sure), key=lambda path: path.share)
             wired = ", as of a wired adapter" if sure[0].wireless else ""
@@ -287,11 +284,6 @@ def _slow_network(
     )
 
 
-def _usual_speed(links: Iterable[Link | None]) -> float:
-    speeds = [link.speed_Mbps for link in links if link and link.speed_Mbps]
-    return median_high(speeds) if speeds else 0.0
-
-
 def _link_faults(link: Link, usual_Mbps: float) -> list[str]:  # noqa: N803 the unit's own spelling
     """Return the faults that a node's link to the others reports."""
     reasons = []
@@ -303,10 +295,3 @@ def _link_faults(link: Link, usual_Mbps: float) -> list[str]:  # noqa: N803 the 
     if down:
         reasons.append(f"{listed(down)} of bond {link.name} {are(down)} down")
     return reasons
-
-
-def _link(job: Job, node: NodeFacts) -> Link | None:
-    """Return the link through which a node and rank 0 reach each other."""
-    links = node.network.links if node.network and not isinstance(node.network.links, Missing) else ()
-    name = interface_name(job, node)
-    return next((link for link in links if link.name == name), None)

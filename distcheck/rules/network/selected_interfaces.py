@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from distcheck.facts.base import Missing
 from distcheck.rules.job.addresses import canonical, is_here, resolved
 from distcheck.rules.network.interface_choices import (
     LIBRARIES,
     Choice,
     Library,
     choices,
+    interfaces_of,
     link_local,
+    link_of,
     looks_virtual,
     misspelt,
     only_this_host,
+    outside,
     over_nodes,
     sharing,
     within,
@@ -86,17 +88,11 @@ def own_way(job: Job, reach: Reach, node: NodeFacts) -> Interface | None:
 
     Known from the trials, else from MASTER_ADDR, else from the subnet shared with most other nodes.
     """
-    if isinstance(node.interfaces, Missing):
-        return None
-
-    def usable(i: Interface) -> bool:
-        return i.up and not is_here(i.address) and not link_local(i.address)
-
-    there, doors = node.interfaces, reach.doors
-    known = next((i for i in there if (node.key, canonical(i.address)) in doors and usable(i)), None)
+    doors = reach.doors
+    known = next((i for i in interfaces_of(node) if (node.key, canonical(i.address)) in doors and outside(i)), None)
     if known is not None:
         return known
-    rest = [i for i in there if usable(i)]
+    rest = [i for i in interfaces_of(node) if outside(i)]
     masters = frozenset[str]().union(*(resolved(job, r) for r in job.ranks_on(node)[:1]))
     known = next((i for i in rest if canonical(i.address) in masters or any(within(i, m) for m in masters)), None)
     if known is not None:
@@ -171,11 +167,10 @@ class Survey(NamedTuple):
 
     def _slower(self, choice: Choice) -> bool:
         """Whether the link to rank 0 is far faster than the one that Gloo uses."""
-        links = () if isinstance(choice.network.links, Missing) else choice.network.links
-        speeds = {link.name: link.speed_Mbps for link in links}
-        way, own = self.way(choice) if speeds else None, speeds.get(choice.taken("gloo")[0].name)
-        other = speeds.get(way.name) if way else None
-        return own is not None and other is not None and own * _SLOWER <= other
+        own, way = link_of(choice.node, choice.taken("gloo")[0].name), self.way(choice)
+        other = link_of(choice.node, way.name) if way else None
+        speeds = [link.speed_Mbps if link else None for link in (own, other)]
+        return bool(speeds[0] and speeds[1] and speeds[0] * _SLOWER <= speeds[1])
 
     def way(self, choice: Choice) -> Interface | None:
         """Return the interface that the libraries should use."""
@@ -268,8 +263,7 @@ def duplicates(
     for choice, i in repeated:
         if not i.up or i.name.startswith("docker") or looks_virtual(choice.node, i):
             continue
-        links = () if isinstance(choice.network.links, Missing) else choice.network.links
-        link = next((link for link in links if link.name == i.name), None)
+        link = link_of(choice.node, i.name)
         if link is not None:
             holders.setdefault(i.address, {})[choice.node.key] = (choice.node, link)
     several = {a: those for a, those in holders.items() if len(those) > 1}
