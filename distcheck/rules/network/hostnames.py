@@ -12,7 +12,7 @@ from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.addresses import is_here, master_outcomes
 from distcheck.rules.job.kinds import kinds
 from distcheck.rules.job.nccl_remedies import owner, removals
-from distcheck.rules.network.attempts import address_of, at_master_door
+from distcheck.rules.network.attempts import address_of, master_attempts
 from distcheck.rules.network.interface_cases import Case, each_case, each_choice
 from distcheck.rules.network.interface_choices import LIBRARIES, Choice, interfaces_of, link_of, severity
 from distcheck.rules.network.machines import HOSTID, machines, nccl_hosts
@@ -173,7 +173,7 @@ def _in_vain(job: Job) -> Iterator[Outcome]:
         return
     waited: list[tuple[str, RankFacts]] = []
     for rank in job.ranks:
-        tries = at_master_door(job.process_of(rank))
+        tries = master_attempts(job.process_of(rank))
         dead = [a for a in tries if ":" in a.address and a.outcome == "timeout"]
         if dead and any(":" not in a.address and a.outcome in {"met", "waiting", "agent"} for a in tries):
             waited.append((address_of(dead[0]), rank))
@@ -263,7 +263,7 @@ def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
     """
     seen = survey(job)
     used = {i.address for c in seen.choices for library in LIBRARIES for i in c.taken(library)}
-    used |= {address for _, address in seen.reach.doors}
+    used |= {address for _, address in seen.reach.to_rank_0}
     for address, nodes in seen.shared.items():
         ranks = job.ranks_on(*nodes)
         macs = {node.name: _at(node, address) for node in nodes[:8]}

@@ -14,7 +14,7 @@ from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import first_open_port, is_address, master_outcomes, own_addresses, rank_zero
 from distcheck.rules.job.astray import home_of_rank_0, look_up
 from distcheck.rules.job.remedies import other_port
-from distcheck.rules.network.attempts import address_of, at_master_door, failing, ranks_of, tried
+from distcheck.rules.network.attempts import address_of, failing, master_attempts, ranks_of, tried
 from distcheck.rules.network.port_owners import answers_of_owner, free_port_fix, holder
 from distcheck.rules.network.translation import HOST_NETWORK, NO_ROUTE, neighbours
 from distcheck.rules.wording import found, grouped, listed, named
@@ -103,7 +103,7 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
     if "stranger" not in master_outcomes(job) or any(_binds(job, "in-use")):
         return  # net-port-in-use names the process
     met = [
-        (p, a) for p in job.processes if (a := next((a for a in at_master_door(p) if a.outcome == "stranger"), None))
+        (p, a) for p in job.processes if (a := next((a for a in master_attempts(p) if a.outcome == "stranger"), None))
     ]
     for where, several in grouped(met, lambda pair: address_of(pair[1])).items():
         answer = several[0][1].detail
