@@ -19,6 +19,7 @@ from distcheck.rules.network.interface_choices import (
     only_this_host,
     outside,
     over_nodes,
+    severity,
     sharing,
     within,
 )
@@ -88,12 +89,14 @@ def own_way(job: Job, reach: Reach, node: NodeFacts) -> Interface | None:
 
     Known from the trials, else from MASTER_ADDR, else from the subnet shared with most other nodes.
     """
+    met = (i for i in interfaces_of(node) if (node.key, canonical(i.address)) in reach.to_rank_0 and outside(i))
+    if known := next(met, None):
+        return known
     usable = [i for i in interfaces_of(node) if outside(i)]
     masters = frozenset[str]().union(*(resolved(job, r) for r in job.ranks_on(node)[:1]))
-    known = [i for i in usable if (node.key, canonical(i.address)) in reach.to_rank_0]
-    known += [i for i in usable if canonical(i.address) in masters or any(within(i, m) for m in masters)]
+    known = next((i for i in usable if canonical(i.address) in masters or any(within(i, m) for m in masters)), None)
     if known:
-        return known[0]
+        return known
     likely = [i for i in usable if not looks_virtual(node, i)]
     return max(likely, key=lambda i: sharing(job, node, i), default=None)
 
@@ -150,7 +153,8 @@ class Survey(NamedTuple):
             return "other-network"
         if self.unreachable(choice, library):
             return "unreachable"
-        return "slow" if library == "gloo" and not choice.gloo_names and self._slower(choice) else ""
+        by_name = library == "gloo" and not choice.gloo_names and severity(self.job, "gloo", chosen=False) == "error"
+        return "slow" if by_name and self._slower(choice) else ""
 
     def unreachable(self, choice: Choice, library: Library) -> list[Interface]:
         """Return the interfaces in use at which the others do not reach the node, only elsewhere."""
