@@ -26,12 +26,6 @@ class Unrouted(NamedTuple):
     """The address at which others see the target, which it does not have; empty if the source has no route."""
 
 
-def explained(job: Job) -> frozenset[str]:
-    """Return the addresses at which trials fail for a reason that these rules report."""
-    seen = survey(job)
-    return frozenset(address for _, address in _explained_ends(seen)) | frozenset(seen.shared)
-
-
 def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
     """Return which failing trials these rules explain: source, target and address."""
     return _by_choice(job) | {(u.trial.source, u.trial.target, u.trial.address) for u in unrouted(job)}
@@ -60,7 +54,7 @@ def _by_choice(job: Job) -> frozenset[tuple[str, str, str]]:
     """Return which failing trials the choice of interfaces explains.
 
     A failing trial is explained if
-    - it goes to an address of `explained`;
+    - it goes to an address that a node has chosen wrongly;
     - its source uses an address in another network, or an interface that is down, and the target address is one that
       the other nodes use;
     - its source uses another address family than the target address;
