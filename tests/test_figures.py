@@ -284,9 +284,9 @@ PHRASES = {
         ("for at most {} s", [of("probe.state:_NAME_SECONDS")]),
     ],
     "docs/rules/paths.md": [
-        ("below {} % of the rate that its adapter", [100 * of("adapter_rates:SHARE")]),
-        ("of at most {} Gbit/s", [of("adapter_rates:MOST_MBPS") / 1000]),
-        ("and of {} Gbit/s if the adapter is wireless", [of("adapter_rates:WIRELESS_MBPS") / 1000]),
+        ("below {} % of the rate that its adapter", [100 * of("rules.network.rates:_SLOW")]),
+        ("of at most {} Gbit/s", [of("rules.network.rates:_MOST_MBPS") / 1000]),
+        ("and of {} Gbit/s if the adapter is wireless", [of("rules.network.rates:_WIRELESS_MBPS") / 1000]),
         ("while {} MiB went", TRANSFER),
         ("{} MiB from node to node", TRANSFER),
         ("how long {} MiB take", TRANSFER),

@@ -213,14 +213,11 @@ def ib_subnet_differs(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/networking/display/mlnxofedv24100700/opensm
     """
     prefixes: dict[str, frozenset[str]] = {}
-    last: tuple[list[str], frozenset[str]] = [], frozenset()
     for view in views(job):
         taken = [i.port for i in view.taken]
-        own = [p.gids[0].address[:19] for p in taken if p.link_layer == "InfiniBand" and 0 in p.gids]
-        if own != last[0]:  # most nodes have those of the one before
-            last = own, frozenset(own)
+        own = frozenset(p.gids[0].address[:19] for p in taken if p.link_layer == "InfiniBand" and 0 in p.gids)
         if own:
-            prefixes[view.node.key] = last[1]
+            prefixes[view.node.key] = own
     groups = grouped(prefixes, prefixes.__getitem__)
     if len(groups) < 2 or frozenset.intersection(*groups):
         return

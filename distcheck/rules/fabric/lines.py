@@ -84,17 +84,14 @@ def views(job: Job) -> tuple[View, ...]:
         values = of_rank(job, rank)
         return None if off(values) else tuple((name, values[name]) for name in _SETTINGS if name in values)
 
-    by_settings = ranks_by(job, read)
-    one = next((own for own, ranks in by_settings.items() if len(ranks) == len(job.ranks)), None)
-    settings = {id(rank): own for own, ranks in by_settings.items() for rank in ranks} if one is None else {}
+    settings = {id(rank): own for own, ranks in ranks_by(job, read).items() for rank in ranks}
     found = []
     for node in job.nodes:
         if not isinstance(node.infiniband, Infiniband):
             continue
-        here = job.ranks_on(node)
-        ranks = here if one is not None else tuple(rank for rank in here if id(rank) in settings)
+        ranks = tuple([rank for rank in job.ranks_on(node) if id(rank) in settings])
         if ranks:
-            groups = {one: ranks} if one is not None else grouped(ranks, lambda rank: settings[id(rank)])
+            groups = grouped(ranks, lambda rank: settings[id(rank)])
             alike = tuple((dict(own), tuple(several)) for own, several in groups.items())
             lists: dict[str, list[RankFacts]] = {}
             for values, several in alike:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
@@ -141,11 +141,8 @@ def _expected(job: Job) -> dict[_Key, str]:
             for line, usual in _slower(group) if len(group) >= least else ():
                 slow.setdefault((line.node.key, line.name), f"{others} have {usual:g} Gb/s")
 
-    rates: defaultdict[str, set[float | None]] = defaultdict(set)
-    for line in (line for view in views(job) for line in view.lines if line.active):
-        rates[line.name].add(line.port.rate_Gbps)
-    for name in [name for name, several in rates.items() if len(several) > 1]:
-        note([line for line in by_name(job).get(name, ()) if line.active], "ports of that name on other nodes")
+    for lines in by_name(job).values():
+        note([line for line in lines if line.active], "ports of that name on other nodes")
     for view in views(job):
         ports = [line for line in view.lines if line.active and line.port.link_layer == "InfiniBand" and line.hca.board]
         if len({line.port.rate_Gbps for line in ports}) > 1:

@@ -9,7 +9,7 @@ from distcheck.facts.network import Resolution
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.claims import uses_gpus
-from distcheck.rules.network.attempts import at_master_door, ranks_of
+from distcheck.rules.network.attempts import master_attempts, ranks_of
 from distcheck.rules.wording import found, grouped, listed, named, nodes_of
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
     beside = [r for r in _in_pods(job) if job.node_of(r).proxy_ports]
     if not beside:
         return
-    broken = {p.uid for p in job.processes if _intercepted([a.outcome for a in at_master_door(p)])}
+    broken = {p.uid for p in job.processes if _intercepted([a.outcome for a in master_attempts(p)])}
     broken |= {uid for t in job.peers if t.outcome in {"silent", "foreign", "failed"} for uid in (t.source, t.target)}
     through = [r for r in ranks_of(job, broken) if r in beside]
     ranks = through or beside

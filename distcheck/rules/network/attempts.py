@@ -63,7 +63,7 @@ def _tried_alike(job: Job) -> list[tuple[list[Attempt], set[str]]]:
             continue  # reported by net-dns-differs and net-duplicate-ip
         if rank_0 is not None and masters.get(process.uid) != rank_0:
             continue  # another master: reported by env-master-addr-differs and env-master-port-differs
-        if attempts := at_master_door(process):
+        if attempts := master_attempts(process):
             series.append((process.uid, attempts))
     alike = grouped(series, lambda item: tuple((a.address, a.port, a.outcome) for a in item[1]))
     return [(several[0][1], {uid for uid, _ in several}) for several in alike.values()]
@@ -75,7 +75,7 @@ def _not_started(job: Job, rank: int) -> bool:
     return any(rank in node.ranks and (node.outcome != "reported" or own_failure(node)) for node in nodes)
 
 
-def at_master_door(process: ProcessFacts) -> list[Attempt]:
+def master_attempts(process: ProcessFacts) -> list[Attempt]:
     """Return a process's attempts at MASTER_ADDR:MASTER_PORT, one per address."""
     return [a for a in process.attempts if a.door == "master"]
 
@@ -158,7 +158,14 @@ class Ways:
         return listed([self._names[side] for side in sides])
 
     def finding(
-        self, failed: Mapping[Way, str], verb: str, nature: str, fix: Fix, *, severity: Severity = "error"
+        self,
+        failed: Mapping[Way, str],
+        verb: str,
+        nature: str,
+        fix: Fix | None = None,
+        *,
+        severity: Severity = "error",
+        values: Mapping[str, Sequence[str]] | None = None,
     ) -> Fault:
         """Return the finding about failing paths, located at the nodes that all of them share.
 
@@ -200,6 +207,7 @@ class Ways:
             owner="admin",
             evidence={f"way {n}": line for n, line in enumerate(shown, start=1)}
             | ({"more_ways": len(failed) - _MOST} if len(failed) > _MOST else {}),
+            values=values,
         )
 
     def _of_pair(self, way: Way, failed: Mapping[Way, str], verb: str, nature: str) -> tuple[str, str]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts.base import Missing
 from distcheck.rules.finding import Fix
-from distcheck.rules.job.addresses import is_here
 from distcheck.rules.job.settings import number
-from distcheck.rules.network.interface_choices import link_local, looks_virtual
+from distcheck.rules.network.interface_choices import interfaces_of, looks_virtual, outside
 from distcheck.rules.wording import listed
 
 if TYPE_CHECKING:
@@ -112,6 +110,5 @@ def _names(nodes: Iterable[NodeFacts]) -> str:
 
 def _adapters(node: NodeFacts) -> list[str]:
     """Return the adapters of a node that other nodes may reach; an alias (eth0:1) is no other adapter."""
-    known = () if isinstance(node.interfaces, Missing) else node.interfaces
-    outside = (i for i in known if i.up and not is_here(i.address) and not link_local(i.address))
-    return list(dict.fromkeys(i.name.partition(":")[0] for i in outside if not looks_virtual(node, i)))
+    real = (i for i in interfaces_of(node) if outside(i) and not looks_virtual(node, i))
+    return list(dict.fromkeys(i.name.partition(":")[0] for i in real))

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.facts.base import Missing
-from distcheck.rules.job.addresses import is_here
-from distcheck.rules.network.interface_choices import (
-    LIBRARIES,
-    link_local,
-    within,
-)
+from distcheck.rules.network.interface_choices import LIBRARIES, interfaces_of, outside, within
 from distcheck.rules.network.selected_interfaces import Survey, survey
 from distcheck.rules.network.translation import NO_ROUTE, neighbours, translated
 from distcheck.rules.network.trials import between_nodes
@@ -30,12 +24,6 @@ class Unrouted(NamedTuple):
     trial: PeerTrial
     seen_at: str
     """The address at which others see the target, which it does not have; empty if the source has no route."""
-
-
-def explained(job: Job) -> frozenset[str]:
-    """Return the addresses at which trials fail for a reason that these rules report."""
-    seen = survey(job)
-    return frozenset(address for _, address in _explained_ends(seen)) | frozenset(seen.shared)
 
 
 def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
@@ -66,7 +54,7 @@ def _by_choice(job: Job) -> frozenset[tuple[str, str, str]]:
     """Return which failing trials the choice of interfaces explains.
 
     A failing trial is explained if
-    - it goes to an address of `explained`;
+    - it goes to an address that a node has chosen wrongly;
     - its source uses an address in another network, or an interface that is down, and the target address is one that
       the other nodes use;
     - its source uses another address family than the target address;
@@ -109,8 +97,7 @@ def _by_choice(job: Job) -> frozenset[tuple[str, str, str]]:
 
 def _lacks(node: NodeFacts, *, ipv6: bool) -> bool:
     """Whether a node has no usable address of a family."""
-    known = () if isinstance(node.interfaces, Missing) else node.interfaces
-    usable = [i for i in known if i.up and not is_here(i.address) and not link_local(i.address)]
+    usable = [i for i in interfaces_of(node) if outside(i)]
     return bool(usable) and all((":" in i.address) != ipv6 for i in usable)
 
 
@@ -119,8 +106,7 @@ def _doubled(seen: Survey) -> dict[str, list[Interface]]:
     holders: dict[str, list[Interface]] = {}
     for address, nodes in seen.shared.items():
         for node in nodes:
-            known = () if isinstance(node.interfaces, Missing) else node.interfaces
-            holders.setdefault(node.key, []).extend(i for i in known if i.address == address)
+            holders.setdefault(node.key, []).extend(i for i in interfaces_of(node) if i.address == address)
     return holders
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import nlargest
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -11,14 +12,13 @@ from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.addresses import is_here, master_outcomes
 from distcheck.rules.job.kinds import kinds
 from distcheck.rules.job.nccl_remedies import owner, removals
-from distcheck.rules.network.attempts import address_of, at_master_door
+from distcheck.rules.network.attempts import address_of, master_attempts
 from distcheck.rules.network.interface_cases import Case, each_case, each_choice
-from distcheck.rules.network.interface_choices import LIBRARIES, Choice, severity
+from distcheck.rules.network.interface_choices import LIBRARIES, Choice, interfaces_of, link_of, severity
 from distcheck.rules.network.machines import HOSTID, machines, nccl_hosts
-from distcheck.rules.network.own_names import is_sought, own_name
 from distcheck.rules.network.selected_interfaces import survey
-from distcheck.rules.wording import brief, found, grouped, listed, named
-from distcheck.selection.interfaces import FAMILIES, FAMILY
+from distcheck.rules.wording import brief, found, grouped, listed, named, once
+from distcheck.selection.interfaces import FAMILIES, FAMILY, packed
 from distcheck.selection.nccl_settings import value_of
 
 if TYPE_CHECKING:
@@ -49,10 +49,53 @@ def net_hostname_loopback(job: Job, case: Case) -> Answer:
     """
     if (case.library, case.flaw) != ("gloo", "here") or case.by_hand or not is_here(case.interfaces[0].address):
         return None
-    sought = case.severity != "error" or is_sought(job, case)
+    sought = case.severity != "error" or _is_sought(job, case)
     chance = "" if sought else "; this works only as long as all other nodes have lower addresses"
-    words = f"{own_name(case.choice)}; {case.uses}, which the other nodes cannot reach; expected {case.way}{chance}"
+    words = f"{_own_name(case.choice)}; {case.uses}, which the other nodes cannot reach; expected {case.way}{chance}"
     return Fault(words, severity="error" if sought else "warning")
+
+
+def _is_sought(job: Job, case: Case) -> bool:
+    """Whether another node would connect to the loopback address that Gloo uses.
+
+    Of two nodes the one with the lower address listens. Source: pytorch/gloo, gloo/transport/tcp/device.cc
+    (isInitiator).
+    """
+    own = packed(case.interfaces[0].address) or b""
+    other = next((o for o in _highest(job).get(len(own), ()) if o[2] != case.choice.node.key), None)
+    return other is not None and (other[0] or other[1] >= own)
+
+
+@once
+def _highest(job: Job) -> dict[int, list[tuple[bool, bytes, str]]]:
+    """Return the two nodes with the highest addresses, for loopbacks of 4 and of 16 bytes.
+
+    Each is (is above every such loopback, address bytes, node key). Loopback addresses themselves and addresses of the
+    other family count as above.
+    """
+    found = {}
+    for length in (4, 16):
+        highest: dict[str, tuple[bool, bytes]] = {}
+        for choice in survey(job).choices:
+            for interface in choice.taken("gloo")[:1]:
+                own = packed(interface.address) or b""
+                new = is_here(interface.address) or len(own) != length, own
+                highest[choice.node.key] = max(highest.get(choice.node.key, new), new)
+        found[length] = nlargest(2, ((*highest[key], key) for key in highest))
+    return found
+
+
+def _own_name(choice: Choice) -> str:
+    """Return what is wrong with a node's own host name."""
+    name = choice.network.own_name
+    if isinstance(name, Missing):
+        return f"the node's host name does not resolve ({brief(name.reason, 60)})"
+    cause = f"the node's host name resolves to {listed(name.addresses)}"
+    if all(is_here(a) for a in name.addresses):
+        return cause
+    if isinstance(choice.network.own_name_binds, Missing):
+        return f"{cause}, which the node does not have"
+    return f"{cause}; the first bindable one is a loopback"
 
 
 @rule("peers", scope="rank", of=each_case)
@@ -72,9 +115,9 @@ def net_hostname_wrong_nic(_: Job, case: Case) -> Answer:
     if case.library != "gloo" or case.by_hand:
         return None
     name = "the node's host name"
-    if case.flaw == "slow":  # where Gloo is not used, its speed does not matter
+    if case.flaw == "slow":
         words = f"{name} makes Gloo use {case.taken}, a slower link than {case.way}, the path to rank 0"
-        return Fault(words, severity="warning") if case.severity == "error" else None
+        return Fault(words, severity="warning")
     if case.flaw == "down":
         return f"{name} resolves to {case.taken}, which Gloo uses and which is down; expected {case.way}"
     if case.flaw in {"unreachable", "here"} and not is_here(case.interfaces[0].address):
@@ -130,7 +173,7 @@ def _in_vain(job: Job) -> Iterator[Outcome]:
         return
     waited: list[tuple[str, RankFacts]] = []
     for rank in job.ranks:
-        tries = at_master_door(job.process_of(rank))
+        tries = master_attempts(job.process_of(rank))
         dead = [a for a in tries if ":" in a.address and a.outcome == "timeout"]
         if dead and any(":" not in a.address and a.outcome in {"met", "waiting", "agent"} for a in tries):
             waited.append((address_of(dead[0]), rank))
@@ -160,7 +203,10 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
     Found by comparing these with the boot id and the hardware id. Equal host names with different boot ids do no harm
     to NCCL and are reported as info.
 
-    Fix: ``sudo hostnamectl set-hostname`` with a name of its own for each machine; remove NCCL_HOSTID.
+    Fix: Give every machine its own name; remove NCCL_HOSTID.
+
+        {rename|sudo hostnamectl set-hostname node2  # on node2}
+
     See: https://github.com/NVIDIA/nccl/issues/187
     """
     reported: set[str] = set()
@@ -177,13 +223,10 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
                 job,
                 ranks,
                 f"{named(job, ranks)} have {what}; NCCL treats their {len(nodes)} machines as one",
-                Fix(
-                    "Give every machine its own name.",
-                    removals(job, same, HOSTID) if chosen else _rename(nodes),
-                ),
                 severity=weight,
                 owner=owner(job, same, HOSTID) if chosen else "admin",
                 evidence={HOSTID if chosen else "host name": name},
+                values={"rename": removals(job, same, HOSTID) if chosen else _rename(nodes)},
             )
     for name, alike_nodes in grouped(job.nodes, lambda n: n.hostname).items():
         nodes = [n for n in machines(alike_nodes) if n.key not in reported] if len(alike_nodes) > 1 else []
@@ -193,11 +236,11 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
                 job,
                 ranks,
                 f"{len(nodes)} machines have the host name {name}; NCCL distinguishes them by their boot ids",
-                Fix("Give every machine its own name.", _rename(nodes)),
                 severity="info",
                 owner="admin",
                 evidence={"host name": name},
                 scope="rank",
+                values={"rename": _rename(nodes)},
             )
 
 
@@ -220,7 +263,7 @@ def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
     """
     seen = survey(job)
     used = {i.address for c in seen.choices for library in LIBRARIES for i in c.taken(library)}
-    used |= {address for _, address in seen.reach.doors}
+    used |= {address for _, address in seen.reach.to_rank_0}
     for address, nodes in seen.shared.items():
         ranks = job.ranks_on(*nodes)
         macs = {node.name: _at(node, address) for node in nodes[:8]}
@@ -230,7 +273,7 @@ def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
             f"{listed([f'{node.name} ({_at(node, address)})' for node in nodes])} have the same address {address}",
             severity="error" if address in used else "info",
             evidence={"address": address, **macs},
-            values={"interface": [quote(_at(nodes[0], address).split()[0])], "address": [quote(address)]},
+            values={"interface": [quote(_at(nodes[0], address).partition(" ")[0])], "address": [quote(address)]},
         )
 
 
@@ -241,7 +284,6 @@ def _rename(nodes: Sequence[NodeFacts]) -> tuple[str, ...]:
 
 
 def _at(node: NodeFacts, address: str) -> str:
-    if node.network is None or isinstance(node.interfaces, Missing) or isinstance(node.network.links, Missing):
-        return ""
-    name = next(i.name for i in node.interfaces if i.address == address)
-    return f"{name} {next(link.mac for link in node.network.links if link.name == name)}"
+    name = next((i.name for i in interfaces_of(node) if i.address == address), "")
+    link = link_of(node, name)
+    return f"{name} {link.mac}" if link else name

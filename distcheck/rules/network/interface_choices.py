@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from distcheck.facts.job import Job
-    from distcheck.facts.network import Interface, NetworkFacts
+    from distcheck.facts.network import Interface, Link, NetworkFacts
     from distcheck.facts.node import NodeFacts
     from distcheck.facts.rank import RankFacts
     from distcheck.rules.finding import Severity
@@ -153,7 +153,7 @@ def _subnets(job: Job) -> Counter[str | tuple[str, str]]:
 
 def _homes(node: NodeFacts) -> set[str | tuple[str, str]]:
     homes: set[str | tuple[str, str]] = set()
-    for i in () if isinstance(node.interfaces, Missing) else node.interfaces:
+    for i in interfaces_of(node):
         if i.up and (net := subnet(i)) is not None:
             homes |= {net, (net, i.address)}
     return homes
@@ -176,6 +176,22 @@ def within(interface: Interface, address: str) -> bool:
     other = interface.__class__("", address, up=True, mtu_bytes=0, prefix_bits=interface.prefix_bits)
     net = subnet(interface)
     return net is not None and subnet(other) == net
+
+
+def interfaces_of(node: NodeFacts) -> tuple[Interface, ...]:
+    """Return a node's interfaces, none if they could not be listed."""
+    return () if isinstance(node.interfaces, Missing) else node.interfaces
+
+
+def link_of(node: NodeFacts, name: str) -> Link | None:
+    """Return the link of a node with this name, None if unknown."""
+    links = node.network.links if node.network and isinstance(node.network.links, tuple) else ()
+    return next((link for link in links if link.name == name), None)
+
+
+def outside(interface: Interface) -> bool:
+    """Whether other nodes may reach an interface: it is up, and its address neither loopback nor link-local."""
+    return interface.up and not is_here(interface.address) and not link_local(interface.address)
 
 
 def looks_virtual(node: NodeFacts, interface: Interface) -> bool:
@@ -204,10 +220,8 @@ def only_this_host(node: NodeFacts, interface: Interface) -> bool:
 
 
 def _kind(node: NodeFacts, interface: Interface) -> str:
-    links = node.network.links if node.network else None
-    if links is None or isinstance(links, Missing):
-        return "unknown"
-    return next((link.kind for link in links if link.name == interface.name), "unknown")
+    link = link_of(node, interface.name)
+    return link.kind if link else "unknown"
 
 
 def meant(value: str) -> str:

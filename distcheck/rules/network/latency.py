@@ -11,7 +11,7 @@ from statistics import median
 from distcheck.facts.job import Job
 from distcheck.facts.network import Use
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix, NotChecked
+from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.network.attempts import Ways
 from distcheck.rules.network.trials import between_sides
 from distcheck.rules.wording import found
@@ -38,7 +38,11 @@ def net_high_latency(job: Job) -> Iterator[Outcome]:
     from 10 ms an error. It is also a warning where the job spans equally large sites, or where all nodes answer each
     other after 10 ms or more, because some jobs are meant to span sites.
 
-    Fix: find where the path to the node becomes long.
+    Fix: Find where the path becomes long, and check the interface at its end for shaping or overload; no action if the
+    job is meant to span sites.
+
+        tracepath {target|node2}
+        ssh {target|node2} tc -s qdisc show
     """
     trials = between_sides(job)
     measured = [trip for _, _, t in trials if t.uses and (trip := t.round_trip_seconds) is not None]
@@ -100,20 +104,17 @@ def _finding(
     link: bool = False,
     may_be_meant: bool = False,
 ) -> Fault:
-    text = "Find where the path becomes long, and check the interface at its end for shaping or overload."
-    if may_be_meant:
-        text = f"No action if the job is meant to span sites; otherwise: {text[0].lower()}{text[1:]}"
     target = quote(ways.name(sides[-1:])) if len(ways.job.nodes) > 1 else "localhost"
     return found(
         ways.job,
         ways.ranks(sides),
         message,
-        Fix(text, (f"tracepath {target}", f"ssh {target} tc -s qdisc show")),
         severity="warning" if may_be_meant or seconds < _LONG_SECONDS else "error",
         scope="link" if link or may_be_meant else "node",
         confirmed=False,
         evidence={ways.name(ways.among(pair)): _ms(took) for pair, took in islice(shown.items(), _MOST_SHOWN)}
         | ({"more_pairs": len(shown) - _MOST_SHOWN} if len(shown) > _MOST_SHOWN else {}),
+        values={"target": [target]},
     )
 
 

@@ -14,7 +14,7 @@ from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import first_open_port, is_address, master_outcomes, own_addresses, rank_zero
 from distcheck.rules.job.astray import home_of_rank_0, look_up
 from distcheck.rules.job.remedies import other_port
-from distcheck.rules.network.attempts import address_of, at_master_door, failing, ranks_of, tried
+from distcheck.rules.network.attempts import address_of, failing, master_attempts, ranks_of, tried
 from distcheck.rules.network.port_owners import answers_of_owner, free_port_fix, holder
 from distcheck.rules.network.translation import HOST_NETWORK, NO_ROUTE, neighbours
 from distcheck.rules.wording import found, grouped, listed, named
@@ -65,26 +65,24 @@ def net_bind_failed(job: Job) -> Iterator[Outcome]:
     Found by binding MASTER_PORT as torch's TCPStore binds it. env-master-port-privileged reports a port that needs a
     privilege.
 
-    Fix: follow the system error. The usual causes are a container without its own network namespace, or a security
-    profile (SELinux, AppArmor, seccomp) that forbids listening.
+    Fix: Allow the process to listen on TCP ports; the system error names what prevents it. The usual causes are a
+    container without its own network namespace, or a security profile (SELinux, AppArmor, seccomp).
+
+        {look|sudo ausearch -m avc -ts recent; sudo dmesg | grep -iE 'apparmor|seccomp|denied'}
     """
     for process, bind in _binds(job, "failed", "denied"):
         ranks = _binders(job, process)
         if bind.outcome == "denied" and ranks and bind.port < first_open_port(job.node_of(ranks[0])):
             continue
-        verb = "is not permitted to" if bind.outcome == "denied" else "cannot"
+        denied = bind.outcome == "denied"
+        look = f"python -c 'import socket; socket.create_server((\"\", {bind.port}))'"
         yield found(
             job,
             ranks,
-            f"rank 0 {verb} listen on MASTER_PORT {bind.port}: {bind.error}",
-            Fix(
-                "Allow the process to listen on TCP ports; the system error names what prevents it.",
-                ("sudo ausearch -m avc -ts recent; sudo dmesg | grep -iE 'apparmor|seccomp|denied'",)
-                if bind.outcome == "denied"
-                else (f"python -c 'import socket; socket.create_server((\"\", {bind.port}))'",),
-            ),
+            f"rank 0 {'is not permitted to' if denied else 'cannot'} listen on MASTER_PORT {bind.port}: {bind.error}",
             confirmed=False,
             evidence={"port": bind.port, "error": bind.error},
+            values={} if denied else {"look": [look]},
         )
 
 
@@ -98,12 +96,14 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
     Found by the handshake: every connection carries the job's name and a nonce, and the other side refused it. Where
     rank 0's host shows which process holds the port, net-port-in-use reports it.
 
-    Fix: give each job its own port, for example derived from the job id.
+    Fix: Give each job its own MASTER_PORT, for example derived from the job id.
+
+        {port|export MASTER_PORT=29501}
     """
     if "stranger" not in master_outcomes(job) or any(_binds(job, "in-use")):
         return  # net-port-in-use names the process
     met = [
-        (p, a) for p in job.processes if (a := next((a for a in at_master_door(p) if a.outcome == "stranger"), None))
+        (p, a) for p in job.processes if (a := next((a for a in master_attempts(p) if a.outcome == "stranger"), None))
     ]
     for where, several in grouped(met, lambda pair: address_of(pair[1])).items():
         answer = several[0][1].detail
@@ -111,8 +111,8 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
             job,
             ranks_of(job, {process.uid for process, _ in several}),
             f"another job answers at {where}: {answer}",
-            Fix("Give each job its own MASTER_PORT.", other_port(job, job.ranks[0])),
             evidence={"address": where, "answer": answer},
+            values={"port": other_port(job, job.ranks[0])},
         )
 
 
@@ -175,18 +175,17 @@ def net_master_refused(job: Job) -> Iterator[Outcome]:
     Found by connecting until the roll call closes. Rank 0's own distcheck listens there while it waits, so the start-up
     order does not matter.
 
-    Fix: check rank 0's log, and check that MASTER_ADDR is rank 0's host.
+    Fix: Start rank 0, or check in its log why it exited; on every node MASTER_ADDR must resolve to rank 0's host.
+
+        {look_up|getent ahosts $MASTER_ADDR}
     """
     for ranks, attempts in _refused(job, met=False):
         yield found(
             job,
             ranks,
             f"{named(job, ranks)}: connection refused at {_places(ranks[0], attempts)}; no process listens there",
-            Fix(
-                "Start rank 0, or check why it exited; on every node MASTER_ADDR must resolve to rank 0's host.",
-                _lookup_commands(job, ranks),
-            ),
             evidence=tried(attempts),
+            values={"look_up": _lookup_commands(job, ranks)},
         )
 
 
@@ -232,7 +231,10 @@ def net_master_silent(job: Job) -> Iterator[Outcome]:
     Found by sending a handshake and waiting several seconds. When rank 0's host shows the program's owner, the port is
     reported as taken instead.
 
-    Fix: use another port for the job, or end the program that listens there.
+    Fix: Use another MASTER_PORT for the job, or end the program that listens there.
+
+        {port|export MASTER_PORT=29501}
+        ssh {host|node1} ss -ltnp 'sport = :{taken|29500}'
     """
     for ranks, attempts in failing(job, {"silent", "closed"}):
         answer = attempts[0].detail or "it did not answer"
@@ -240,14 +242,12 @@ def net_master_silent(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: the program listening at {_places(ranks[0], attempts)} is not rank 0: {answer}",
-            Fix(
-                "Use another MASTER_PORT for the job, or end the program that listens there.",
-                (
-                    *other_port(job, ranks[0]),
-                    f"ssh {quote(attempts[0].address)} ss -ltnp 'sport = :{attempts[0].port}'",
-                ),
-            ),
             evidence=tried(attempts),
+            values={
+                "port": other_port(job, ranks[0]),
+                "host": [quote(attempts[0].address)],
+                "taken": [str(attempts[0].port)],
+            },
         )
 
 

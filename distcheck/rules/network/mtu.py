@@ -12,7 +12,7 @@ from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.fabric.lines import views
-from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.finding import Fault
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived
 from distcheck.rules.network.path_uses import path_uses
 from distcheck.rules.network.selected_interfaces import own_way, survey
@@ -42,7 +42,11 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
     nothing. Any of it is a warning on a path that only the rendezvous uses, and an info where only a library would use
     the path for which the job was not made.
 
-    Fix: set the same MTU on network interfaces, switches and tunnels.
+    Fix: Set an MTU that the path carries, the same on all network interfaces, switches and tunnels, or fix the path.
+
+        ping -M do -s 1472 -c 3 {host|node2}
+        sudo ip link set dev {interface|eth0} mtu {mtu|1400}
+
     See: https://github.com/NVIDIA/nccl/issues/1524
     """
     found_on = [(use, list(_eaten(use.job))) for use in path_uses(job)] if stalled(job) else []
@@ -63,13 +67,9 @@ def _eaten(job: Job) -> Iterator[Fault]:
     if eaten:
         source, target = next(iter(eaten))
         node = next((n for n in job.nodes if n.key == source), job.nodes[0])
-        name = quote(interface_name(job, node))
-        host = quote(ways.name([target])) if len(job.nodes) > 1 else "localhost"
-        fix = Fix(
-            "Set the MTU that the path carries on the network interfaces, or fix the path.",
-            (f"ping -M do -s 1472 -c 3 {host}", f"sudo ip link set dev {name} mtu 1400"),
-        )
-        yield ways.finding(eaten, "send full-size packets to", "although small ones arrive", fix)
+        host = ways.name([target]) if len(job.nodes) > 1 else "localhost"
+        values = {"host": [quote(host)], "interface": [quote(interface_name(job, node))]}
+        yield ways.finding(eaten, "send full-size packets to", "although small ones arrive", values=values)
 
 
 def _jumbo_on_one_side(job: Job) -> Iterator[Fault]:
@@ -98,12 +98,9 @@ def _jumbo_on_one_side(job: Job) -> Iterator[Fault]:
             job.ranks_on(*nodes),
             f"{listed([node.name for node in nodes])} {'sends' if len(nodes) == 1 else 'send'} packets of up to {size} "
             "bytes, but datagrams of that size do not arrive; TCP works because it negotiates a smaller MSS",
-            Fix(
-                "Set the same MTU on all nodes and on the switch ports between them.",
-                (f"sudo ip link set dev {quote(interface)} mtu {_USUAL_MTU_BYTES}",),
-            ),
             severity="warning",
             evidence={"mtu": size} | {f"MTU of {name}": mtu for name, mtu in _mtus(job, shown).items()},
+            values={"host": [], "interface": [quote(interface)], "mtu": [str(_USUAL_MTU_BYTES)]},
         )
 
 
@@ -117,7 +114,10 @@ def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
     Found by the active MTU that ibv_devinfo reports for every active port, where it is installed. It is an info if the
     ports that NCCL uses, by NCCL_IB_HCA and NCCL_IB_DISABLE, have the same, or NCCL uses none.
 
-    Fix: set the same MTU on all adapters and switches.
+    Fix: Set the same MTU on all adapters and switch ports.
+
+        ibv_devinfo | grep -E 'hca_id|active_mtu'
+
     See: https://github.com/NVIDIA/nccl/issues/1957
     """
     every = {n.key: n.network.ib_mtu_bytes for n in job.nodes if n.network and n.network.ib_mtu_bytes}
@@ -134,7 +134,6 @@ def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
         f"the InfiniBand ports of {listed([n.name for n in odd])} have an active MTU of "
         f"{listed([str(size) for size in sorted({s for n in odd for s in sizes[n.key].values()})])} bytes; "
         f"expected the same on all nodes{note}",
-        Fix("Set the same MTU on all adapters and switch ports.", ("ibv_devinfo | grep -E 'hca_id|active_mtu'",)),
         severity="info" if note else "error",
         evidence={
             n.name: [f"{port}: {size}" for port, size in sizes[n.key].items()] for n in job.nodes if n.key in sizes

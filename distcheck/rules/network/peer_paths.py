@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from shlex import quote
 from statistics import median_high
 from typing import NamedTuple
 
 import msgspec
 
-from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.network import Link, PeerTrial
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import SEVERITIES, Fault, Fix, NotChecked
-from distcheck.rules.network import adapter_rates, rates
+from distcheck.rules.network import rates
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived, ranks_of, reason
 from distcheck.rules.network.ephemeral_ports import one_way, opened
 from distcheck.rules.network.explained_trials import explained_trials
+from distcheck.rules.network.interface_choices import link_of
 from distcheck.rules.network.losses import echoes, lossy
 from distcheck.rules.network.path_uses import PathUse, adapters_beside, path_uses
 from distcheck.rules.network.trials import Way, stalled
-from distcheck.rules.wording import are, found, grouped, listed, nodes_of, numbers_of, once
+from distcheck.rules.wording import are, found, grouped, listed, nodes_of, numbers_of, once, unread
 
 _LOSS, _HEAVY_LOSS = 0.01, 0.05
 """Shares of retransmitted segments that are an error: on some paths, and on all, which the test itself may congest.
@@ -171,7 +171,9 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
     they are an error; from 5 % where every path has losses. On a path that only the rendezvous uses they are a warning,
     and an info where only a library would use it for which the job was not made.
 
-    Fix: check the error counters of the network interface and of the switch port.
+    Fix: Check the error counters of the network interface, its cable and the switch port.
+
+        ethtool -S {interface|eth0} | grep -iE 'err|drop|crc'
     """
     for use in path_uses(job) if lossy(job) or stalled(job) else ():
         yield from map(use.judged, _losses(use.job))
@@ -180,7 +182,7 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
 def _losses(job: Job) -> Iterator[Fault]:
     ways = Ways(job, transferred=True)
     # A slow link drops packets when its queue is full; losses on all paths of a node are another fault.
-    slow = {end.node for end in adapter_rates.below(job)}
+    slow = {end.node for end in rates.below(job)}
     lost = {
         way: n
         for way, n in lossy(job).items()
@@ -195,17 +197,13 @@ def _losses(job: Job) -> Iterator[Fault]:
             losing[way] = f"the transfer stalled after {count(halted.bytes, 'byte')}"
             shares.append(1.0)
     if losing:
-        node = job.nodes[0]
         everywhere = len(job.nodes) > 2 and losing.keys() == ways.tried.keys()
         yield ways.finding(
             losing,
             "send to",
             "without packet loss",
-            Fix(
-                "Check the error counters of the network interface, its cable and the switch port.",
-                (f"ethtool -S {quote(interface_name(job, node))} | grep -iE 'err|drop|crc'",),
-            ),
             severity="error" if max(shares) >= (_HEAVY_LOSS if everywhere else _LOSS) else "warning",
+            values={"interface": [quote(interface_name(job, job.nodes[0]))]},
         )
 
 
@@ -224,15 +222,19 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
     round trip decides how long 2 MiB take, nothing is. It is an info finding where NCCL uses InfiniBand or RoCE
     adapters on all nodes, and this interface belongs to none of them.
 
-    Fix: check the cable and the switch port.
+    Fix: Check the cable, the switch port and the members of a bond, and look for a traffic limit; replace a wireless
+    adapter by a wired one.
+
+        {look|ethtool eth0}
+        tc qdisc show dev {interface|eth0}
     """
     ways = Ways(job)
-    links = {node.key: _link(job, node) for node in job.nodes}
-    usual = _usual_speed(links.values())
+    links = {node.key: link_of(node, interface_name(job, node)) for node in job.nodes}
+    speeds = [link.speed_Mbps for link in links.values() if link and link.speed_Mbps]
+    usual = median_high(speeds) if speeds else 0.0
     measured = rates.of(job)
     for why, sides in measured.unsure.items():
-        ranks = ways.ranks(ways.among(sides))
-        yield NotChecked(ranks=numbers_of(ranks), nodes=nodes_of(job, ranks), reason=why, required=False)
+        yield from unread(job, ((rank, why) for rank in ways.ranks(ways.among(sides))))
     explained = set(measured.slow)
     for node in job.nodes:
         link = links[node.key]
@@ -240,63 +242,46 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
         reasons += [measured.slow[node.key].text] if node.key in measured.slow else []
         if reasons:
             explained.add(node.key)
-            fix = Fix(
-                "Check the cable, the switch port and the members of a bond.",
-                (f"ethtool {quote(interface_name(job, node))}",),
-            )
-            yield _slow_network(job, [node], interface_name(job, node), reasons, fix)
+            yield _slow_network(job, [node], interface_name(job, node), reasons)
     yield from _below_their_rate(job, explained)
 
 
 def _below_their_rate(job: Job, explained: Collection[str]) -> Iterator[Outcome]:
     """Yield the nodes whose transfers are far below the rate of their adapters, without those that are explained."""
-    slow = {end: path for end, path in adapter_rates.below(job).items() if end.node not in explained}
+    slow = {end: path for end, path in rates.below(job).items() if end.node not in explained}
     nodes = {node.key: node for node in job.nodes}
     for name, alike in grouped(slow, lambda end: end.text).items():
         sure = [end for end in alike if slow[end].sure]
-        if unsure := [nodes[end.node] for end in alike if end not in sure]:
-            ranks = [rank for node in unsure for rank in job.ranks_on(node)]
-            yield NotChecked(
-                ranks=numbers_of(ranks), nodes=tuple(node.name for node in unsure), reason=rates.ONCE, required=False
-            )
+        unsure = [nodes[end.node] for end in alike if end not in sure]
+        yield from unread(job, ((rank, rates.ONCE) for node in unsure for rank in job.ranks_on(node)))
         if sure:
             path = max((slow[end] for end in sure), key=lambda path: path.share)
             wired = ", as of a wired adapter" if sure[0].wireless else ""
-            there = quote(sure[0].interface)
-            look = f"iw dev {there} link" if sure[0].wireless else f"ethtool {there}"
             yield _slow_network(
                 job,
                 [nodes[end.node] for end in sure],
                 sure[0].interface,
                 [f"{name} carries {path.sent.rate / 1e6:.3g} MB/s; expected at least {path.least / 1e6:.3g}{wired}"],
-                Fix(
-                    "Use a wired adapter for the job."
-                    if sure[0].wireless
-                    else "Look for a traffic limit on the nodes, and check the cable and the switch port.",
-                    (look, f"tc qdisc show dev {there}"),
-                ),
+                wireless=sure[0].wireless,
             )
 
 
-def _slow_network(job: Job, nodes: list[NodeFacts], interface: str, reasons: list[str], fix: Fix) -> Fault:
+def _slow_network(
+    job: Job, nodes: list[NodeFacts], interface: str, reasons: list[str], *, wireless: bool = False
+) -> Fault:
     """Return the finding about nodes whose network is slow for these reasons."""
-    adapters = adapters_beside(job, nodes[0], interface)
+    adapters, there = adapters_beside(job, nodes[0], interface), quote(interface)
     names = listed([node.name for node in nodes])
     return found(
         job,
         [rank for node in nodes for rank in job.ranks_on(node)],
         f"the network of {names} is slow: {'; '.join(reasons)}"
         + (f"; NCCL uses {listed(adapters, most=2)}" if adapters else ""),
-        fix,
         severity="info" if adapters else "warning",
         confirmed=False,
         evidence={f"reason {n}": text for n, text in enumerate(reasons, start=1)} if len(reasons) > 1 else {},
+        values={"interface": [there], "look": [f"iw dev {there} link" if wireless else f"ethtool {there}"]},
     )
-
-
-def _usual_speed(links: Iterable[Link | None]) -> float:
-    speeds = [link.speed_Mbps for link in links if link and link.speed_Mbps]
-    return median_high(speeds) if speeds else 0.0
 
 
 def _link_faults(link: Link, usual_Mbps: float) -> list[str]:  # noqa: N803 the unit's own spelling
@@ -310,10 +295,3 @@ def _link_faults(link: Link, usual_Mbps: float) -> list[str]:  # noqa: N803 the 
     if down:
         reasons.append(f"{listed(down)} of bond {link.name} {are(down)} down")
     return reasons
-
-
-def _link(job: Job, node: NodeFacts) -> Link | None:
-    """Return the link through which a node and rank 0 reach each other."""
-    links = node.network.links if node.network and not isinstance(node.network.links, Missing) else ()
-    name = interface_name(job, node)
-    return next((link for link in links if link.name == name), None)

@@ -11,7 +11,7 @@ from distcheck.facts.rank import RankFacts, Role
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import first_open_port
 from distcheck.rules.job.remedies import other_port
-from distcheck.rules.network.attempts import at_master_door
+from distcheck.rules.network.attempts import master_attempts
 from distcheck.rules.wording import brief
 
 _TIME_WAIT_SECONDS = 60
@@ -72,7 +72,7 @@ def free_port_fix(job: Job, rank: RankFacts, bind: Bind) -> Fix:
 
 def answers_of_owner(job: Job) -> str:
     """Return how the program on rank 0's port treated other ranks, '' when none met it."""
-    met = [a for p in job.processes if p.role is not Role.LEADER for a in at_master_door(p)]
+    met = [a for p in job.processes if p.role is not Role.LEADER for a in master_attempts(p)]
     answer = next((a.detail for a in met if a.outcome == "foreign" and a.detail), "")
     if answer:
         return f"; it answers the other ranks with {brief(repr(answer))}"

@@ -8,13 +8,13 @@ from shlex import quote
 from distcheck.facts.job import Job
 from distcheck.facts.network import Resolution
 from distcheck.facts.rank import RankFacts
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
+from distcheck.rules import Answer, Outcome, rule
+from distcheck.rules.finding import Fault
 from distcheck.rules.job.addresses import own_addresses, rank_zero, resolved
 from distcheck.rules.job.astray import look_up, misled, right_addresses
-from distcheck.rules.job.kinds import ranks_by
+from distcheck.rules.job.kinds import each_rank
 from distcheck.rules.job.settings import chosen_by_agent
-from distcheck.rules.wording import found, grouped, listed, named, nodes_of
+from distcheck.rules.wording import found, grouped, listed, named
 
 _SLOW_LOOK_UP_SECONDS = 0.1
 
@@ -30,23 +30,26 @@ def net_dns_differs(job: Job) -> Iterator[Outcome]:
     Found by resolving the name in every process and comparing the result with the addresses of rank 0's node. A rank
     that did not reach rank 0 compares it with the address at which other ranks of the job reached rank 0.
 
-    Fix: correct the name on those nodes, or set MASTER_ADDR to an IP address.
+    Fix: Correct the name on those nodes, or set MASTER_ADDR to an IP address.
+
+        {look_up|getent ahosts $MASTER_ADDR}
+        export MASTER_ADDR={address|10.0.0.1}
     """
     lost = [r for r in misled(job) if not chosen_by_agent(job, r)]
     zero = rank_zero(job)
     for (reached, right), ranks in grouped(lost, lambda r: (resolved(job, r), right_addresses(job, r))).items():
         name = ranks[0].placement.master_addr or ""
-        there, where = nodes_of(job, ranks), job.node_of(zero).name if zero else ""
+        where = job.node_of(zero).name if zero else ""
         yield found(
             job,
             ranks,
             f"{named(job, ranks)}: {name} resolves to {listed(sorted(reached))}; rank 0 is at {listed(right)}"
             + (f" ({where})" if where else ", where other ranks reached it"),
-            Fix(
-                f"Correct the name on {listed(there)}, or set MASTER_ADDR to an IP address.",
-                (*look_up(job, name, there[0], where), f"export MASTER_ADDR={quote(right[0])}"),
-            ),
             evidence={"MASTER_ADDR": name, "resolves_to": sorted(reached), "rank_0_is_at": list(right)},
+            values={
+                "look_up": look_up(job, name, job.node_of(ranks[0]).name, where),
+                "address": [quote(right[0])],
+            },
         )
 
 
@@ -60,7 +63,11 @@ def net_reverse_dns_slow(job: Job) -> Iterator[Outcome]:
 
     Found by looking up addresses of this job and timing it.
 
-    Fix: add the nodes to /etc/hosts, or fix /etc/resolv.conf.
+    Fix: Add the nodes to /etc/hosts, or fix the resolver.
+
+        time getent hosts {address|10.0.0.2}
+        cat /etc/resolv.conf
+
     See: https://github.com/pytorch/pytorch/issues/159007
     """
     slow = {
@@ -81,16 +88,13 @@ def net_reverse_dns_slow(job: Job) -> Iterator[Outcome]:
         job,
         ranks,
         f"{named(job, ranks)}: the reverse look-up of {worst.address} took {worst.seconds:.1f} s{ending}{more}",
-        Fix(
-            "Add the nodes to /etc/hosts, or fix the resolver.",
-            (f"time getent hosts {worst.address}", "cat /etc/resolv.conf"),
-        ),
         evidence={r.address: f"{r.seconds:.3f} s, {r.name or 'no name'}" for r in slow.values()},
+        values={"address": [worst.address]},
     )
 
 
-@rule("peers", severity="warning", scope="rank")
-def net_dns_unstable(job: Job) -> Iterator[Outcome]:
+@rule("peers", severity="warning", scope="rank", of=each_rank)
+def net_dns_unstable(job: Job, rank: RankFacts) -> Answer:
     """MASTER_ADDR resolves to different addresses from one look-up to the next.
 
     Some ranks then connect to another host than rank 0's, in one start and not in the next. The name has several
@@ -98,22 +102,16 @@ def net_dns_unstable(job: Job) -> Iterator[Outcome]:
 
     Found by three look-ups. Changing answers are no fault if all addresses are rank 0's own.
 
-    Fix: use a name that means rank 0's host alone, or its IP address.
+    Fix: Set MASTER_ADDR to a name or address of rank 0's host alone.
+
+        getent ahosts {name|$MASTER_ADDR}
     """
-    zero = rank_zero(job)
+    zero, answer = rank_zero(job), job.process_of(rank).master_resolution
     own = own_addresses(job.node_of(zero)) if zero else frozenset[str]()
-
-    def changing(rank: RankFacts) -> tuple[str, tuple[str, ...]] | None:
-        answer = job.process_of(rank).master_resolution
-        if not isinstance(answer, Resolution) or set(answer.changing) <= own:
-            return None
-        return answer.name, answer.changing
-
-    for (name, addresses), ranks in ranks_by(job, changing).items():
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {name} resolves to {listed(list(addresses))} in some look-ups but not in all",
-            Fix("Set MASTER_ADDR to a name or address of rank 0's host alone.", (f"getent ahosts {quote(name)}",)),
-            evidence={"MASTER_ADDR": name, "changing": list(addresses)},
-        )
+    if not isinstance(answer, Resolution) or set(answer.changing) <= own:
+        return None
+    return Fault(
+        f"{answer.name} resolves to {listed(answer.changing)} in some look-ups but not in all",
+        evidence={"MASTER_ADDR": answer.name, "changing": list(answer.changing)},
+        values={"name": (quote(answer.name),)},
+    )

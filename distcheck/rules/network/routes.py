@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.job.addresses import is_here
 from distcheck.rules.network.attempts import Ways, reason
 from distcheck.rules.network.explained_trials import Unrouted, unrouted
 from distcheck.rules.network.interface_cases import Case, each_case, setting
-from distcheck.rules.network.interface_choices import NAMES, milder, severity
+from distcheck.rules.network.interface_choices import (
+    LIBRARIES,
+    NAMES,
+    Choice,
+    Library,
+    link_of,
+    looks_virtual,
+    milder,
+    severity,
+    within,
+)
 from distcheck.rules.network.path_uses import adapters_beside, path_uses
-from distcheck.rules.network.rivals import Rival, rivals
+from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.network.translation import HOST_NETWORK
-from distcheck.rules.wording import are, found, grouped, listed, named
+from distcheck.rules.wording import are, found, grouped, listed, named, once
 from distcheck.selection.interfaces import subnet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.job import Job
-    from distcheck.facts.network import Interface
+    from distcheck.facts.network import Interface, Link
     from distcheck.rules.finding import Severity
 
 _SHOWN = 8
 """Nodes shown in a finding's commands."""
+_LONE = {32, 128}
+"""Prefix lengths of an address that belongs to the node and no subnet, as with routing on the host (BGP)."""
 
 
 @rule("peers", scope=("rank", "link", "system"))
@@ -105,6 +118,98 @@ def _unrouted(job: Job, lost: list[Unrouted]) -> Iterator[Fault]:
         )
 
 
+class Rival(NamedTuple):
+    """An adapter that takes, or may take, the traffic of the one that a library uses on a node."""
+
+    choice: Choice
+    library: Library
+    used: Interface
+    other: Interface
+    peer: str
+    """An address to which the kernel sends by the other adapter; empty if packets may only arrive there."""
+
+    @property
+    def rates(self) -> tuple[int, int]:
+        """The rates that the two adapters report in Mbit/s, 0 where one reports none."""
+        used, other = (_link(self.choice, interface) for interface in (self.used, self.other))
+        return (used.speed_Mbps or 0) if used else 0, (other.speed_Mbps or 0) if other else 0
+
+
+@once
+def _rivals(job: Job) -> list[Rival]:
+    """Return the adapters that take another one's traffic, at most one for each choice and library."""
+    seen = survey(job)
+    sent: dict[tuple[str, str], tuple[str, str]] = {}
+    for trial in job.peers:
+        for use in trial.uses if trial.sent_from else ():
+            sent.setdefault((trial.source, use), (trial.address, trial.sent_from))
+    found: list[Rival] = []
+    for choice in seen.choices if seen.several else ():
+        beside: dict[str, Interface | None] = {}
+        for library in LIBRARIES:
+            used = next(iter(choice.taken(library)), None)
+            if used is None or not used.up or is_here(used.address):
+                continue
+            if used.address not in beside:
+                beside[used.address] = _beside(choice, used)
+            other = beside[used.address]
+            rival = Rival(choice, library, used, other, "") if other else None
+            found += [r for r in [_detour(choice, library, used, sent) if sent else None, rival] if r][:1]
+    return found
+
+
+def _detour(
+    choice: Choice, library: Library, used: Interface, sent: dict[tuple[str, str], tuple[str, str]]
+) -> Rival | None:
+    """Return the adapter by which the kernel sends to another node, if that is not the one in use.
+
+    A route through another adapter of the same rate is no detour where the other node is not in the subnet: hosts with
+    several uplinks share the traffic among them.
+    """
+    for process in dict.fromkeys(rank.process for rank in choice.ranks):
+        peer, source = sent.get((process, library), ("", ""))
+        other = next((i for i in choice.interfaces if i.address == source), None)
+        if other is None or _same(used, other) or is_here(source):
+            continue
+        if not _LONE.isdisjoint((used.prefix_bits, other.prefix_bits)):
+            continue
+        rival = Rival(choice, library, used, other, peer)
+        if within(used, peer) or (all(rival.rates) and rival.rates[0] > rival.rates[1]):
+            return rival
+    return None
+
+
+def _beside(choice: Choice, used: Interface) -> Interface | None:
+    """Return another adapter in the subnet of the one in use, at which its packets may arrive.
+
+    Either adapter answers when others ask for the hardware address of the one (ARP), unless arp_ignore is set. IPv6
+    has no ARP.
+    """
+    net = subnet(used)
+    if ":" in used.address or not used.prefix_bits or net is None:
+        return None
+    octets = used.prefix_bits // 8  # few addresses begin alike; only these are compared exactly
+    head = "".join(f"{octet}." for octet in used.address.split(".")[:octets]) if octets < 4 else used.address
+    for i in choice.interfaces:
+        if not i.address.startswith(head) or not i.up or _same(used, i) or subnet(i) != net:
+            continue
+        links = _link(choice, used), _link(choice, i)
+        bonded = any(link is not None and not {used.name, i.name}.isdisjoint(link.members) for link in links)
+        quiet = all(link is not None and link.arp_ignore for link in links)
+        if not (bonded or quiet or looks_virtual(choice.node, i)):
+            return i
+    return None
+
+
+def _same(one: Interface, other: Interface) -> bool:
+    """Whether two addresses belong to one adapter; eth0:1 is a label of an address of eth0."""
+    return one.name.partition(":")[0] == other.name.partition(":")[0]
+
+
+def _link(choice: Choice, interface: Interface) -> Link | None:
+    return link_of(choice.node, interface.name.partition(":")[0])
+
+
 @rule("peers", severity="warning", scope="rank", owner="admin")
 def net_two_nics_one_subnet(job: Job) -> Iterator[Outcome]:
     """Traffic of NCCL or Gloo goes through another adapter than the one that they use.
@@ -123,7 +228,7 @@ def net_two_nics_one_subnet(job: Job) -> Iterator[Outcome]:
     which the kernel sends.
     See: https://www.kernel.org/doc/Documentation/networking/ip-sysctl.rst
     """
-    weighed = [(weight, r) for r in rivals(job) if (weight := _weight(job, r))]
+    weighed = [(weight, r) for r in _rivals(job) if (weight := _weight(job, r))]
     for (weight, _), several in grouped(weighed, lambda item: (item[0], _kind(item[1]))).items():
         alike = [rival for _, rival in several]
         chosen = setting(alike[0].choice, alike[0].library)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
-from distcheck.rules import Outcome, rule
+from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import rank_zero
-from distcheck.rules.job.kinds import ranks_with
+from distcheck.rules.job.kinds import each_rank
 from distcheck.rules.job.settings import number
 from distcheck.rules.wording import found, named
 from distcheck.selection.nccl_settings import value_of
@@ -19,7 +19,7 @@ _FILES_BESIDE_RANKS = 256
 """Descriptors that a training process itself has open: libraries, data, logs."""
 _FULL = 0.9
 _BACKLOG_WORLD = 1024
-_APART_SECONDS = 10.0
+_MAGIC = "NCCL_SOCKET_MAGIC"
 
 
 @rule("peers", scope="rank")
@@ -32,7 +32,7 @@ def net_open_files(job: Job) -> Iterator[Outcome]:
     Found by comparing the limit of the process that would become rank 0 with the world size. Programs may raise the
     soft limit up to the hard one; Python does not do so by itself.
 
-    Fix: ``ulimit -n 65536`` in the job's script.
+    Fix: raise the limit in the job's script: ``ulimit -n 65536``.
     """
     zero = rank_zero(job)
     network = job.node_of(zero).network if zero else None
@@ -69,7 +69,9 @@ def net_conntrack_full(job: Job) -> Iterator[Outcome]:
 
     Found in nf_conntrack_count and nf_conntrack_max.
 
-    Fix: enlarge the table, or turn off connection tracking inside the cluster's network.
+    Fix: Enlarge the connection tracking table, or turn off connection tracking inside the cluster's network.
+
+        sudo sysctl -w net.netfilter.nf_conntrack_max={enough|1048576}
     """
     for node in job.nodes:
         tracked = node.network.connections_tracked if node.network else None
@@ -78,12 +80,9 @@ def net_conntrack_full(job: Job) -> Iterator[Outcome]:
                 job,
                 job.ranks_on(node),
                 f"{node.name} tracks {tracked[0]} connections; its table holds at most {tracked[1]}",
-                Fix(
-                    "Enlarge the connection tracking table.",
-                    (f"sudo sysctl -w net.netfilter.nf_conntrack_max={tracked[1] * 4}",),
-                ),
                 confirmed=False,
                 evidence={"count": tracked[0], "max": tracked[1]},
+                values={"enough": [str(tracked[1] * 4)]},
             )
 
 
@@ -96,7 +95,9 @@ def net_somaxconn_backlog(job: Job) -> Iterator[Outcome]:
 
     Found by comparing net.core.somaxconn with the world size of jobs of more than 1,024 ranks.
 
-    Fix: ``sysctl -w net.core.somaxconn=65535`` on that host.
+    Fix: Raise the limit of the listen backlog on that host.
+
+        sudo sysctl -w net.core.somaxconn=65535
     """
     zero = rank_zero(job)
     network = job.node_of(zero).network if zero else None
@@ -109,40 +110,12 @@ def net_somaxconn_backlog(job: Job) -> Iterator[Outcome]:
             [zero],
             f"{job.node_of(zero).name} queues {network.listen_backlog} connections (net.core.somaxconn), "
             f"but {world} ranks connect to rank 0 at once",
-            Fix("Raise the limit of the listen backlog.", ("sudo sysctl -w net.core.somaxconn=65535",)),
             evidence={"somaxconn": network.listen_backlog, "world_size": world},
         )
 
 
-@rule("peers", severity="info", scope="rank")
-def net_timeouts_unequal(job: Job) -> Iterator[Outcome]:
-    """The ranks start at very different times.
-
-    The first ranks wait for the last, and give up after ten minutes with NCCL, thirty with Gloo. Typical causes are
-    container images that some nodes still pull, or a slow file system.
-
-    Found by the time at which every process joined the roll call.
-
-    Fix: ``init_process_group(timeout=timedelta(minutes=30))``, or start the slow nodes first.
-    """
-    late = {p.uid: p.arrived_seconds for p in job.processes if (p.arrived_seconds or 0.0) > _APART_SECONDS}
-    ranks = [r for r in job.ranks if r.process in late]
-    if ranks:
-        seconds = max(arrived or 0.0 for arrived in late.values())
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)} joined up to {seconds:.0f} s after the first rank",
-            Fix(
-                "Set a process group timeout that covers this delay.",
-                ("# in the script: init_process_group(timeout=timedelta(minutes=30))",),
-            ),
-            evidence={"seconds": round(seconds, 1)},
-        )
-
-
-@rule("peers", severity="info", scope="rank")
-def net_nccl_socket_port_scan(job: Job) -> Iterator[Outcome]:
+@rule("peers", severity="info", scope="rank", of=each_rank)
+def net_nccl_socket_port_scan(job: Job, rank: RankFacts) -> Answer:
     """Other jobs on shared nodes may connect to NCCL's ports.
 
     NCCL's connections begin with a magic number that is the same for every job. A stray connection of another job, or
@@ -150,25 +123,12 @@ def net_nccl_socket_port_scan(job: Job) -> Iterator[Outcome]:
 
     Found by a Slurm job that has only a part of its nodes' CPUs, runs NCCL, and does not set NCCL_SOCKET_MAGIC.
 
-    Fix: set the job's own number on all ranks: ``export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID``.
+    Fix: Set a magic number of this job's own on all ranks.
+
+        export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID
     """
-    if len(job.nodes) < 2 or job.asked.backend not in {"auto", "nccl"}:
-        return
-    open_ones = ranks_with(
-        job,
-        lambda r: (
-            not value_of(job, r, "NCCL_SOCKET_MAGIC") and job.node_of(r).accelerator == "nvidia" and _shares(job, r)
-        ),
-    )
-    if open_ones:
-        yield found(
-            job,
-            open_ones,
-            f"{named(job, open_ones)} share nodes with other jobs, and NCCL_SOCKET_MAGIC is not set",
-            Fix("Set a magic number of this job's own.", ("export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID",)),
-        )
-
-
-def _shares(job: Job, rank: RankFacts) -> bool:
     here, cpus = number(rank, "SLURM_CPUS_ON_NODE"), job.node_of(rank).cpus
-    return here is not None and cpus is not None and here < cpus
+    of_nccl = job.asked.backend in {"auto", "nccl"} and job.node_of(rank).accelerator == "nvidia"
+    if len(job.nodes) < 2 or not of_nccl or here is None or cpus is None or here >= cpus:
+        return None
+    return None if value_of(job, rank, _MAGIC) else f"the node is shared with other jobs, and {_MAGIC} is not set"

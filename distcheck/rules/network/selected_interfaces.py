@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from distcheck.facts.base import Missing
 from distcheck.rules.job.addresses import canonical, is_here, resolved
 from distcheck.rules.network.interface_choices import (
     LIBRARIES,
     Choice,
     Library,
     choices,
+    interfaces_of,
     link_local,
+    link_of,
     looks_virtual,
     misspelt,
     only_this_host,
+    outside,
     over_nodes,
+    severity,
     sharing,
     within,
 )
@@ -47,7 +50,7 @@ class Reach(NamedTuple):
 
     met: frozenset[tuple[str, str]]
     failed: frozenset[tuple[str, str]]
-    doors: frozenset[tuple[str, str]]
+    to_rank_0: frozenset[tuple[str, str]]
     """Endpoints at which a node and rank 0 reach each other."""
     nodes_met: frozenset[str]
     purposes: frozenset[tuple[str, str, str]]
@@ -86,22 +89,15 @@ def own_way(job: Job, reach: Reach, node: NodeFacts) -> Interface | None:
 
     Known from the trials, else from MASTER_ADDR, else from the subnet shared with most other nodes.
     """
-    if isinstance(node.interfaces, Missing):
-        return None
-
-    def usable(i: Interface) -> bool:
-        return i.up and not is_here(i.address) and not link_local(i.address)
-
-    there, doors = node.interfaces, reach.doors
-    known = next((i for i in there if (node.key, canonical(i.address)) in doors and usable(i)), None)
-    if known is not None:
+    met = (i for i in interfaces_of(node) if (node.key, canonical(i.address)) in reach.to_rank_0 and outside(i))
+    if known := next(met, None):
         return known
-    rest = [i for i in there if usable(i)]
+    usable = [i for i in interfaces_of(node) if outside(i)]
     masters = frozenset[str]().union(*(resolved(job, r) for r in job.ranks_on(node)[:1]))
-    known = next((i for i in rest if canonical(i.address) in masters or any(within(i, m) for m in masters)), None)
-    if known is not None:
+    known = next((i for i in usable if canonical(i.address) in masters or any(within(i, m) for m in masters)), None)
+    if known:
         return known
-    likely = [i for i in rest if not looks_virtual(node, i)]
+    likely = [i for i in usable if not looks_virtual(node, i)]
     return max(likely, key=lambda i: sharing(job, node, i), default=None)
 
 
@@ -157,7 +153,8 @@ class Survey(NamedTuple):
             return "other-network"
         if self.unreachable(choice, library):
             return "unreachable"
-        return "slow" if library == "gloo" and not choice.gloo_names and self._slower(choice) else ""
+        by_name = library == "gloo" and not choice.gloo_names and severity(self.job, "gloo", chosen=False) == "error"
+        return "slow" if by_name and self._slower(choice) else ""
 
     def unreachable(self, choice: Choice, library: Library) -> list[Interface]:
         """Return the interfaces in use at which the others do not reach the node, only elsewhere."""
@@ -171,11 +168,10 @@ class Survey(NamedTuple):
 
     def _slower(self, choice: Choice) -> bool:
         """Whether the link to rank 0 is far faster than the one that Gloo uses."""
-        links = () if isinstance(choice.network.links, Missing) else choice.network.links
-        speeds = {link.name: link.speed_Mbps for link in links}
-        way, own = self.way(choice) if speeds else None, speeds.get(choice.taken("gloo")[0].name)
-        other = speeds.get(way.name) if way else None
-        return own is not None and other is not None and own * _SLOWER <= other
+        own, way = link_of(choice.node, choice.taken("gloo")[0].name), self.way(choice)
+        other = link_of(choice.node, way.name) if way else None
+        speeds = [link.speed_Mbps if link else None for link in (own, other)]
+        return bool(speeds[0] and speeds[1] and speeds[0] * _SLOWER <= speeds[1])
 
     def way(self, choice: Choice) -> Interface | None:
         """Return the interface that the libraries should use."""
@@ -211,77 +207,56 @@ class Survey(NamedTuple):
 @once
 def survey(job: Job) -> Survey:
     """Return the choices of the libraries on all nodes, and how they fit together."""
-    chosen, repeated = _with_repeated(choices(job))
-    if repeated:  # virtual machines behind address translation may have the same address, each in its own network
-        repeated = [(choice, i) for choice, i in repeated if choice.node.key not in translated(job)]
-    reached = reach(job)
+    chosen, reached = list(choices(job)), reach(job)
     subnets: dict[Library, str | None] = {}
     families: dict[Library, bool | None] = {}
-    known: list[Interface] | None = None
     for library in LIBRARIES:
         first = {c.node.key: taken[0] for c in chosen if (taken := c.taken(library))}
         usable = [i for i in first.values() if not is_here(i.address) and not link_local(i.address)]
-        if usable != known:  # in most jobs both libraries use the same interfaces
-            known, net, family = usable, commonest(map(subnet, usable)), commonest(":" in i.address for i in usable)
-        subnets[library], families[library] = net, family
+        subnets[library], families[library] = (
+            commonest(map(subnet, usable)),
+            commonest(":" in i.address for i in usable),
+        )
     tried: dict[tuple[str, Library], set[bool]] = {}
     for source, _, trial in between_nodes(job):
         for library in () if "master" in trial.uses else LIBRARIES:
             if library in trial.uses:
                 tried.setdefault((source, library), set()).add(trial.connected)
     cut_off = frozenset(key for key, outcomes in tried.items() if outcomes == {False})
-    return Survey(
-        job, over_nodes(job), chosen, reached, duplicates(chosen, repeated, reached), subnets, families, cut_off, {}
-    )
+    return Survey(job, over_nodes(job), chosen, reached, _shared(job, chosen, reached), subnets, families, cut_off, {})
 
 
-def _with_repeated(choices: Iterable[Choice]) -> tuple[list[Choice], list[tuple[Choice, Interface]]]:
-    """Return choices, and their interfaces with an address that another node has, too, without those inside a machine.
-
-    The addresses of a node are looked at right after its choice, while they are in the processor's caches.
-    """
-    chosen: list[Choice] = []
-    first_at: dict[str, Choice] = {}
-    again: list[tuple[Choice, Interface]] = []
-    for choice in choices:
-        chosen.append(choice)
-        again += [
-            (choice, i)
-            for i in choice.interfaces
-            if i.address[:5] != "fe80:" and first_at.setdefault(i.address, choice).node is not choice.node
-        ]
-    addresses = {i.address for _, i in again}
-    addresses = {a for a in addresses if not is_here(a) and not link_local(a)}
-    first = [(first_at[a], i) for a in addresses for i in first_at[a].interfaces if i.address == a]
-    return chosen, first + [(choice, i) for choice, i in again if i.address in addresses]
-
-
-def duplicates(
-    chosen: list[Choice], repeated: Iterable[tuple[Choice, Interface]], reached: Reach
-) -> dict[str, list[NodeFacts]]:
+def _shared(job: Job, chosen: Iterable[Choice], reached: Reach) -> dict[str, list[NodeFacts]]:
     """Return the nodes that have the same address on different links, by address.
 
     An address counts if, on one of the nodes, a library uses it, it is the path to rank 0, or its link is a physical
-    device. Addresses of bridges and tunnels, which are the same on every host, and those inside a machine do not count.
+    device. Addresses of bridges and tunnels, which are the same on every host, and those inside a machine do not count,
+    nor do those of virtual machines behind address translation, each in its own network.
     """
-    holders: dict[str, dict[str, tuple[NodeFacts, Link]]] = {}
-    for choice, i in repeated:
-        if not i.up or i.name.startswith("docker") or looks_virtual(choice.node, i):
+    at: dict[str, dict[str, tuple[Choice, Interface]]] = {}
+    for choice in chosen:
+        for i in choice.interfaces:
+            at.setdefault(i.address, {})[choice.node.key] = choice, i
+    found = {}
+    for address, those in at.items():
+        if len(those) < 2 or is_here(address) or link_local(address):
             continue
-        links = () if isinstance(choice.network.links, Missing) else choice.network.links
-        link = next((link for link in links if link.name == i.name), None)
-        if link is not None:
-            holders.setdefault(i.address, {})[choice.node.key] = (choice.node, link)
-    several = {a: those for a, those in holders.items() if len(those) > 1}
-    used = set(reached.doors)
-    for choice in chosen if several else ():
-        used |= {(choice.node.key, i.address) for library in LIBRARIES for i in choice.taken(library)}
-    return {
-        address: [node for node, _ in those.values()]
-        for address, those in several.items()
-        if len({link.mac for _, link in those.values()}) == len(those)
-        and any(link.kind == "physical" or (key, address) in used for key, (_, link) in those.items())
-    }
+        holders = [(choice, link) for choice, i in those.values() if (link := _own_link(job, choice, i))]
+        used = any(
+            link.kind == "physical"
+            or (choice.node.key, address) in reached.to_rank_0
+            or any(i.address == address for library in LIBRARIES for i in choice.taken(library))
+            for choice, link in holders
+        )
+        if used and len(holders) == len({link.mac for _, link in holders}) > 1:
+            found[address] = [choice.node for choice, _ in holders]
+    return found
+
+
+def _own_link(job: Job, choice: Choice, interface: Interface) -> Link | None:
+    """Return the link of an address that a node has in the network of the others; None if it is inside a machine."""
+    inside = not interface.up or interface.name.startswith("docker") or looks_virtual(choice.node, interface)
+    return None if inside or choice.node.key in translated(job) else link_of(choice.node, interface.name)
 
 
 def commonest(values: Iterable[K]) -> K | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts.base import Missing
 from distcheck.facts.rank import Role
 from distcheck.rules.job.addresses import canonical, is_address, own_addresses
 from distcheck.rules.job.kinds import ranks_with
-from distcheck.rules.network.interface_choices import within
+from distcheck.rules.network.interface_choices import interfaces_of, within
 from distcheck.rules.wording import once
 
 if TYPE_CHECKING:
@@ -44,5 +43,4 @@ def translated(job: Job) -> dict[str, str]:
 
 def neighbours(node: NodeFacts, address: str) -> bool:
     """Whether an address that is not a node's own lies in the subnet of one of its interfaces."""
-    known = () if isinstance(node.interfaces, Missing) else node.interfaces
-    return address not in own_addresses(node) and any(i.up and within(i, address) for i in known)
+    return address not in own_addresses(node) and any(i.up and within(i, address) for i in interfaces_of(node))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from distcheck.facts.job import Job
+    from distcheck.rules.finding import Finding
 
 FAMILIES = ("ib_ports", "ib_hcas", "ib_addresses", "ib_access", "gdr", "ib_counters")
 
@@ -50,12 +51,12 @@ def read(collected) -> Callable[..., Infiniband]:
 
 @pytest.fixture
 def fabric(job_of, change, read) -> Callable[..., Job]:
-    """Build a job of two ranks per node; each argument is a node's adapters, or its facts."""
+    """Build a job of two ranks per node; each argument is a node's adapters, its facts, or a function of `read`."""
 
     def fabric(*nodes: Any, looks: Sequence[str] = ("environment", "meeting", "peers"), **variables: str) -> Job:
         job = job_of(len(nodes), 2, looks=(*looks,), gpus=2, command="net")
         for number, node in enumerate(nodes):
-            facts = node if isinstance(node, Infiniband) else read(node)
+            facts = node if isinstance(node, Infiniband) else node(read) if callable(node) else read(node)
             job = change.node(job, number, infiniband=facts)
         return change.environment(job, None, **variables) if variables else job
 
@@ -69,11 +70,17 @@ def told(judge) -> Callable[[Job], list[tuple[Any, ...]]]:
 
 
 @pytest.fixture
-def message(judge) -> Callable[[Job], str]:
+def finding(judge) -> Callable[[Job], Finding]:
+    """Return the one finding."""
+
+    def finding(job: Job) -> Finding:
+        (found,) = judge(job, *FAMILIES).findings
+        return found
+
+    return finding
+
+
+@pytest.fixture
+def message(finding) -> Callable[[Job], str]:
     """Return the message of the one finding."""
-
-    def message(job: Job) -> str:
-        (finding,) = judge(job, *FAMILIES).findings
-        return finding.message
-
-    return message
+    return lambda job: finding(job).message

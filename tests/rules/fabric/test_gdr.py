@@ -17,10 +17,6 @@ ALL = ((0, 1, 2, 3), ("node1", "node2"))
 NONE = {"peer_memory": (), "open_driver": False}
 
 
-def test_gdr_module_missing_on_all_nodes_is_one_finding(fabric, read, told):
-    assert told(fabric(*[read(RAIL, **NONE)] * 2)) == [("gdr-module-missing", "warning", *ALL)]
-
-
 @pytest.mark.parametrize(
     ("facts", "kernel"),
     [
@@ -49,12 +45,6 @@ def test_desktop_gpus_and_ranks_whose_log_tells_are_left_out(fabric, read, told,
     assert told(change.rank(job, None, run=run)) == [], "gdr-not-used reports it"
 
 
-def test_gdr_on_some_nodes_names_the_others(fabric, read, told, message):
-    job = fabric(RAIL, read(RAIL, **NONE), RAIL)
-    assert told(job) == [("gdr-on-some-nodes", "warning", *NODE2)]
-    assert message(job).endswith("node1 and node3 can use it")
-
-
 def test_gdr_acs_slow_is_a_hint_for_pairs_on_one_switch(fabric, read, told, change, tmp_path):
     seen = pci.collect(machines.write(tmp_path / "dgx", machines.DGX_H100))
     gpu, nic = "0000:1b:00.0", "0000:18:00.0"
@@ -67,19 +57,3 @@ def test_gdr_acs_slow_is_a_hint_for_pairs_on_one_switch(fabric, read, told, chan
     assert told(job(**{gpu: "17", nic: "17"})) == []
     assert told(job()) == []
     assert told(change.node(job(**{gpu: "17", nic: "18"}), None, pci=change.job(seen, virtual=True))) == []
-
-
-def test_ib_relaxed_ordering_vm_is_an_info_finding(fabric, read, told):
-    virtual = [read(RAIL, virtual=True)] * 2
-    assert told(fabric(*virtual, NCCL_IB_PCI_RELAXED_ORDERING="0")) == [("ib-relaxed-ordering-vm", "info", *ALL)]
-    assert told(fabric(*virtual)) == told(fabric(RAIL, RAIL, NCCL_IB_PCI_RELAXED_ORDERING="0")) == []
-
-
-def test_relaxed_ordering_is_turned_on_where_it_was_turned_off(fabric, read, judge, change):
-    job = fabric(*[read(RAIL, virtual=True)] * 2)
-    job = change.nccl_file(job, None, "NCCL_IB_PCI_RELAXED_ORDERING=0")
-    (finding,) = judge(job, "gdr").findings
-    assert finding.fix.commands == ("sudo sed -i '/^NCCL_IB_PCI_RELAXED_ORDERING=/d' /etc/nccl.conf",)
-    assert finding.owner == "admin"
-    (finding,) = judge(change.environment(job, None, NCCL_IB_PCI_RELAXED_ORDERING="0"), "gdr").findings
-    assert (finding.fix.commands, finding.owner) == (("unset NCCL_IB_PCI_RELAXED_ORDERING",), "user")

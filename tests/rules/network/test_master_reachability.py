@@ -51,46 +51,72 @@ def test_one_working_address_is_enough(of, rules, change):
 # -- MASTER_PORT on rank 0's host
 
 
-def test_a_taken_port_names_its_process(of, change, only):
-    finding, exit_code = only(bind(change, of(), "in-use", owner=OTHER))
-    assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("net-port-in-use", (0,), ("node1",), 30)
-    assert "MASTER_PORT 29500 is taken by process 4711 (python old_train.py) of eve" in finding.message
-    assert finding.evidence["pid"] == 4711
+PROCESS = "process 4711 (python old_train.py) of eve"
+HIDDEN, ENDED = Missing(reason="hidden from this one"), Missing(reason="the connection has ended")
+ANOTHER = "export MASTER_PORT=29501"
+ROOT = "Use another port for the job; root on that host"
+BELOW = "Use a port below 32768, which outgoing connections do not take."
+LONG = "python train.py " + "--option " * 30
+
+
+def taken(
+    message, text, *commands, owner=OTHER, launcher="slurm", shape=(2, 1), free=True, port=29500, held=None, **own
+):
+    """Return a taken port of rank 0 (`own`: fields of its owner; `held`: a connection's state), and its finding."""
+    owner = msgspec.structs.replace(owner, **own) if isinstance(owner, PortOwner) else owner
+    connection = PortConnection("10.9.9.9:443", held) if held else None
+    return message, text, commands, owner, launcher, shape, free, port, connection
 
 
 @pytest.mark.parametrize(
-    ("owner", "text", "commands"),
+    ("message", "text", "commands", "owner", "launcher", "shape", "free", "port", "connection"),
     [
-        (
-            {"own": True},
-            "Process 4711 belongs to eve, as does this job",
-            ("ssh node1 kill 4711", "export MASTER_PORT=29501"),
-        ),
-        ({}, "A process of eve holds node1:29500", ("export MASTER_PORT=29501",)),
-        (
-            {"own": True, "slurm_job": "7"},
-            "Slurm job 7 holds node1:29500",
-            ("export MASTER_PORT=29501", "scontrol show job 7"),
-        ),
-        (
-            {"own": True, "slurm_job": "77"},
-            "Process 4711 belongs to eve, as does this job",
-            ("ssh node1 kill 4711", "export MASTER_PORT=29501"),
-        ),
-        ({"own": True, "container": "0123456789ab"}, "Container 0123456789ab of eve", ("export MASTER_PORT=29501",)),
+        taken(PROCESS, "A process of eve holds node1:29500", ANOTHER, launcher="by hand"),
+        taken(PROCESS, "Process 4711 belongs to eve, as does this job", "ssh node1 kill 4711", ANOTHER, own=True),
+        taken(PROCESS, "Process 4711 belongs to eve", "kill 4711", ANOTHER, own=True, launcher="by hand", shape=(1, 2)),
+        taken(f"{PROCESS} in Slurm job 7", "Slurm job 7 holds node1:29500", ANOTHER, "scontrol show job 7", own=True,
+              slurm_job="7"),
+        taken(f"{PROCESS} in Slurm job 77", "Process 4711 belongs to eve, as does", "ssh node1 kill 4711", ANOTHER,
+              own=True, slurm_job="77"),
+        taken(f"{PROCESS} in container 0123456789ab", "Container 0123456789ab of eve", ANOTHER, own=True,
+              container="0123456789ab"),
+        taken(PROCESS, "A process of eve", "# add to mpirun: -x MASTER_ADDR=node1 -x MASTER_PORT=29501",
+              launcher="openmpi"),
+        taken(PROCESS, "A process of eve", "distcheck env --nproc 2 --master-port 29501", launcher="distcheck",
+              shape=(1, 2)),
+        taken(PROCESS, "A process of eve", "export PET_MASTER_PORT=29501", launcher="torchrun"),
+        taken(PROCESS, "A process of eve", "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))", free=False),
+        taken(PROCESS, "A process of eve", launcher="by hand", free=False),
+        taken(PROCESS, "A process of eve holds node1:22", ANOTHER, launcher="by hand", own=True, port=22),
+        taken("process 101 (nginx) of www", "A process of www", ANOTHER,  # the pid of a process on another node
+              owner=PortOwner(101, "nginx", "www", "2026"), launcher="by hand"),
+        taken("process 4711 (python train.py --option", "A process of eve", ANOTHER, command=LONG, launcher="by hand"),
+        taken("a process that is not visible (hidden from this one)", ROOT, ANOTHER,
+              "ssh node1 sudo ss -ltnp 'sport = :29500'", owner=HIDDEN, launcher="by hand"),
+        taken("a process that is not visible (unknown)", ROOT, ANOTHER, "ssh node1 sudo ss -ltnp 'sport = :29500'",
+              owner=None, launcher="by hand"),
+        taken(f"a connection to 10.9.9.9:443 of {PROCESS}", BELOW, ANOTHER, own=True, port=40000, held="ESTABLISHED"),
+        taken("a connection to 10.9.9.9:443 of a process that is not visible (hidden from this one)", BELOW, ANOTHER,
+              owner=HIDDEN, port=40000, held="ESTABLISHED"),
+        taken("a connection to 10.9.9.9:443 that has ended; the kernel keeps the port for up to 60 s (TIME_WAIT)",
+              BELOW, ANOTHER, owner=ENDED, port=40000, held="TIME_WAIT"),
+        taken("a connection to 10.9.9.9:443 that has ended", "Use another port for the job.", ANOTHER, owner=ENDED,
+              held="TIME_WAIT"),
     ],
-)
-def test_the_fix_ends_only_the_users_own_process(of, change, only, owner, text, commands):
-    job = of(launcher="slurm")
-    finding, _ = only(bind(change, job, "in-use", owner=msgspec.structs.replace(OTHER, **owner)))
+)  # fmt: skip
+def test_a_taken_port_names_what_holds_it_and_the_fix_ends_only_the_users_own_process(
+    of, change, judge, message, text, commands, owner, launcher, shape, free, port, connection
+):
+    job = bind(change, of(*shape, launcher=launcher), "in-use", port=port, owner=owner, connection=connection)
+    (finding,) = judge(job if free else change.process(job, None, free_ports=()), "network").findings
+    assert (finding.rule, finding.severity, finding.nodes) == ("net-port-in-use", "error", ("node1",))
+    assert finding.message.startswith(f"MASTER_PORT {port} is taken by {message}")
     assert (finding.fix.text.startswith(text), finding.fix.commands) == (True, commands)
-    for name, words in (("slurm_job", "in Slurm job"), ("container", "in container")):
-        assert (f"{words} {owner.get(name)}" in finding.message) == (name in owner)
-
-
-def test_on_one_node_the_kill_command_needs_no_ssh(of, change, only):
-    finding, _ = only(bind(change, of(1, 2), "in-use", owner=msgspec.structs.replace(OTHER, own=True)))
-    assert finding.fix.commands == ("kill 4711", "export MASTER_PORT=29501")
+    assert len(finding.message) < 200
+    if isinstance(owner, PortOwner):
+        assert (finding.evidence["pid"], finding.evidence["command"]) == (owner.pid, owner.command)
+    if connection:
+        assert (finding.evidence["connected_to"], finding.evidence["state"]) == ("10.9.9.9:443", connection.state)
 
 
 def test_a_taken_derived_port_is_a_warning_unless_exported(of, change, only):
@@ -103,76 +129,6 @@ def test_a_taken_derived_port_is_a_warning_unless_exported(of, change, only):
 
     assert found() == ("net-port-in-use", "warning", 0)
     assert found(export=True) == ("net-port-in-use", "error", 30)
-
-
-def test_another_port_is_set_in_the_launchers_syntax(of, change, only):
-    def fix(launcher, *shape):
-        return only(bind(change, of(*shape, launcher=launcher), "in-use", owner=OTHER))[0].fix.commands
-
-    assert fix("openmpi") == ("# add to mpirun: -x MASTER_ADDR=node1 -x MASTER_PORT=29501",)
-    assert fix("distcheck", 1, 2) == ("distcheck env --nproc 2 --master-port 29501",)
-    assert fix("torchrun") == ("export PET_MASTER_PORT=29501",)
-
-
-def test_a_free_port_is_suggested_only_if_one_was_found(of, change, only):
-    job = bind(change, of(launcher="slurm"), "in-use", owner=OTHER)
-    job = change.process(job, None, free_ports=())
-    assert only(job)[0].fix.commands == ("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",)
-    by_hand = change.process(bind(change, of(), "in-use", owner=OTHER), None, free_ports=())
-    assert only(by_hand)[0].fix.commands == ()
-
-
-def test_a_long_command_is_shortened_in_the_message_and_complete_in_the_evidence(of, change, only):
-    long = "python train.py " + "--option " * 30
-    finding, _ = only(bind(change, of(), "in-use", owner=PortOwner(4711, long, "eve", "2026")))
-    assert len(finding.message) < 200
-    assert finding.evidence["command"] == long
-
-
-@pytest.mark.parametrize("owner", [None, Missing(reason="hidden from this one")])
-def test_a_taken_port_with_a_hidden_owner_is_reported(of, change, only, owner):
-    finding, _ = only(bind(change, of(), "in-use", owner=owner))
-    assert finding.rule == "net-port-in-use"
-    assert finding.fix.commands == ("export MASTER_PORT=29501", "ssh node1 sudo ss -ltnp 'sport = :29500'")
-
-
-@pytest.mark.parametrize(
-    ("owner", "state", "words"),
-    [
-        (
-            OTHER,
-            "ESTABLISHED",
-            "of process 4711 (python old_train.py) of eve",
-        ),
-        (
-            Missing(reason="hidden from this process"),
-            "ESTABLISHED",
-            "of a process that is not visible (hidden from this process)",
-        ),
-        (
-            Missing(reason="the connection has ended"),
-            "TIME_WAIT",
-            "that has ended; the kernel keeps the port for up to 60 s (TIME_WAIT)",
-        ),
-    ],
-    ids=["visible", "hidden", "ended"],
-)
-def test_a_connection_that_holds_the_port_is_named_and_its_process_is_not_ended(of, change, judge, owner, state, words):
-    if isinstance(owner, PortOwner):
-        owner = msgspec.structs.replace(owner, own=True)
-    job = bind(change, of(), "in-use", port=40000, owner=owner, connection=PortConnection("10.9.9.9:443", state))
-    (finding,) = judge(job, "network").findings
-    assert (finding.rule, finding.severity) == ("net-port-in-use", "error")
-    assert finding.message == f"MASTER_PORT 40000 is taken by a connection to 10.9.9.9:443 {words}"
-    assert (finding.evidence["connected_to"], finding.evidence["state"]) == ("10.9.9.9:443", state)
-    assert finding.fix.text == "Use a port below 32768, which outgoing connections do not take."
-    assert finding.fix.commands == ("export MASTER_PORT=29501",)
-
-
-def test_a_connection_on_a_port_below_the_ephemeral_range_has_a_fix_without_that_range(of, change, only):
-    ended = PortConnection("10.9.9.9:443", "TIME_WAIT")
-    finding, _ = only(bind(change, of(), "in-use", owner=Missing(reason="the connection has ended"), connection=ended))
-    assert finding.fix.text == "Use another port for the job."
 
 
 def test_a_connection_of_a_distcheck_holds_the_port_too(of, change, rules):
@@ -200,22 +156,10 @@ def test_the_message_says_how_the_program_on_a_taken_port_answers(of, change, on
     assert finding.message.endswith(f"(python old_train.py) of eve{words}")
 
 
-def test_the_fix_never_ends_a_process_on_a_privileged_port(of, change, judge):
-    owner = msgspec.structs.replace(OTHER, own=True)
-    said = judge(bind(change, of(), "in-use", port=22, owner=owner), "network").findings
-    assert [f.fix.commands for f in said] == [("export MASTER_PORT=29501",)]
-
-
 def test_the_port_of_a_second_rank_0_is_reported_by_another_rule(of, change, rules):
     job = of(1, 2)
     other = job.processes[1]
     assert rules(bind(change, job, "in-use", owner=PortOwner(other.pid, "distcheck", "eve", "2026"))) == []
-
-
-def test_an_owner_with_the_pid_of_a_process_on_another_node_is_named(of, change, only):
-    job = of(2, 1)
-    finding, _ = only(bind(change, job, "in-use", owner=PortOwner(job.processes[1].pid, "nginx", "www", "2026")))
-    assert finding.rule == "net-port-in-use"
 
 
 def test_the_port_of_torchruns_agent_is_healthy(of, change, rules):
@@ -293,6 +237,8 @@ def test_the_message_names_the_outcome_by_address(of, change, only):
         "(10.0.0.1:29500: packets are dropped, as the system says and "
         "10.0.0.2:29500: rejected, or no route, as the system says)"
     )
+    finding, _ = only(knocked(change, of(), 1, "timeout", address="fd00::1"))
+    assert "([fd00::1]:29500: packets are dropped, timeout)" in finding.message
 
 
 def test_refused_by_an_unreached_rank_0_means_no_listener(of, change, only):
@@ -308,6 +254,24 @@ def test_refused_by_an_unreached_rank_0_means_no_listener(of, change, only):
     assert finding.fix.commands == ("ssh node2 getent ahosts node1",)
 
 
+def test_refused_without_a_rank_0_that_listens_or_was_met_means_no_listener(of, change, rules):
+    refused = knocked(change, of(3), (1, 2), "refused")
+    for job in (
+        change.process(refused, 0, bind=None),
+        change.process(refused, 0, bind=Bind(29500, "agent")),
+        change.process(refused, (1, 2), role=Role.ALONE),
+    ):
+        assert rules(job) == ["net-master-refused"]
+
+
+def test_an_address_is_not_looked_up(of, change, only):
+    job = change.environment(knocked(change, of(3, 2), (2, 3), "refused"), None, MASTER_ADDR="10.0.0.1")
+    job = change.job(change.process(job, None, role=Role.ALONE), met=False)
+    finding, _ = only(change.keep(job, 2, 3))
+    assert finding.message == "ranks 2-3 (node2): connection refused at 10.0.0.1:29500; no process listens there"
+    assert finding.fix.commands == ()
+
+
 def test_if_the_launcher_names_rank_0s_node_the_fix_resolves_the_name_on_both(job_of, change, judge):
     step = {"SLURM_STEP_NODELIST": "node[1-3]", "SLURM_STEP_TASKS_PER_NODE": "2(x3)"}
     job = change.environment(change.job(job_of(nodes=3, launcher="slurm"), met=False), None, **step)
@@ -316,33 +280,10 @@ def test_if_the_launcher_names_rank_0s_node_the_fix_resolves_the_name_on_both(jo
     assert finding.fix.commands == ("ssh node2 getent ahosts node1", "ssh node1 getent ahosts node1")
 
 
-def test_an_address_is_not_looked_up(job_of, change, judge):
-    job = change.job(change.environment(job_of(nodes=3), None, MASTER_ADDR="10.0.0.1"), met=False)
-    job = change.process(knocked(change, job, (2, 3), "refused"), None, role=Role.ALONE)
-    (finding,) = judge(change.keep(job, 2, 3), "network").findings
-    assert finding.message == "ranks 2-3 (node2): connection refused at 10.0.0.1:29500; no process listens there"
-    assert finding.fix.commands == ()
-
-
-def test_refused_by_a_rank_0_that_does_not_listen_means_no_listener(of, change, rules):
-    for fields in ({"bind": None}, {"bind": Bind(29500, "agent")}):
-        assert rules(change.process(knocked(change, of(3), (1, 2), "refused"), 0, **fields)) == ["net-master-refused"]
-
-
-def test_refused_to_a_rank_that_never_joined_means_no_listener(of, change, rules):
-    job = change.process(knocked(change, of(3), 1, "refused"), 1, role=Role.ALONE)
-    assert rules(job) == ["net-master-refused"]
-
-
 def test_ranks_that_fail_at_different_addresses_are_separate_findings(of, change, judge):
     job = knocked(change, knocked(change, of(4, 1), (1, 2), "timeout"), 3, "timeout", address="10.9.0.1")
     said = judge(job, "network").findings
     assert [(f.rule, f.ranks) for f in said] == [("net-master-unreachable", (1, 2)), ("net-master-unreachable", (3,))]
-
-
-def test_ipv6_addresses_are_in_brackets(of, change, only):
-    finding, _ = only(knocked(change, of(), 1, "timeout", address="fd00::1"))
-    assert "([fd00::1]:29500: packets are dropped, timeout)" in finding.message
 
 
 @pytest.mark.parametrize(("rule", "outcome", "owner", "exit_code"), WAYS)

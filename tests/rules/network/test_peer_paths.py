@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 
 import pytest
 
@@ -147,20 +148,140 @@ def test_a_job_without_network_facts_is_silent(of, judge, change):
     )
 
 
+# -- which nodes are named
+
+
+def _shut(outcome="timeout", detail="no answer within 3.0 s"):
+    return {"outcome": outcome, "detail": detail, "transfer": None, "datagrams": {}}
+
+
+def _losing(share, segments=1450):
+    return Transfer(bytes=2 << 20, seconds=0.9, stalled=False, segments=segments, repeated=round(share * segments))
+
+
+def _taking(seconds):
+    """Return a transfer that took as long when repeated while the others were idle."""
+    return Transfer(bytes=2 << 20, seconds=seconds, stalled=False, segments=1450, repeats=True)
+
+
+def _sending(transfer):
+    return {"transfer": transfer}
+
+
+def _far(seconds):
+    return {"round_trip_seconds": seconds}
+
+
+CLOSED, ONE_WAY = "net-firewall-ephemeral error link", "net-asymmetric-route error link"
+EATEN, LOSSY, SLOW = "net-mtu-mismatch-ip error link", "net-packet-loss error link", "net-nic-down-or-slow warning node"
+FAR_NODE, FAR_LINK, SITES = (f"net-high-latency {words}" for words in ("error node", "error link", "warning link"))
+PART = Transfer(bytes=200_000, seconds=2.0, stalled=False, segments=150, repeats=True)
+HALTED = Transfer(bytes=90_000, seconds=2.0, stalled=True, segments=80, repeated=4)
+UNEQUAL, MANY = [(3, 0), (4, 2), (64, 63), (65, 7), (100, 3), (128, 127)], [3, 6, 65, 128]
+NAMED = [
+    ((4, 2), both(0, 2), _shut(), CLOSED, [1, 3], 20,
+     r"^node1 and node3 cannot reach each other on ephemeral ports \(timeout at 10.0.0.3:40000"),
+    ((6, 1), both(0, 1) + both(2, 3), _shut(), CLOSED, [1, 2, 3, 4], 20,
+     "^node1 and node2 cannot reach each other .*; same for 1 more pair of nodes$"),
+    *[((nodes, 1), at(odd), _shut(outcome), CLOSED, [odd + 1], 20,
+       rf"^node{odd + 1} and node.* cannot reach each other on ephemeral ports \({outcome} at ")
+      for nodes, odd in UNEQUAL for outcome in ("refused", "unreachable", "timeout")],
+    ((6, 1), lambda s, t: {s, t} & {1, 4}, _shut(), CLOSED, [2, 5], 20,
+     "^node2 and node5 cannot reach any other node in either direction on ephemeral"),
+    ((5, 1), lambda s, t: {s, t} in ({2, 0}, {2, 3}), _shut(), CLOSED, [3], 20, ""),
+    *[((nodes, 1), always, _shut("refused", "[Errno 111] Connection refused"), "net-firewall-ephemeral error system",
+       range(1, nodes + 1), 30, r"^no node can reach any other on ephemeral ports \(refused at ") for nodes in MANY],
+    ((2, 2), always, _shut(), CLOSED, [1, 2], 20, "^node1 and node2 cannot reach each other"),
+    ((1, 2), always, _shut(), CLOSED, [1], 20,
+     r"^rank 0 \(node1 pid 100\) and rank 1 \(node1 pid 101\) cannot reach each other"),
+    ((100, 1), [(3, 5)], _shut(), CLOSED, [4, 6], 20, "^(?!.*the other direction)"),  # which was not tried
+    ((4, 2), [(2, 1)], _shut(), ONE_WAY, [2], 20,
+     r"^node3 cannot reach node2 on ephemeral ports, but the other direction works \(timeout at 10.0.0.2:40000,"),
+    ((2, 1), FROM_1_TO_2, _shut(), ONE_WAY, [2], 20, "^node1 cannot reach node2 on ephemeral ports, but the other"),
+    ((5, 1), [(0, 2), (3, 2)], _shut(), ONE_WAY, [3], 20, "^node1 and node4 cannot reach node3 on ephemeral .*, but"),
+    *[((nodes, 1), to(odd), _shut(), ONE_WAY, [odd + 1], 20,
+       f" cannot reach node{odd + 1} on ephemeral ports, but the other") for nodes, odd in [*UNEQUAL, (66, 8)]],
+    *[((nodes, 1), out_of(odd), _shut(), ONE_WAY, [odd + 1], 20, f"^node{odd + 1} cannot reach node")
+      for nodes, odd in [*UNEQUAL, (66, 8)]],
+    *[((nodes, 1), to(2), _sending(BLACK_HOLE), EATEN, [3], 20,
+       " cannot send full-size packets to node3 although small ones arrive, but .*no data was acknowledged for 1.6 s")
+      for nodes in (4, 65, 128)],
+    ((4, 2), at(3), _sending(BLACK_HOLE), EATEN, [4], 20, "cannot send full-size packets to each other"),
+    ((2, 1), always, _sending(BLACK_HOLE), EATEN, [1, 2], 20, ""),
+    ((4, 1), always, _sending(BLACK_HOLE), "net-mtu-mismatch-ip error system", [1, 2, 3, 4], 30, ""),
+    *[((nodes, 2), out_of(1), _sending(_losing(lost / 1450)), f"net-packet-loss {severity} link", [2], code,
+       rf"^node2 cannot send to node1, node3.* without packet loss, but the other direction works \({words}\)$")
+      for nodes, lost, words, severity, code in [
+        (4, 145, "435 of 4350 segments retransmitted, 10.0%", "error", 20),
+        (4, 29, "87 of 4350 segments retransmitted, 2.0%", "error", 20),
+        (28, 15, "405 of 39150 segments retransmitted, 1.0%", "error", 20),
+        (28, 13, "351 of 39150 segments retransmitted, 0.9%", "warning", 0)]],
+    ((4, 1), always, _sending(_losing(0.03)), "net-packet-loss warning system", [1, 2, 3, 4], 0, ""),
+    ((4, 1), always, _sending(_losing(0.1)), "net-packet-loss error system", [1, 2, 3, 4], 30, ""),
+    ((4, 1), to(1), _sending(_losing(0.1)), LOSSY, [2], 20,
+     "^node1, node3 and node4 cannot send to node2 without packet loss, but"),
+    ((65, 1), at(9), _sending(_losing(0.1)), LOSSY, [10], 20, "cannot send to each other without packet loss"),
+    ((2, 1), FROM_1_TO_2, _sending(_losing(0.1)), LOSSY, [1, 2], 20,
+     "^node1 cannot send to node2 without packet loss, but the other direction"),
+    ((4, 1), to(1), _sending(HALTED), LOSSY, [2], 20, r"\(the transfer stalled after 90000 bytes\)"),
+    *[((nodes, 2), at(2), _sending(_taking(0.18)), SLOW, [3], 0,
+       "^the network of node3 is slow: at most 12 MB/s to and from the others; median between the others: 105 MB/s$")
+      for nodes in (3, 4, 65)],
+    *[((4, 1), ways, _sending(_taking(0.18)), SLOW, [3], 0,
+       f"^the network of node3 is slow: at most 12 MB/s {word} the others; median between")
+      for ways, word in ((out_of(2), "to"), (to(2), "from"))],
+    ((4, 1), at(0), _sending(PART), SLOW, [1], 0, ""),
+    *[((nodes, 2), at(odd), _far(0.3), FAR_NODE, [odd + 1], 20,
+       f"^the round trip to node{odd + 1} is 300 ms, between the others 0.1 ms$") for nodes, odd in UNEQUAL],
+    ((4, 2), both(1, 2), _far(0.25), FAR_LINK, [2, 3], 20,
+     "^the round trip between node2 and node3 is 250 ms, between other nodes 0.1 ms$"),
+    ((6, 1), [*both(0, 1), *both(2, 3)], _far(0.04), FAR_LINK, [1, 2, 3, 4], 20,
+     "is 40 ms, between other nodes 0.1 ms; similar for 1 more pair$"),
+    ((5, 1), lambda s, t: (s in {1, 3}) != (t in {1, 3}), _far(0.02), FAR_NODE, [2, 4], 20,
+     "^the round trip to node2 and node4 is 20 ms, between the others 0.1 ms$"),
+    ((4, 1), lambda s, t: (s < 2) != (t < 2), _far(0.03), SITES, [1, 2, 3, 4], 0,
+     r"^the nodes form 2 groups: .* between groups is 30 ms, within a group 0.1 ms: node1 and node2 \| node3 and node"),
+    ((2, 1), always, _far(0.08), SITES, [1, 2], 0, "between node1 and node2 is 80 ms$"),
+    ((4, 1), always, _far(0.08), SITES, [1, 2, 3, 4], 0, " or more$"),
+]  # fmt: skip
+"""Nodes and ranks of each; which paths are not healthy, and how; the finding, its nodes, the exit code, the message."""
+
+
+@pytest.mark.parametrize(("shape", "ways", "fields", "record", "nodes", "code", "words"), NAMED)
+def test_what_the_paths_show_is_one_finding_about_the_nodes_at_fault(
+    of, change, only, shape, ways, fields, record, nodes, code, words
+):
+    finding, exit_code = only(change_ways(change, of(*shape), ways, **fields))
+    assert (f"{finding.rule} {finding.severity} {finding.scope}", exit_code) == (record, code)
+    assert finding.nodes == tuple(f"node{n}" for n in nodes)
+    assert finding.ranks == tuple(rank for n in nodes for rank in range((n - 1) * shape[1], n * shape[1]))
+    assert re.search(words, finding.message), finding.message
+    assert len([name for name in finding.evidence if not name.startswith("adapters")]) <= 9
+    assert finding.confirmed == (finding.rule not in {"net-nic-down-or-slow", "net-high-latency"})
+
+
+SILENT = [
+    *[(4, FROM_1_TO_2, _sending(Transfer(bytes=sent, seconds=2.0, stalled=True, segments=60)))  # a busy receiver
+      for sent in (4096, 64_240, 900_000)],
+    (4, to(1), _sending(Transfer(bytes=0, seconds=1.6, stalled=True))),  # the kernel counts no segments
+    (4, always, {"datagrams": {256: False, 9000: False}}),  # many firewalls pass only TCP
+    (4, always, {"datagrams": {}}),
+    (4, both(0, 1), _sending(_taking(0.5))),  # a slow pair
+    (2, always, _sending(_taking(1.9))),
+    (2, FROM_1_TO_2, _sending(_taking(1.9))),
+    *[(4, ways, _sending(Transfer(2 << 20, 0.18, stalled=False, repeats=True, waited_seconds=0.15)))
+      for ways in (out_of(1), to(1), at(1))],
+    (4, out_of(1), _far(0.3)),  # it waited in a queue: the other direction was short
+    (2, FROM_1_TO_2, _far(0.3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "ways", "fields"), SILENT)
+def test_what_does_not_prove_a_fault_of_the_network_is_silent(of, change, said, nodes, ways, fields):
+    assert said(change_ways(change, of(nodes), ways, **fields)) == []
+
+
 # -- net-firewall-ephemeral
-
-
-def test_closed_ports_between_one_pair_name_both_nodes(of, change, only):
-    finding, exit_code = only(closed(change, of(4, 2), both(0, 2)))
-    assert (finding.rule, finding.severity, finding.scope) == ("net-firewall-ephemeral", "error", "link")
-    assert (finding.ranks, finding.nodes, exit_code) == ((0, 1, 4, 5), ("node1", "node3"), 20)
-    assert finding.message == (
-        "node1 and node3 cannot reach each other on ephemeral ports (timeout at 10.0.0.3:40000, no answer within 3.0 s)"
-    )
-    assert finding.evidence == {
-        "way 1": "node1 to node3: timeout at 10.0.0.3:40000, no answer within 3.0 s",
-        "way 2": "node3 to node1: timeout at 10.0.0.1:40000, no answer within 3.0 s",
-    }
 
 
 @pytest.mark.parametrize(
@@ -194,24 +315,10 @@ def test_the_fix_never_narrows_the_range(of, change, only):
     finding, _ = only(closed(change, of(4, 2), both(0, 2)))
     assert finding.fix.commands[0] == "sudo firewall-cmd --add-port=32768-60999/tcp  # on node1 and node3"
     assert not any("sysctl -w" in command for command in finding.fix.commands)
-
-
-def test_closed_ports_between_two_disjoint_pairs_name_both_pairs(of, change, only):
-    finding, _ = only(closed(change, of(6), both(0, 1) + both(2, 3)))
-    assert (finding.rule, finding.ranks) == ("net-firewall-ephemeral", (0, 1, 2, 3))
-    assert finding.message.startswith("node1 and node2 cannot reach each other")
-    assert finding.message.endswith("; same for 1 more pair of nodes")
-
-
-@pytest.mark.parametrize("outcome", ["refused", "unreachable", "timeout"])
-@pytest.mark.parametrize(("nodes", "odd"), [(3, 0), (4, 2), (64, 63), (65, 7), (100, 3), (128, 127)])
-def test_one_node_closed_to_all_others_is_named_alone(of, change, only, nodes, odd, outcome):
-    finding, exit_code = only(closed(change, of(nodes), at(odd), outcome))
-    assert (finding.rule, finding.scope, exit_code) == ("net-firewall-ephemeral", "link", 20)
-    assert (finding.ranks, finding.nodes) == ((odd,), (f"node{odd + 1}",))
-    assert finding.message.startswith(f"node{odd + 1} and node")
-    assert " cannot reach each other on ephemeral ports" in finding.message
-    assert f"({outcome} at " in finding.message
+    assert finding.evidence == {
+        "way 1": "node1 to node3: timeout at 10.0.0.3:40000, no answer within 3.0 s",
+        "way 2": "node3 to node1: timeout at 10.0.0.1:40000, no answer within 3.0 s",
+    }
 
 
 @pytest.mark.parametrize("nodes", [2, 4, 65])
@@ -239,53 +346,6 @@ def test_a_closed_path_between_others_is_reported_beside_a_lost_process(of, chan
     ]
 
 
-def test_two_closed_nodes_of_six_are_named_alone(of, change, only):
-    finding, _ = only(closed(change, of(6), lambda s, t: {s, t} & {1, 4}))
-    assert (finding.rule, finding.nodes) == ("net-firewall-ephemeral", ("node2", "node5"))
-    assert finding.message.startswith("node2 and node5 cannot reach any other node in either direction on ephemeral")
-
-
-def test_a_node_at_an_end_of_every_failing_path_is_named_alone(of, change, only):
-    finding, _ = only(closed(change, of(5), lambda s, t: t == 2 and s in {0, 3}))
-    assert (finding.rule, finding.nodes) == ("net-asymmetric-route", ("node3",))
-    assert finding.fix.commands[0] == "sudo nft list ruleset  # on node3"
-    assert finding.message.startswith("node1 and node4 cannot reach node3 on ephemeral ports, but")
-    finding, _ = only(closed(change, of(5), lambda s, t: {s, t} in ({2, 0}, {2, 3})))
-    assert (finding.rule, finding.nodes) == ("net-firewall-ephemeral", ("node3",))
-
-
-@pytest.mark.parametrize("nodes", [3, 6, 65, 128])
-def test_a_firewall_around_every_node_is_one_fault_of_the_system(of, change, only, nodes):
-    finding, exit_code = only(closed(change, of(nodes), always, "refused", "[Errno 111] Connection refused"))
-    assert (finding.rule, finding.scope, exit_code) == ("net-firewall-ephemeral", "system", 30)
-    assert finding.ranks == tuple(range(nodes))
-    assert finding.message.startswith("no node can reach any other on ephemeral ports (refused at ")
-    assert len(finding.message) < 250
-    assert len(finding.evidence) <= 9
-
-
-def test_two_nodes_that_cannot_reach_each_other_are_both_named(of, change, only):
-    finding, exit_code = only(closed(change, of(2, 2), always))
-    assert (finding.rule, finding.scope, finding.ranks, exit_code) == (
-        "net-firewall-ephemeral",
-        "link",
-        (0, 1, 2, 3),
-        20,
-    )
-    assert finding.message.startswith("node1 and node2 cannot reach each other")
-
-
-def test_processes_of_one_node_that_cannot_reach_each_other_are_named_by_rank(of, change, only):
-    finding, exit_code = only(closed(change, of(1, 2), always))
-    assert (finding.rule, finding.ranks, finding.nodes, exit_code) == (
-        "net-firewall-ephemeral",
-        (0, 1),
-        ("node1",),
-        20,
-    )
-    assert finding.message.startswith("rank 0 (node1 pid 100) and rank 1 (node1 pid 101) cannot reach each other")
-
-
 def test_a_failing_direction_counts_if_the_other_was_not_tried(of, change, only):
     job = of(3)
     job = closed(change, job, [(0, 1)])
@@ -294,14 +354,6 @@ def test_a_failing_direction_counts_if_the_other_was_not_tried(of, change, only)
     finding, exit_code = only(job)
     assert (finding.rule, finding.ranks, exit_code) == ("net-firewall-ephemeral", (0, 1), 20)
     assert finding.message.startswith("node1 cannot reach node2 on ephemeral ports (timeout")
-
-
-def test_beyond_64_nodes_a_pair_is_named_by_the_tested_direction(of, change, only):
-    job = of(100)
-    assert not any((t.source, t.target) == ("process-5", "process-3") for t in job.peers)
-    finding, _ = only(closed(change, job, [(3, 5)]))
-    assert (finding.rule, finding.nodes) == ("net-firewall-ephemeral", ("node4", "node6"))
-    assert "but the other direction works" not in finding.message
 
 
 def test_one_open_endpoint_of_several_is_not_enough(of, change, only):
@@ -324,36 +376,6 @@ def test_untested_connections_between_peers_do_not_pass(of, change, judge):
 
 
 # -- net-asymmetric-route
-
-
-def test_a_path_that_works_in_one_direction_only_is_an_error(of, change, only):
-    finding, exit_code = only(closed(change, of(4, 2), [(2, 1)]))
-    assert (finding.rule, finding.severity, finding.scope) == ("net-asymmetric-route", "error", "link")
-    assert (finding.ranks, finding.nodes, exit_code) == ((2, 3), ("node2",), 20)  # each node has one adapter
-    assert finding.message == (
-        "node3 cannot reach node2 on ephemeral ports, but the other direction works "
-        "(timeout at 10.0.0.2:40000, no answer within 3.0 s)"
-    )
-
-
-def test_of_two_nodes_the_direction_is_named(of, change, only):
-    finding, _ = only(closed(change, of(2), FROM_1_TO_2))
-    assert finding.rule == "net-asymmetric-route"
-    assert finding.message.startswith("node1 cannot reach node2 on ephemeral ports, but the other")
-
-
-@pytest.mark.parametrize(("nodes", "odd"), [(3, 0), (4, 1), (64, 5), (65, 7), (66, 8), (100, 7), (128, 0)])
-def test_a_node_that_no_other_reaches_is_named_alone(of, change, only, nodes, odd):
-    finding, exit_code = only(closed(change, of(nodes), to(odd)))
-    assert (finding.rule, finding.ranks, exit_code) == ("net-asymmetric-route", (odd,), 20)
-    assert f" cannot reach node{odd + 1} on ephemeral ports, but the other" in finding.message
-
-
-@pytest.mark.parametrize(("nodes", "odd"), [(3, 2), (4, 3), (64, 0), (65, 7), (66, 8), (100, 7), (128, 5)])
-def test_a_node_that_reaches_no_other_is_named_alone(of, change, only, nodes, odd):
-    finding, exit_code = only(closed(change, of(nodes), out_of(odd)))
-    assert (finding.rule, finding.ranks, exit_code) == ("net-asymmetric-route", (odd,), 20)
-    assert finding.message.startswith(f"node{odd + 1} cannot reach node")
 
 
 def test_a_closed_pair_and_a_one_way_pair_are_two_findings(of, change, said):
@@ -503,42 +525,12 @@ def test_jumbo_frames_are_counted_for_each_network(of, change, judge, ill, well,
 # -- net-mtu-mismatch-ip
 
 
-@pytest.mark.parametrize("nodes", [4, 65, 128])
-def test_a_black_hole_to_one_node_names_it(of, change, only, nodes):
-    finding, exit_code = only(change_ways(change, of(nodes), to(2), transfer=BLACK_HOLE))
-    assert (finding.rule, finding.severity, finding.scope) == ("net-mtu-mismatch-ip", "error", "link")
-    assert (finding.ranks, finding.nodes, exit_code) == ((2,), ("node3",), 20)
-    assert " cannot send full-size packets to node3 although small ones arrive, but the other" in finding.message
-    assert "no data was acknowledged for 1.6 s" in finding.message
-
-
-def test_a_black_hole_around_one_node_in_both_directions(of, change, only):
-    finding, _ = only(change_ways(change, of(4, 2), at(3), transfer=BLACK_HOLE))
-    assert (finding.rule, finding.ranks, finding.nodes) == ("net-mtu-mismatch-ip", (6, 7), ("node4",))
-    assert "cannot send full-size packets to each other" in finding.message
-
-
-def test_a_black_hole_between_two_nodes_names_both(of, change, only):
-    finding, _ = only(change_ways(change, of(2), always, transfer=BLACK_HOLE))
-    assert (finding.rule, finding.ranks) == ("net-mtu-mismatch-ip", (0, 1))
-
-
 def test_a_black_hole_within_a_node_is_tested_on_localhost(of, change, judge):
     job = of(1, 2)
     first, second = (process.uid for process in job.processes)
     lost = PeerTrial(first, second, "10.0.0.1", 40000, "met", 0.001, transfer=BLACK_HOLE)
     (finding,) = judge(change.job(job, peers=(lost,)), "mtu").findings
     assert finding.fix.commands[0] == "ping -M do -s 1472 -c 3 localhost"
-
-
-def test_a_black_hole_everywhere_has_scope_system(of, change, only):
-    finding, exit_code = only(change_ways(change, of(4), always, transfer=BLACK_HOLE))
-    assert (finding.rule, finding.scope, finding.ranks, exit_code) == (
-        "net-mtu-mismatch-ip",
-        "system",
-        (0, 1, 2, 3),
-        30,
-    )
 
 
 def test_the_fix_of_a_black_hole_names_the_interface_of_the_path(of, change, only):
@@ -549,18 +541,6 @@ def test_the_fix_of_a_black_hole_names_the_interface_of_the_path(of, change, onl
     job = change.node(of(2), 0, interfaces=interfaces)
     finding, _ = only(change_ways(change, job, FROM_1_TO_2, transfer=BLACK_HOLE))
     assert "sudo ip link set dev bond0 mtu 1400" in finding.fix.commands
-
-
-@pytest.mark.parametrize("confirmed", [4096, 64_240, 900_000])
-def test_a_receiver_that_does_not_read_is_no_fault_of_the_path(of, change, said, confirmed):
-    """On a busy node the kernel acknowledges what fits the receive buffer, without retransmissions."""
-    part = Transfer(bytes=confirmed, seconds=2.0, stalled=True, segments=60)
-    assert said(change_ways(change, of(4), [(0, 1)], transfer=part)) == []
-
-
-def test_without_segment_counts_a_slow_path_is_not_called_a_black_hole(of, change, said):
-    unknown = Transfer(bytes=0, seconds=1.6, stalled=True)
-    assert said(change_ways(change, of(4), to(1), transfer=unknown)) == []
 
 
 def _with_mtu(change, job, n, mtu):
@@ -578,29 +558,20 @@ def test_jumbo_frames_on_one_side_are_a_warning_about_that_node(of, change, only
     assert finding.evidence["MTU of node1"] == 1500
 
 
-def test_jumbo_frames_on_all_nodes_that_arrive_are_healthy(of, change, said):
+def test_jumbo_frames_that_arrive_are_healthy_and_a_black_hole_of_them_is_one_finding(of, change, said):
     job = of(4)
     for n in range(4):
         job = _with_mtu(change, job, n, 9000)
     assert said(change_ways(change, job, always, datagrams={256: True, 9000: True})) == []
-
-
-def test_a_black_hole_of_jumbo_frames_is_one_finding(of, change, said):
-    job = of(4)
-    for n in range(4):
-        job = _with_mtu(change, job, n, 9000)
     job = change_ways(change, job, always, transfer=BLACK_HOLE, datagrams={256: True, 9000: False})
     assert [rule for rule, _, _ in said(job)] == ["net-mtu-mismatch-ip"]
 
 
-def test_a_smaller_mtu_is_no_fault(of, change, said):
+def test_a_smaller_mtu_is_no_fault_of_its_node_or_of_others_with_jumbo_frames(of, change, said):
     """Datagrams of 1500 bytes do not reach a node with MTU 1400; TCP negotiates less."""
     job = _with_mtu(change, of(4), 2, 1400)
     job = change_ways(change, job, to(2), datagrams={256: True, 1500: False})
     assert said(change_ways(change, job, out_of(2), datagrams={256: True, 1400: True})) == []
-
-
-def test_a_smaller_mtu_among_jumbo_frames_is_no_fault_of_the_others(of, change, said):
     job = of(4)
     for n in (0, 1, 3):
         job = _with_mtu(change, job, n, 9000)
@@ -608,36 +579,7 @@ def test_a_smaller_mtu_among_jumbo_frames_is_no_fault_of_the_others(of, change, 
     assert said(change_ways(change, job, to(2), datagrams={256: True, 9000: False})) == []
 
 
-def test_datagrams_that_never_arrive_are_no_mtu_fault(of, change, said):
-    """Many firewalls pass only TCP."""
-    assert said(change_ways(change, of(4), always, datagrams={256: False, 9000: False})) == []
-    assert said(change_ways(change, of(4), always, datagrams={})) == []
-
-
 # -- net-packet-loss
-
-
-def _losing(share, segments=1450):
-    return Transfer(bytes=2 << 20, seconds=0.9, stalled=False, segments=segments, repeated=round(share * segments))
-
-
-@pytest.mark.parametrize(
-    ("repeated", "words", "severity", "exit_code"),
-    [
-        (145, "435 of 4350 segments retransmitted, 10.0%", "error", 20),
-        (29, "87 of 4350 segments retransmitted, 2.0%", "error", 20),
-        (15, "405 of 39150 segments retransmitted, 1.0%", "error", 20),
-        (13, "351 of 39150 segments retransmitted, 0.9%", "warning", 0),
-    ],
-)
-def test_the_share_of_losses_decides_between_error_and_warning(of, change, only, repeated, words, severity, exit_code):
-    sent = Transfer(bytes=2 << 20, seconds=0.9, stalled=False, segments=1450, repeated=repeated)
-    nodes = 4 if repeated > 15 else 28
-    finding, code = only(change_ways(change, of(nodes, 2), out_of(1), transfer=sent))
-    assert (finding.rule, finding.severity, finding.scope, code) == ("net-packet-loss", severity, "link", exit_code)
-    assert (finding.ranks, finding.nodes) == ((2, 3), ("node2",))
-    assert finding.message.startswith("node2 cannot send to node1, node3")
-    assert finding.message.endswith(f" without packet loss, but the other direction works ({words})")
 
 
 def _at_random(change, job, share, seed, tries=2):
@@ -682,20 +624,6 @@ def test_losses_into_two_nodes_are_not_counted_against_those_that_send_to_both(o
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("share", "severity", "exit_code"), [(0.03, "warning", 0), (0.1, "error", 30)])
-def test_a_few_losses_everywhere_are_a_warning_because_the_test_may_cause_them(
-    of, change, only, share, severity, exit_code
-):
-    finding, code = only(change_ways(change, of(4), always, transfer=_losing(share)))
-    assert (finding.rule, finding.severity, finding.scope, code) == ("net-packet-loss", severity, "system", exit_code)
-
-
-def test_losses_towards_a_node_name_it_and_the_direction(of, change, only):
-    finding, _ = only(change_ways(change, of(4), to(1), transfer=_losing(0.1)))
-    assert (finding.rule, finding.nodes) == ("net-packet-loss", ("node2",))
-    assert finding.message.startswith("node1, node3 and node4 cannot send to node2 without packet loss, but")
-
-
 @pytest.mark.parametrize(
     "echo", [_losing(0.03), Transfer(bytes=155_000, seconds=1.6, stalled=True, segments=232, repeated=2)]
 )
@@ -703,25 +631,6 @@ def test_effects_of_lost_acks_on_the_other_direction_are_no_separate_loss(of, ch
     job = change_ways(change, of(4), to(1), transfer=_losing(0.1))
     finding, _ = only(change_ways(change, job, out_of(1), transfer=echo))
     assert finding.message.startswith("node1, node3 and node4 cannot send to node2 without packet loss, but")
-
-
-def test_losses_in_both_directions_name_the_node(of, change, only):
-    finding, _ = only(change_ways(change, of(65), at(9), transfer=_losing(0.1)))
-    assert (finding.rule, finding.nodes) == ("net-packet-loss", ("node10",))
-    assert "cannot send to each other without packet loss" in finding.message
-
-
-def test_losses_between_two_nodes_name_the_direction(of, change, only):
-    finding, _ = only(change_ways(change, of(2), FROM_1_TO_2, transfer=_losing(0.1)))
-    assert (finding.rule, finding.ranks) == ("net-packet-loss", (0, 1))
-    assert finding.message.startswith("node1 cannot send to node2 without packet loss, but the other direction")
-
-
-def test_a_transfer_stalled_by_losses_is_an_error(of, change, only):
-    halted = Transfer(bytes=90_000, seconds=2.0, stalled=True, segments=80, repeated=4)
-    finding, exit_code = only(change_ways(change, of(4), to(1), transfer=halted))
-    assert (finding.rule, finding.severity, finding.nodes, exit_code) == ("net-packet-loss", "error", ("node2",), 20)
-    assert "(the transfer stalled after 90000 bytes)" in finding.message
 
 
 @pytest.mark.parametrize("transfer", [_losing(0.004), _losing(0.1, 60), _losing(0), BLACK_HOLE, None])
@@ -739,42 +648,6 @@ def test_a_missing_answer_on_a_lossy_path_counts_as_loss(of, change, said):
 
 
 # -- net-nic-down-or-slow
-
-
-def _taking(seconds):
-    """Return a transfer that took as long when repeated while the others were idle."""
-    return Transfer(bytes=2 << 20, seconds=seconds, stalled=False, segments=1450, repeats=True)
-
-
-@pytest.mark.parametrize("nodes", [3, 4, 65])
-def test_a_node_with_only_slow_paths_is_named(of, change, only, nodes):
-    finding, exit_code = only(change_ways(change, of(nodes, 2), at(2), transfer=_taking(0.18)))
-    assert (finding.rule, finding.severity, finding.scope) == ("net-nic-down-or-slow", "warning", "node")
-    assert (finding.ranks, finding.nodes, exit_code) == ((4, 5), ("node3",), 0)
-    assert finding.message == (
-        "the network of node3 is slow: at most 12 MB/s to and from the others; median between the others: 105 MB/s"
-    )
-    assert not finding.confirmed
-
-
-@pytest.mark.parametrize(("ways", "word"), [(out_of(2), "to"), (to(2), "from")])
-def test_a_node_that_is_slow_in_one_direction_is_named_with_it(of, change, only, ways, word):
-    finding, _ = only(change_ways(change, of(4), ways, transfer=_taking(0.18)))
-    assert (finding.rule, finding.ranks, finding.nodes) == ("net-nic-down-or-slow", (2,), ("node3",))
-    assert finding.message.startswith(
-        f"the network of node3 is slow: at most 12 MB/s {word} the others; median between"
-    )
-
-
-def test_an_unfinished_transfer_counts_by_the_data_that_arrived(of, change, only):
-    part = Transfer(bytes=200_000, seconds=2.0, stalled=False, segments=150, repeats=True)
-    finding, _ = only(change_ways(change, of(4), at(0), transfer=part))
-    assert (finding.rule, finding.nodes) == ("net-nic-down-or-slow", ("node1",))
-
-
-def test_with_two_nodes_neither_is_called_slow(of, change, said):
-    assert said(change_ways(change, of(2), always, transfer=_taking(1.9))) == []
-    assert said(change_ways(change, of(2), FROM_1_TO_2, transfer=_taking(1.9))) == []
 
 
 TEN_G, ONE_G, WIFI = {"speed_Mbps": 10_000, "driver": "ixgbe"}, {"speed_Mbps": 1_000}, {"wireless": True}
@@ -829,24 +702,12 @@ def test_a_node_that_is_slow_among_others_is_named_once(of, change, only):
     assert (finding.nodes, "median between the others" in finding.message) == (("node3",), True)
 
 
-def test_a_slow_pair_is_not_a_slow_node(of, change, said):
-    assert said(change_ways(change, of(4), both(0, 1), transfer=_taking(0.5))) == []
-
-
 @pytest.mark.parametrize("nodes", [3, 4, 16])
 def test_rates_within_a_factor_of_four_are_noise(of, change, said, nodes):
     job = of(nodes)
     noisy = [change.job(t, transfer=_taking(0.02 + 0.06 * (7 * n % 10) / 9)) for n, t in enumerate(job.peers)]
     assert said(change.job(job, peers=tuple(noisy))) == []
     assert said(change_ways(change, job, at(1), transfer=_taking(0.08))) == []
-
-
-@pytest.mark.parametrize("ways", [out_of(1), to(1), at(1)])
-def test_a_node_whose_processes_waited_for_a_cpu_is_not_slow(of, change, said, ways):
-    busy = change.job(_taking(0.18), waited_seconds=0.15)
-    assert said(change_ways(change, of(4), ways, transfer=busy)) == []
-    slow = change.job(_taking(0.18), waited_seconds=0.02)
-    assert said(change_ways(change, of(4), ways, transfer=slow)) == [("net-nic-down-or-slow", "warning", ("node2",))]
 
 
 def test_cpu_wait_raises_a_rate_to_at_most_twice_the_measured_one(of, change, said):
@@ -858,16 +719,6 @@ def test_cpu_wait_raises_a_rate_to_at_most_twice_the_measured_one(of, change, sa
 def test_a_lossy_node_is_not_also_called_slow(of, change, said):
     slow = change.job(_losing(0.1), seconds=1.9)
     assert said(change_ways(change, of(4), at(1), transfer=slow)) == [("net-packet-loss", "error", ("node2",))]
-
-
-def test_a_link_that_negotiated_less_than_the_others_is_a_warning(of, change, only):
-    job = change.node(of(4, 2), 1, network=network(2, link(2, speed_Mbps=1000)))
-    finding, exit_code = only(job)
-    assert (finding.rule, finding.severity, finding.scope) == ("net-nic-down-or-slow", "warning", "node")
-    assert (finding.ranks, finding.nodes, exit_code) == ((2, 3), ("node2",), 0)
-    assert finding.message == (
-        "the network of node2 is slow: eth0 runs at 1000 Mbit/s, the links of other nodes at 100000"
-    )
 
 
 @pytest.mark.parametrize(
@@ -902,14 +753,26 @@ def test_a_slow_link_is_a_warning_where_nccl_logged_that_it_uses_sockets(of, cha
     assert finding.severity == "warning"
 
 
-def test_the_slower_of_two_links_is_named_with_the_speed_of_the_other(of, change, only):
-    finding, _ = only(change.node(of(2), 0, network=network(1, link(1, speed_Mbps=1000))))
-    assert finding.nodes == ("node1",)
-    assert finding.message.endswith("eth0 runs at 1000 Mbit/s, the links of other nodes at 100000")
+@pytest.mark.parametrize(
+    ("nodes", "odd", "fields", "words"),
+    [
+        (4, 2, {"speed_Mbps": 1000}, "eth0 runs at 1000 Mbit/s, the links of other nodes at 100000"),
+        (2, 1, {"speed_Mbps": 1000}, "eth0 runs at 1000 Mbit/s, the links of other nodes at 100000"),
+        (2, 2, {"full_duplex": False}, "eth0 negotiated half duplex"),
+        (4, 3, {"members": {"eth1": True, "eth2": False}}, "eth2 of bond eth0 is down"),
+    ],
+)
+def test_what_a_link_itself_reports_is_a_warning_about_its_node(of, change, only, nodes, odd, fields, words):
+    finding, exit_code = only(change.node(of(nodes, 2), odd - 1, network=network(odd, link(odd, **fields))))
+    assert (finding.rule, finding.severity, finding.scope) == ("net-nic-down-or-slow", "warning", "node")
+    assert (finding.ranks, finding.nodes, exit_code) == ((2 * odd - 2, 2 * odd - 1), (f"node{odd}",), 0)
+    assert finding.message == f"the network of node{odd} is slow: {words}"
 
 
-def test_a_faster_link_is_no_fault_of_the_others(of, change, said):
-    assert said(change.node(of(4), 1, network=network(2, link(2, speed_Mbps=400_000)))) == []
+def test_faster_links_and_links_outside_the_path_between_nodes_are_silent(of, change, said):
+    beside = link(9, "eth7", speed_Mbps=10, full_duplex=False)
+    for links in ([link(2, speed_Mbps=400_000)], [link(2), beside]):
+        assert said(change.node(of(4), 1, network=network(2, *links))) == []
 
 
 def test_links_without_a_reported_speed_are_silent(of, change, said):
@@ -918,24 +781,6 @@ def test_links_without_a_reported_speed_are_silent(of, change, said):
         job = change.node(job, n, network=network(n + 1, link(n + 1, speed_Mbps=None, full_duplex=None)))
     assert said(job) == []
     assert said(change.node(of(4), 1, network=network(2, link(2, speed_Mbps=None)))) == []
-
-
-def test_half_duplex_is_named(of, change, only):
-    finding, _ = only(change.node(of(2), 1, network=network(2, link(2, full_duplex=False))))
-    assert (finding.rule, finding.nodes) == ("net-nic-down-or-slow", ("node2",))
-    assert finding.message.endswith("eth0 negotiated half duplex")
-
-
-def test_a_bond_that_lost_a_member_is_reported(of, change, only):
-    bond = link(3, members={"eth1": True, "eth2": False})
-    finding, _ = only(change.node(of(4), 2, network=network(3, bond)))
-    assert (finding.rule, finding.ranks, finding.nodes) == ("net-nic-down-or-slow", (2,), ("node3",))
-    assert finding.message.endswith("eth2 of bond eth0 is down")
-
-
-def test_links_outside_the_path_between_nodes_do_not_count(of, change, said):
-    beside = link(9, "eth7", speed_Mbps=10, full_duplex=False)
-    assert said(change.node(of(4), 1, network=network(2, link(2), beside))) == []
 
 
 def test_a_slow_link_and_slow_rates_of_a_node_are_one_finding(of, change, only):
@@ -988,17 +833,12 @@ def _answering(change, job, ways, seconds):
     return change_ways(change, job, ways, round_trip_seconds=seconds)
 
 
-@pytest.mark.parametrize(("nodes", "odd"), [(3, 0), (4, 2), (64, 63), (65, 7), (128, 127)])
-def test_a_distant_node_is_named_with_its_round_trip_and_that_of_the_others(of, change, only, nodes, odd):
-    finding, exit_code = only(_answering(change, of(nodes, 2), at(odd), 0.3))
-    assert (finding.rule, finding.severity, finding.scope) == ("net-high-latency", "error", "node")
-    assert (finding.ranks, finding.nodes) == ((2 * odd, 2 * odd + 1), (f"node{odd + 1}",))
-    assert finding.message == f"the round trip to node{odd + 1} is 300 ms, between the others 0.1 ms"
-    assert finding.fix.commands[0] == f"tracepath node{odd + 1}"
+def test_the_round_trips_to_a_distant_node_are_evidence(of, change, only):
+    finding, _ = only(_answering(change, of(64), at(63), 0.3))
+    assert finding.fix.commands[0] == "tracepath node64"
     shown = {pair: took for pair, took in finding.evidence.items() if pair != "more_pairs"}
-    assert (len(shown), set(shown.values())) == (min(nodes - 1, 8), {"300 ms"})
-    assert all(f"node{odd + 1}" in pair for pair in shown)
-    assert (finding.confirmed, exit_code) == (False, 20)
+    assert (len(shown), set(shown.values()), finding.evidence["more_pairs"]) == (8, {"300 ms"}, 55)
+    assert all("node64" in pair for pair in shown)
 
 
 @pytest.mark.parametrize(
@@ -1011,25 +851,6 @@ def test_a_distant_node_is_named_with_its_round_trip_and_that_of_the_others(of, 
 def test_the_limit_depends_on_the_shortest_round_trip_and_absolute_times(of, change, judge, seconds, usual, severity):
     job = _answering(change, _answering(change, of(4), always, usual), at(1), seconds)
     assert [(f.rule, f.severity) for f in judge(job).findings] == ([("net-high-latency", severity)] if severity else [])
-
-
-def test_a_node_with_one_short_path_is_not_far_and_the_pair_is_named(of, change, only):
-    finding, exit_code = only(_answering(change, of(4, 2), both(1, 2), 0.25))
-    assert (finding.rule, finding.severity, finding.scope, exit_code) == ("net-high-latency", "error", "link", 20)
-    assert (finding.nodes, finding.ranks) == (("node2", "node3"), (2, 3, 4, 5))
-    assert finding.message == "the round trip between node2 and node3 is 250 ms, between other nodes 0.1 ms"
-
-
-def test_further_far_pairs_are_counted(of, change, only):
-    finding, _ = only(_answering(change, of(6), [*both(0, 1), *both(2, 3)], 0.04))
-    assert finding.nodes == ("node1", "node2", "node3", "node4")
-    assert finding.message.endswith("is 40 ms, between other nodes 0.1 ms; similar for 1 more pair")
-
-
-def test_the_shortest_round_trip_of_a_pair_counts(of, change, said):
-    """A longer round trip waited in a queue or for a busy kernel."""
-    assert said(_answering(change, of(4), out_of(1), 0.3)) == []
-    assert said(_answering(change, of(2), FROM_1_TO_2, 0.3)) == []
 
 
 def test_the_slowest_of_several_networks_counts(of, change, only):
@@ -1048,32 +869,9 @@ def test_the_slowest_of_several_networks_counts(of, change, only):
     assert (finding.rule, len(finding.nodes)) == ("net-high-latency", 1)
 
 
-def test_two_far_nodes_that_are_near_each_other_are_named_together(of, change, only):
-    finding, _ = only(_answering(change, of(5), lambda s, t: (s in {1, 3}) != (t in {1, 3}), 0.02))
-    assert (finding.severity, finding.nodes) == ("error", ("node2", "node4"))
-    assert finding.message == "the round trip to node2 and node4 is 20 ms, between the others 0.1 ms"
-
-
 def test_two_far_nodes_are_each_named(of, change, said):
     job = _answering(change, of(4), lambda s, t: {s, t} & {1, 3}, 0.3)
     assert said(job) == [("net-high-latency", "error", ("node2",)), ("net-high-latency", "error", ("node4",))]
-
-
-def test_a_job_over_two_equal_sites_is_a_warning(of, change, only):
-    finding, exit_code = only(_answering(change, of(4), lambda s, t: (s < 2) != (t < 2), 0.03))
-    assert (finding.rule, finding.severity, exit_code) == ("net-high-latency", "warning", 0)
-    assert finding.message == (
-        "the nodes form 2 groups: the round trip between groups is 30 ms, within a group 0.1 ms: "
-        "node1 and node2 | node3 and node4"
-    )
-    assert finding.fix.text.startswith("No action if the job is meant to span sites; otherwise: find where")
-
-
-@pytest.mark.parametrize(("nodes", "words"), [(2, "between node1 and node2 is 80 ms"), (4, " or more")])
-def test_nodes_that_are_all_far_from_each_other_are_a_warning(of, change, only, nodes, words):
-    finding, exit_code = only(_answering(change, of(nodes), always, 0.08))
-    assert (finding.rule, finding.severity, exit_code) == ("net-high-latency", "warning", 0)
-    assert finding.message.endswith(words)
 
 
 def test_round_trips_of_only_a_few_pairs_are_judged(of, change, said):

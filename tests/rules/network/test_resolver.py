@@ -36,27 +36,23 @@ def test_missing_resolutions_are_silent(of, rules, change, unknown):
 # -- net-reverse-dns-slow
 
 
-def test_slow_look_ups_of_rank_0_count_for_every_connection(of, change, only):
-    slow = (ReverseLookup("10.0.0.2", "node2", 0.2), ReverseLookup("10.0.0.3", "", 2.0))
-    finding, exit_code = only(change.process(of(4, 8), 0, reverse=slow))
-    assert (finding.rule, finding.severity, finding.owner) == ("net-reverse-dns-slow", "warning", "admin")
-    assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), 0)
-    assert finding.message.startswith(
-        "rank 0 (node1 pid 100): the reverse look-up of 10.0.0.3 took 2.0 s without an answer; "
-        "rank 0 looks up each of its 32 connections, 64 s "
-    )
-    assert "time getent hosts 10.0.0.3" in finding.fix.commands
-
-
-def test_a_slow_look_up_elsewhere_names_the_waiting_rank(of, change, only):
-    finding, _ = only(change.process(of(), 2, reverse=(ReverseLookup("10.0.0.1", "node1", 0.5),)))
-    assert (finding.rule, finding.ranks, finding.nodes) == ("net-reverse-dns-slow", (2,), ("node3",))
-    assert finding.message == "rank 2 (node3 pid 102): the reverse look-up of 10.0.0.1 took 0.5 s"
-
-
-def test_a_resolver_that_hangs_everywhere_is_one_finding(of, change, only):
-    finding, _ = only(change.process(of(65), None, reverse=(ReverseLookup("10.0.0.1", "", 2.0),)))
-    assert (finding.rule, finding.scope, len(finding.ranks)) == ("net-reverse-dns-slow", "system", 65)
+@pytest.mark.parametrize(
+    ("shape", "where", "looked_up", "ranks", "words"),
+    [
+        ((4, 8), 0, [("10.0.0.2", "node2", 0.2), ("10.0.0.3", "", 2.0)], (0,),
+         "look-up of 10.0.0.3 took 2.0 s without an answer; rank 0 looks up each of its 32 connections, 64 s in all"),
+        ((4, 1), 2, [("10.0.0.3", "node1", 0.5)], (2,),
+         "rank 2 (node3 pid 102): the reverse look-up of 10.0.0.3 took 0.5 s"),
+        ((65, 1), None, [("10.0.0.3", "", 2.0)], tuple(range(65)), ""),
+    ],
+)  # fmt: skip
+def test_slow_reverse_look_ups_name_the_ranks_that_wait(of, change, only, shape, where, looked_up, ranks, words):
+    slow = tuple(ReverseLookup(*each) for each in looked_up)
+    finding, exit_code = only(change.process(of(*shape), where, reverse=slow))
+    assert (finding.rule, finding.severity, finding.scope) == ("net-reverse-dns-slow", "warning", "system")
+    assert (finding.ranks, finding.owner, exit_code) == (ranks, "admin", 0)
+    assert finding.message.endswith(words)
+    assert finding.fix.commands[0] == "time getent hosts 10.0.0.3"
 
 
 def test_a_fast_answer_without_a_name_is_healthy(of, change, rules):
@@ -98,14 +94,14 @@ def test_where_rank_0_is_missing_any_change_counts(of, change, only):
 # -- net-dns-differs
 
 
-def _led_astray(change, job, where, *addresses, outcome="refused"):
+def _misdirected(change, job, where, *addresses, outcome="refused"):
     attempts = tuple(Attempt(a, 29500, "master", outcome) for a in addresses)
     answer = Resolution(name="node1", addresses=addresses, seconds=0.001)
     return change.process(job, where, master_resolution=answer, attempts=attempts)
 
 
 def test_a_name_that_resolves_differently_on_one_node_names_its_ranks(of, change, only):
-    finding, exit_code = only(_led_astray(change, of(4, 2), (4, 5), "10.0.0.9"))
+    finding, exit_code = only(_misdirected(change, of(4, 2), (4, 5), "10.0.0.9"))
     assert (finding.rule, finding.severity, finding.owner) == ("net-dns-differs", "error", "admin")
     assert (finding.ranks, finding.nodes, exit_code) == ((4, 5), ("node3",), 30)
     assert finding.message == "ranks 4-5 (node3): node1 resolves to 10.0.0.9; rank 0 is at 10.0.0.1 (node1)"
@@ -121,7 +117,7 @@ def test_the_right_address_is_the_one_that_others_use(of, change, only):
     more = Interface(name="eth1", address="10.1.0.1", up=True, mtu_bytes=1500)
     job = change.node(job, 0, interfaces=(more, *job.nodes[0].interfaces))
     job = change.process(job, 0, master_resolution=_answers("127.0.1.1"))  # what node1 resolves its own name to
-    finding, _ = only(_led_astray(change, job, 2, "10.0.0.9"))
+    finding, _ = only(_misdirected(change, job, 2, "10.0.0.9"))
     assert "rank 0 is at 10.0.0.1 (node1)" in finding.message
 
 
@@ -132,7 +128,7 @@ def said(judge):
 
 
 def test_another_address_of_rank_0_reported_by_others_shows_a_wrong_name(of, change, only, said):
-    job = change.job(change.keep(_led_astray(change, of(4, 2), (4, 5), "10.0.0.9"), 4, 5), met=False)
+    job = change.job(change.keep(_misdirected(change, of(4, 2), (4, 5), "10.0.0.9"), 4, 5), met=False)
     assert said(job) == ["net-master-refused"]
     told = Attempt("10.0.0.2", 21000, "side", "elsewhere", detail="10.0.0.1")
     job = change.process(job, None, attempts=(*job.processes[0].attempts, told))
@@ -144,14 +140,14 @@ def test_another_address_of_rank_0_reported_by_others_shows_a_wrong_name(of, cha
 
 
 def test_a_rank_without_an_answer_is_unreachable_and_not_misdirected(of, change, said):
-    job = _led_astray(change, of(4, 2), (4, 5), "10.0.0.9", outcome="timeout")
+    job = _misdirected(change, of(4, 2), (4, 5), "10.0.0.9", outcome="timeout")
     told = Attempt("10.0.0.2", 21000, "side", "elsewhere", detail="10.0.0.1")
     job = change.process(job, (4, 5), attempts=(*job.processes[4].attempts, told))
     assert said(change.job(change.keep(job, 4, 5), met=False)) == ["net-master-unreachable"]
 
 
 def test_different_wrong_hosts_are_separate_findings(of, change, judge):
-    job = _led_astray(change, _led_astray(change, of(4), 1, "10.0.0.8"), 3, "10.0.0.9")
+    job = _misdirected(change, _misdirected(change, of(4), 1, "10.0.0.8"), 3, "10.0.0.9")
     assert [(f.rule, f.ranks) for f in judge(job, "resolver").findings] == [
         ("net-dns-differs", (1,)),
         ("net-dns-differs", (3,)),
@@ -162,10 +158,10 @@ def test_a_name_that_resolves_to_another_address_of_rank_0_is_healthy(of, change
     job = of(2)
     more = Interface(name="eth1", address="192.168.0.1", up=True, mtu_bytes=1500)
     job = change.node(job, 0, interfaces=(*job.nodes[0].interfaces, more))
-    assert rules(_led_astray(change, job, 1, "192.168.0.1")) == []
-    assert rules(_led_astray(change, job, 1, "10.0.0.9", "10.0.0.1")) == []
+    assert rules(_misdirected(change, job, 1, "192.168.0.1")) == []
+    assert rules(_misdirected(change, job, 1, "10.0.0.9", "10.0.0.1")) == []
 
 
 def test_an_address_at_which_rank_0_was_reached_is_correct(of, change, rules):
     """This happens behind a NAT."""
-    assert rules(_led_astray(change, of(), 2, "203.0.113.5", outcome="met")) == []
+    assert rules(_misdirected(change, of(), 2, "203.0.113.5", outcome="met")) == []

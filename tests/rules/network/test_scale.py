@@ -115,21 +115,6 @@ def test_a_sufficient_backlog_or_a_small_world_is_silent(of, change, rules, shap
     assert rules(change.node(of(*shape), None, network=network(listen_backlog=backlog))) == []
 
 
-# -- net-timeouts-unequal
-
-
-def test_ranks_that_joined_late_are_named(of, change, only):
-    finding, exit_code = only(change.process(change.process(of(), 3, arrived_seconds=14.2), 1, arrived_seconds=12.0))
-    assert (finding.rule, finding.severity, exit_code) == ("net-timeouts-unequal", "info", 0)
-    assert (finding.ranks, finding.nodes) == ((1, 3), ("node2", "node4"))
-    assert finding.message == "ranks 1,3 (node2 and node4) joined up to 14 s after the first rank"
-    assert finding.evidence == {"seconds": 14.2}
-
-
-def test_ranks_that_start_within_ten_seconds_are_silent(of, change, rules):
-    assert rules(change.process(of(), 3, arrived_seconds=9.9)) == []
-
-
 # -- net-nccl-socket-port-scan
 
 
