@@ -76,7 +76,7 @@ def sw_torch_missing(job: Job) -> Iterator[Outcome]:
 
     Fix: Run distcheck with the Python of the job, or install torch here.
 
-        {python|python3} -m pip install torch{version|}
+        {python|python3} -m pip install {torch|torch}
 
     See: https://pytorch.org/get-started/locally/
     """
@@ -95,7 +95,7 @@ def sw_torch_missing(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: torch is not installed in {python}, and {job.asked.command} needs it",
             evidence={"python": python, "needs no torch": "distcheck env, net, gpu, node"},
-            values={"python": [python], "version": [version]},
+            values={"python": [python], "torch": [f"torch{version}"]},
         )
 
 
