@@ -42,11 +42,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
         "Use a name that resolves on every node, or rank 0's IP address.",
         ("getent hosts {host|$MASTER_ADDR}  # on every node", "hostname -I  # on rank 0's node: its addresses"),
     ),
-    "k8s-dns-not-ready": (
-        "Wait for the master's name before the job starts, or publish the names of pods that are not ready"
-        " (publishNotReadyAddresses: true in the headless Service).",
-        ("until getent hosts {host|$MASTER_ADDR}; do sleep 1; done",),
-    ),
     "net-gloo-ifname-wrong": (
         "Set GLOO_SOCKET_IFNAME to an interface that this node has, or leave it unset.",
         ("ip -br address", "unset GLOO_SOCKET_IFNAME"),
@@ -171,10 +166,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
         "Set the rendezvous endpoint to the first node's name or address, as the other nodes reach it.",
         ("hostname -I  # on the first node", "torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 train.py  # HOST: the first node"),
     ),
-    "elastic-restart-stale": (
-        "End the processes of an earlier start of the job: they still hold its port or GPUs.",
-        ("nvidia-smi --query-compute-apps=pid,name --format=csv", "ps -eo pid,lstart,cmd | grep -E 'torchrun|train.py'", "kill PID  # of the old ones"),
-    ),
     "net-hostname-wrong-nic": (
         "Name the interface that connects the nodes, on every node.",
         ("ip -br address; getent hosts $(hostname)", f"export GLOO_SOCKET_IFNAME={_INTERFACE}"),
@@ -210,10 +201,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "storage-path-missing": (
         "Mount the file system on the node, or correct the path; it must exist on every node.",
         ("df -h {path|PATH}; ls -ld {path|PATH}  # on every node",),
-    ),
-    "sw-packages-differ": (
-        "Install the same versions on all nodes, or use one shared environment or image.",
-        ("pip freeze | grep -i -E '^(torch|nvidia|deepspeed|accelerate|transformers)' | sort | md5sum  # on every node",),
     ),
     "roce-pfc-ecn": (
         "The network dropped RDMA packets: set NCCL_IB_TC (and NCCL_IB_SL) as the network requires, and correct PFC and ECN"

@@ -11,8 +11,8 @@ ONE_RANK = "perf-below-expectation"
 """A single rank has no bus bandwidth to judge."""
 
 
-REMARKS = ["nccl-debug-verbose", "sw-nccl-env-version-misleading"]
-"""About variables that this machine's image and the run's script really set."""
+REMARKS = ["nccl-debug-verbose"]
+"""About a variable that the run's script really set."""
 
 
 @pytest.mark.parametrize(

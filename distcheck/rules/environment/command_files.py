@@ -106,32 +106,30 @@ def command_file_differs(job: Job) -> Iterator[Outcome]:
     and every other file that COMMAND names; of files above 8 MiB, three samples are compared. Modules that the script
     imports are not compared.
 
-    Fix: copy the file to all nodes again, or use a shared folder or one image.
+    Fix: Copy the file to all nodes again, or use a shared folder or one image.
+
+        sha256sum {path|train.py}
     """
     for word, seen in _by_word(job).items():
-        groups = grouped((s for s in seen if s.file.sha256), lambda s: (s.file.sha256, s.file.size_bytes))
-        if len(groups) < 2:
+        files = grouped((s for s in seen if s.file.sha256), lambda s: (s.file.sha256, s.file.size_bytes))
+        if len(files) < 2:
             continue
-        usual = majority({key: [r for s in group for r in s.ranks] for key, group in groups.items()})
-        odd = [s for key, group in groups.items() if key != usual for s in group]
-        role = odd[0].file.role
-        if role in {"program", "interpreter"} and _pythons(job) > 1:
+        groups = {key: [rank for s in several for rank in s.ranks] for key, several in files.items()}
+        usual = majority(groups)
+        ranks = [rank for key, several in groups.items() if key != usual for rank in several]
+        odd = next(several[0].file for key, several in files.items() if key != usual)
+        if odd.role in {"program", "interpreter"} and _pythons(job) > 1:
             continue  # sw-python-differs reports it
-        ranks = [rank for s in odd for rank in s.ranks]
-        number = sum(len(s.ranks) for s in groups[usual]) if usual is not None else 0
-        rest = f"from that of the other {number}" if usual is not None else "between them"
-        path = odd[0].file.path
+        rest = f"from that of the other {len(groups[usual])}" if usual is not None else "between them"
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: the content of COMMAND's {role} {brief(word, 100)} differs {rest}",
-            Fix("Copy the file to all nodes again.", (f"sha256sum {quote(path)}",)),
+            f"{named(job, ranks)}: the content of COMMAND's {odd.role} {brief(word, 100)} differs {rest}",
             evidence={
-                f"{digest[:12]}, {size} B" if size is not None else digest[:12]: named(
-                    job, [rank for s in group for rank in s.ranks]
-                )
-                for (digest, size), group in groups.items()
+                f"{digest[:12]}, {size} B" if size is not None else digest[:12]: named(job, several)
+                for (digest, size), several in groups.items()
             },
+            values={"path": [quote(odd.path)]},
         )
 
 
@@ -147,31 +145,27 @@ def sw_packages_differ(job: Job) -> Iterator[Outcome]:
     distcheck's Python finds. If the hashes differ, at most ten differences are listed. Where the versions
     of torch or Python differ, sw-torch-version-differs and sw-python-differs report the environment instead.
 
-    Fix: install the same versions on all nodes, or use one shared environment or image.
+    Fix: Install the same versions on all nodes, or use one shared environment or image.
+
+        python3 -m pip list --format=freeze
     """
     nodes = [(node, p) for node in job.nodes if (p := _packages(node.storage)) is not None]
     groups = grouped(nodes, lambda item: item[1].sha256)
     if len(groups) < 2 or _pythons(job) > 1 or len(ranks_by(job, lambda r: torch_of(job, r) or None)) > 1:
         return
     ranks_of = {key: job.ranks_on(*(node for node, _ in group)) for key, group in groups.items()}
+    names_of = {key: next((p.names for _, p in group if p.names), ()) for key, group in groups.items()}
     usual = majority(ranks_of)
-    reference = usual if usual is not None else next(iter(groups))
-    base = _listed_packages([p for _, p in groups[reference]])
+    base = usual if usual is not None else next(iter(groups))
     for key, ranks in ranks_of.items():
-        if key == reference:
+        if key == base:
             continue
-        own = _listed_packages([p for _, p in groups[key]])
-        differences = _differences(own, base) if own and base else []
-        rest = f"from those of {named(job, ranks_of[reference])}"
+        differences = _differences(names_of[key], names_of[base]) if names_of[key] and names_of[base] else []
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: the installed packages differ {rest}: "
+            f"{named(job, ranks)}: the installed packages differ from those of {named(job, ranks_of[base])}: "
             f"{listed(differences, most=3) or 'the list is not known'}",
-            Fix(
-                "Install the same versions on all nodes, or use one shared environment or image.",
-                ("python3 -m pip list --format=freeze",),
-            ),
             evidence={"differences": listed(differences, most=_MOST_SHOWN), "number": len(differences)},
         )
 
@@ -194,10 +188,6 @@ def _by_word(job: Job) -> dict[str, list[_Seen]]:
     """Return every file of COMMAND as the nodes find it, by the word that names it."""
     seen = [_Seen(file, job.ranks_on(node)) for node in job.nodes for file in _files(node.storage)]
     return grouped((s for s in seen if s.ranks), lambda s: s.file.word)
-
-
-def _listed_packages(packages: Sequence[Packages]) -> tuple[str, ...]:
-    return next((p.names for p in packages if p.names), ())
 
 
 def _differences(own: Sequence[str], base: Sequence[str]) -> list[str]:

@@ -35,11 +35,10 @@ def command_processes_differ(job: Job) -> Iterator[Outcome]:
     ``srun distcheck gate --export -- python train.py``. No action if the modules of the script start the others.
     """
     asked, tested, each = job.asked, len(job.ranks), integer(job.asked.processes) or 0
-    plain = each == 1 and asked.program not in SETS_VARIABLES
     starts = 1 if job.launched else len(job.processes)
     if not each or not asked.started_here or asked.by_default or asked.program in ON_NODES or each * starts == tested:
         return
-    if plain:
+    if each == 1 and asked.program not in SETS_VARIABLES:
         if each * starts > tested or mentioned(job, STARTS_OTHERS) is not False:
             return
         what = f"is one process, started {'once' if starts == 1 else f'{starts} times'}"
@@ -51,13 +50,9 @@ def command_processes_differ(job: Job) -> Iterator[Outcome]:
         command = f"distcheck gate --nproc {each} -- {shlex.join(words)}" if words else ""
     else:
         return  # it starts those of one machine
-    yield found(
-        job,
-        job.ranks,
-        f"COMMAND ({shown(job)}) {what}; distcheck tested {tested} ranks",
-        Fix(text, (command,) if command and len(job.processes) == 1 else ()),
-        evidence={"COMMAND": shown(job)},
-    )
+    fix = Fix(text, (command,) if command and len(job.processes) == 1 else ())
+    message = f"COMMAND ({shown(job)}) {what}; distcheck tested {tested} ranks"
+    yield found(job, job.ranks, message, fix, evidence={"COMMAND": shown(job)})
 
 
 @rule("storage", severity="warning")
@@ -72,18 +67,14 @@ def command_without_ranks(job: Job) -> Iterator[Outcome]:
     variables, Lightning, submitit, DeepSpeed, Horovod or mpi4py. Under srun and mpirun, env-rank-unset and
     env-mpi-horovod-vars-only report it.
 
-    Fix: ``srun distcheck gate --export -- python train.py``, which sets them.
+    Fix: Let distcheck set them in each task: ``srun distcheck gate --export -- python train.py``. No action if a module
+    that the script imports does.
+
+        # put {launcher|srun} and its options in front of distcheck, and --export before COMMAND
     """
     asked, ranks = job.asked, job.ranks
     bare = job.launched and asked.program in ON_NODES and asked.processes == "1" and len(ranks) > 1
     if bare and mentioned(job, READS_RANK) and mentioned(job, MAPS_LAUNCHER) is False:
-        yield found(
-            job,
-            ranks,
-            f"{asked.program} sets no RANK and WORLD_SIZE, but COMMAND's script {asked.script} reads them; if it has "
-            f"defaults, {len(ranks)} jobs of one rank run",
-            Fix(
-                "Let distcheck set them in each task. No action if a module that the script imports does.",
-                (f"# put {asked.program} and its options in front of distcheck, and --export before COMMAND",),
-            ),
-        )
+        message = f"{asked.program} sets no RANK and WORLD_SIZE, but COMMAND's script {asked.script} reads them; if it "
+        message += f"has defaults, {len(ranks)} jobs of one rank run"
+        yield found(job, ranks, message, values={"launcher": [asked.program]})

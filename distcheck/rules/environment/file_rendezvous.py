@@ -9,7 +9,6 @@ from distcheck.facts.job import Job
 from distcheck.facts.network import RendezvousFile
 from distcheck.facts.quantities import size
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
 from distcheck.rules.job.agents import own_id
 from distcheck.rules.wording import found, listed
 
@@ -27,7 +26,9 @@ def net_file_rendezvous_nfs(job: Job) -> Iterator[Outcome]:
     Found by a file:// URL in the arguments of ``gate -- COMMAND``, and by reading that file and its mount on every
     node.
 
-    Fix: use a new file name for each job on a file system that all nodes share, or MASTER_ADDR and MASTER_PORT.
+    Fix: Use a new file for each job on a file system that all nodes share, or use MASTER_ADDR.
+
+        {command|# on a shared file system: --init-method file:///shared/$SLURM_JOB_ID}
     """
     seen = [(n, n.network.rendezvous_file) for n in job.nodes if n.network]
     files = [(n, f) for n, f in seen if isinstance(f, RendezvousFile)]
@@ -36,24 +37,20 @@ def net_file_rendezvous_nfs(job: Job) -> Iterator[Outcome]:
     stale = [n for n, f in files if f.bytes]
     unlocked = [n for n, f in files if not f.locks]
     path = files[0][1].path if files else ""
-    for nodes, problem, severe in (
-        (own, "is on a node-local file system, so every node has its own file", True),
-        (stale, "already has data from an earlier run", False),
-        (unlocked, "is on a mount where locks hold on one node only (nolock)", False),
+    other = f"# on a shared file system: --init-method file:///shared/{own_id(job, job.ranks[0])}" if files else ""
+    for nodes, problem, command in (
+        (own, "is on a node-local file system, so every node has its own file", other),
+        (stale, "already has data from an earlier run", f"rm {quote(path)}"),
+        (unlocked, "is on a mount where locks hold on one node only (nolock)", other),
     ):
         if nodes:
             yield found(
                 job,
                 job.ranks_on(*nodes),
                 f"the rendezvous file {path} on {listed([n.name for n in nodes])} {problem}",
-                Fix(
-                    "Use a new file for each job on a file system that all nodes share, or use MASTER_ADDR.",
-                    (f"rm {quote(path)}",)
-                    if nodes is stale
-                    else (f"# on a shared file system: --init-method file:///shared/{own_id(job, job.ranks[0])}",),
-                ),
-                severity="error" if severe else "warning",
+                severity="error" if nodes is own else "warning",
                 evidence={n.name: f"{f.file_system}, {_content(f)}" for n, f in files},
+                values={"command": [command]},
             )
 
 

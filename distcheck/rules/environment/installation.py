@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from statistics import median_low
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.job.kinds import ranks_with
+from distcheck.facts.rank import RankFacts
+from distcheck.rules import Answer, Outcome, rule
+from distcheck.rules.finding import Fault
+from distcheck.rules.job.kinds import each_rank
 from distcheck.rules.wording import brief, found, grouped, listed, majority, named, numbers_of
 
 if TYPE_CHECKING:
@@ -29,7 +31,10 @@ def sw_import_slow(job: Job) -> Iterator[Outcome]:
     Found by the time that each node's processes need for ``import torch``: more than 20 s, and more than 4 times the
     median of the other nodes. The first import after a boot is slow as well, so this is an info finding.
 
-    Fix: put the environment on a local disk or into a container image; copy it at the start of the job.
+    Fix: Put the Python environment on a local disk or into the container image; copy it at the start of the job.
+
+        df -T $(python3 -c 'import torch; print(torch.__path__[0])')
+        time python3 -c 'import torch'
     """
     took: dict[str, float] = {}
     for rank in job.ranks:
@@ -41,30 +46,21 @@ def sw_import_slow(job: Job) -> Iterator[Outcome]:
         for key, seconds in took.items()
         if len(took) > 1
         and seconds > _SLOW_IMPORT_SECONDS
-        and seconds > _SLOW_IMPORT_FACTOR * _middle([other for node, other in took.items() if node != key])
+        and seconds > _SLOW_IMPORT_FACTOR * median_low(other for node, other in took.items() if node != key)
     }
     if slow:
         ranks = [rank for rank in job.ranks if job.node_of(rank).key in slow]
-        rest = _middle([seconds for key, seconds in took.items() if key not in slow])
+        rest = median_low(seconds for key, seconds in took.items() if key not in slow)
         yield found(
             job,
             ranks,
             f"{named(job, ranks)}: importing torch took {max(slow.values()):.0f} s; the other nodes took {rest:.1f} s",
-            Fix(
-                "Put the Python environment on a local disk or into the container image.",
-                ("df -T $(python3 -c 'import torch; print(torch.__path__[0])')", "time python3 -c 'import torch'"),
-            ),
             evidence={job.node_of(rank).name: f"{took[job.node_of(rank).key]:.1f} s" for rank in ranks[:16]},
         )
 
 
-def _middle(numbers: list[float]) -> float:
-    """Return the median, the lower one of two."""
-    return sorted(numbers)[(len(numbers) - 1) // 2]
-
-
-@rule("peers", scope="rank")
-def sw_etcd_missing(job: Job) -> Iterator[Outcome]:
+@rule("peers", scope="rank", of=each_rank)
+def sw_etcd_missing(job: Job, rank: RankFacts) -> Answer:
     """The etcd rendezvous of torchrun needs the Python module etcd, which is not installed.
 
     torchrun ends before it starts a rank: ``EtcdStubError: The 'etcd' module is required but not installed.`` The
@@ -73,20 +69,15 @@ def sw_etcd_missing(job: Job) -> Iterator[Outcome]:
     Found with ``distcheck gate -- torchrun``, by --rdzv-backend or PET_RDZV_BACKEND and the modules that this Python
     can import.
 
-    Fix: use the c10d backend, which needs no server: ``--rdzv-backend=c10d``; or ``pip install python-etcd``.
+    Fix: Use the c10d rendezvous, which needs no server, or install the module.
+
+        # use with torchrun: --rdzv-backend=c10d
+        pip install python-etcd
+
     See: https://pytorch.org/docs/stable/elastic/rendezvous.html
     """
-    ranks = ranks_with(job, lambda rank: job.process_of(rank).etcd is False)
-    if ranks:
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: torchrun's etcd rendezvous needs the Python module etcd, which is not installed",
-            Fix(
-                "Use the c10d rendezvous, or install the module.",
-                ("# use with torchrun: --rdzv-backend=c10d", "pip install python-etcd"),
-            ),
-        )
+    lacks = job.process_of(rank).etcd is False
+    return "torchrun's etcd rendezvous needs the Python module etcd, which is not installed" if lacks else None
 
 
 @rule("peers", severity="warning", scope=("job", "node"), owner="admin")
@@ -100,33 +91,32 @@ def sw_ofed_kernel(job: Job) -> Iterator[Outcome]:
     Found by comparing /sys/module/NAME/version of mlx5_core and efa over the nodes that have the module; the modules
     that come with the kernel have no version.
 
-    Fix: install one driver release on all nodes, and rebuild its modules for the running kernel.
+    Fix: Install one release of the driver on all nodes, built for the running kernel.
+
+        cat /sys/module/{module|mlx5_core}/version; uname -r; ofed_info -s
+        dkms status
+
     See: https://github.com/NVIDIA/nccl/issues/1939
     """
-    names = {node.key: node.name for node in job.nodes}
     for module in sorted({module for node in job.nodes for module in node.modules}):
         having = grouped((n for n in job.nodes if module in n.modules), lambda n, module=module: n.modules[module])  # type: ignore[misc]
         if len(having) < 2:
             continue
         usual = majority(having)
-        odd = {node.key for version, nodes in having.items() if version != usual for node in nodes}
-        ranks = [rank for rank in job.ranks if job.node_of(rank).key in odd]
+        odd = {version: nodes for version, nodes in having.items() if version != usual}
+        nodes = [n for n in job.nodes if n.modules.get(module, usual) != usual]
         shown = [
             f"{listed([n.name for n in nodes], most=3)} {'has' if len(nodes) == 1 else 'have'} {module}"
             f" {version or 'of the kernel'}"
-            for version, nodes in having.items()
-            if version != usual
+            for version, nodes in odd.items()
         ]
         rest = f"; most nodes have {usual or 'that of the kernel'}" if usual is not None else ""
         yield Fault(
+            brief("; ".join(shown[:3]) + rest, 300),
+            evidence={v or "of the kernel": listed([n.name for n in nodes], most=16) for v, nodes in having.items()},
             scope="job" if usual is None else "node",
             confirmed=usual is not None,
-            ranks=numbers_of(ranks),
-            nodes=tuple(names[key] for key in names if key in odd),
-            message=brief("; ".join(shown[:3]) + rest, 300),
-            evidence={v or "of the kernel": listed([n.name for n in nodes], most=16) for v, nodes in having.items()},
-            fix=Fix(
-                "Install one release of the driver on all nodes, built for the running kernel.",
-                (f"cat /sys/module/{module}/version; uname -r; ofed_info -s", "dkms status"),
-            ),
+            ranks=numbers_of(job.ranks_on(*nodes)),
+            nodes=tuple(n.name for n in nodes),
+            values={"module": (module,)},
         )

@@ -133,7 +133,7 @@ def sw_nccl_known_bad(job: Job) -> Iterator[Outcome]:
     See: https://github.com/NVIDIA/nccl/issues/1184
     """
     if job.backend == "nccl":
-        yield from _known(job, "NCCL", NCCL, nccl_of)
+        yield from _known(job, "NCCL", NCCL, nccl_of, "pip install --upgrade torch")
 
 
 @rule("peers", severity="warning", scope="rank")
@@ -151,30 +151,25 @@ def sw_torch_known_bad(job: Job) -> Iterator[Outcome]:
     See: https://github.com/pytorch/pytorch/issues/125990
     See: https://github.com/pytorch/pytorch/issues/153960
     """
-    for known in TORCH:
-        if known.meets is not _nonblocking or job.backend == "nccl":
-            yield from _known(job, "torch", (known,), torch_of)
+    table = tuple(known for known in TORCH if known.meets is not _nonblocking or job.backend == "nccl")
+    yield from _known(job, "torch", table, torch_of, "pip install 'torch>={}'")
 
 
-def _known(job: Job, what: str, table: tuple[Known, ...], of: Callable[[Job, RankFacts], str]) -> Iterator[Fault]:
+def _known(
+    job: Job, what: str, table: tuple[Known, ...], of: Callable[[Job, RankFacts], str], install: str
+) -> Iterator[Fault]:
     for text, ranks in ranks_by(job, partial(of, job)).items():
         version = version_of(text)
         for known in table:
-            if version and known.first <= version < known.fixed and (concerned := known.meets(job, ranks)):
-                yield _finding(job, concerned, f"{what} {text}", what, known)
-
-
-def _finding(job: Job, ranks: Concerned, release: str, what: str, known: Known) -> Fault:
-    fixed = ".".join(map(str, known.fixed))
-    package = f"pip install 'torch>={fixed}'" if what == "torch" else "pip install --upgrade torch"
-    return found(
-        job,
-        ranks,
-        f"{named(job, ranks)}: {release} has a known fault: {known.happens}; fixed in {fixed}",
-        Fix(
-            f"Install {what} {fixed} or later" + (", or use the workaround." if known.workaround else "."),
-            (package, *known.workaround),
-        ),
-        severity=known.severity,
-        evidence={"release": release, "fixed in": fixed, "source": known.source},
-    )
+            if not known.first <= version < known.fixed or not (concerned := known.meets(job, ranks)):
+                continue
+            fixed = ".".join(map(str, known.fixed))
+            instead = ", or use the workaround" if known.workaround else ""
+            yield found(
+                job,
+                concerned,
+                f"{named(job, concerned)}: {what} {text} has a known fault: {known.happens}; fixed in {fixed}",
+                Fix(f"Install {what} {fixed} or later{instead}.", (install.format(fixed), *known.workaround)),
+                severity=known.severity,
+                evidence={"release": f"{what} {text}", "fixed in": fixed, "source": known.source},
+            )

@@ -38,31 +38,28 @@ def only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str, 
     program, where = starter(first), first.placement
     at = f"{where.master_addr}:{where.master_port}"
     how = f"distcheck derived {at}" if where.master_derived else f"distcheck used {program}'s own, such as {table.rank}"
+    own = "No action if the script sets them itself, as Lightning, Accelerate and submitit do. Otherwise"
+    text = f"{own} export them before the script, or use distcheck gate --export -- COMMAND."
     if not met:
-        home = f", and rank 0 is on {job.node_of(lost).name}" if lost else ""
-        how = how + home if home else f"{program} does not provide the host of rank 0"
+        derived = f"{how}, and rank 0 is on {job.node_of(lost).name}" if lost else ""
+        how = derived or f"{program} does not provide the host of rank 0"
+        text = f"Set the host of rank 0 and a free port on every rank; {program} does not set them."
     message = f"{listed(names)} {are(names)} not set; torch needs them for env://; {how}"
     line = mapping(table)
     commands = [line, f"{program} bash -c '{line} && exec python train.py'"] if numbers else []
     commands += master_commands(job, first, *masters) if masters else ()
-    text = "export them before the script, or use distcheck gate --export -- COMMAND."
     maps = bool(job.asked.program and mentioned(job, MAPS_LAUNCHER))
     if job.asked.program and met:
         message = f"{program} starts COMMAND ({shown(job)}) without {listed(names)}"
         alone = len(numbers) > 1 and len(ranks) > 1
         message += f"; if the script has defaults for them, {len(ranks)} jobs of one rank run" if alone else ""
         commands = ["# add to distcheck gate, before COMMAND: --export"]
-        text = "let distcheck set them for COMMAND."
+        text = f"{own} let distcheck set them for COMMAND."
     yield found(
         job,
         ranks,
         f"{named(job, ranks)}: {message}",
-        Fix(
-            f"No action if the script sets them itself, as Lightning, Accelerate and submitit do. Otherwise {text}"
-            if met
-            else f"Set the host of rank 0 and a free port on every rank; {program} does not set them.",
-            tuple(commands),
-        ),
+        Fix(text, tuple(commands)),
         severity="error" if not met else "info" if maps else "warning",
         evidence={
             "unset": list(names),

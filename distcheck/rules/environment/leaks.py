@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
+from distcheck.rules.finding import Fault
 from distcheck.rules.job.addresses import exempt, is_here, rank_zero
+from distcheck.rules.job.kinds import each_rank, ranks_by
 from distcheck.rules.job.settings import started_by_distcheck
-from distcheck.rules.wording import are, found, grouped, listed, named
+from distcheck.rules.wording import are, found, listed, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +34,10 @@ def env_torchelastic_leak(job: Job) -> Iterator[Outcome]:
     rank 0. If the port was not tried, it is found by the absence of an agent among the parent processes, which is only
     a warning.
 
-    Fix: ``unset ${!TORCHELASTIC_@}`` before starting the inner job.
+    Fix: Unset torchrun's inherited variables before starting the job.
+
+        unset ${!TORCHELASTIC_@}
+
     See: https://github.com/pytorch/pytorch/issues/65463
     """
     affected = [
@@ -44,28 +49,25 @@ def env_torchelastic_leak(job: Job) -> Iterator[Outcome]:
     if not affected or (zero and zero not in affected):
         return  # rank 0 decides whether to start a store; the others connect in either case
     bind = job.process_of(zero).bind if zero else None
-    if bind and bind.outcome in {"agent", "in-use"}:
+    tried, proof = bind.outcome if bind else "not tried", "no torchrun is among its parent processes"
+    if bind and tried == "bound":
+        proof = f"port {bind.port} was free on rank 0"
+    elif tried in {"agent", "in-use"}:
         return
-    free = bind is not None and bind.outcome == "bound"
-    orphans = affected if free else [r for r in affected if not _has_agent(job, r)]
-    if not orphans:
-        return
-    proof = f"port {bind.port} was free on rank 0" if bind and free else "no torchrun is among its parent processes"
-    yield found(
-        job,
-        orphans,
-        f"{named(job, orphans)}: TORCHELASTIC_USE_AGENT_STORE is True, but {proof}; no agent would serve the store",
-        Fix(
-            "Unset torchrun's inherited variables before starting the job.",
-            ("unset ${!TORCHELASTIC_@}",),
-        ),
-        severity="error" if free else "warning",
-        evidence={
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "bind": bind.outcome if bind else "not tried",
-            "ancestors": list(job.process_of(orphans[0]).ancestors[:4]),
-        },
-    )
+    else:
+        affected = [r for r in affected if not _has_agent(job, r)]
+    if affected:
+        yield found(
+            job,
+            affected,
+            f"{named(job, affected)}: TORCHELASTIC_USE_AGENT_STORE is True, but {proof}; no agent serves the store",
+            severity="error" if tried == "bound" else "warning",
+            evidence={
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+                "bind": tried,
+                "ancestors": list(job.process_of(affected[0]).ancestors[:4]),
+            },
+        )
 
 
 def _has_agent(job: Job, rank: RankFacts) -> bool:
@@ -83,65 +85,46 @@ def env_pet_leak(job: Job) -> Iterator[Outcome]:
     they are silent in a pod, and where torchrun's command line overrides them. Found by their names in the ranks'
     environment.
 
-    Fix: ``unset ${!PET_@}`` before torchrun, unless they are intended.
+    Fix: No action if intended; otherwise unset them before torchrun starts.
+
+        unset ${!PET_@}
+
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
-    left = [
-        (names, r)
-        for r in job.ranks
-        if not started_by_distcheck(job, r)
-        and "KUBERNETES_SERVICE_HOST" not in r.environment
-        and (names := _in_force(job, r))
-    ]
-    for names, pairs in grouped(left, lambda pair: pair[0]).items():
-        ranks = [r for _, r in pairs]
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {listed(names)} {are(names)} set; "
-            "torchrun uses them for options that its command line does not set",
-            Fix("No action if intended; otherwise unset them before torchrun starts.", ("unset ${!PET_@}",)),
-            evidence={name: ranks[0].environment[name] for name in names},
-        )
+    for names, ranks in ranks_by(job, partial(_in_force, job)).items():
+        message = f"{named(job, ranks)}: {listed(names)} {are(names)} set; "
+        message += "torchrun uses them for options that its command line does not set"
+        yield found(job, ranks, message, evidence={name: ranks[0].environment[name] for name in names})
 
 
-def _in_force(job: Job, rank: RankFacts) -> tuple[str, ...]:
-    """Return the PET_* variables that torchrun's command line, if known, does not override."""
+def _in_force(job: Job, rank: RankFacts) -> tuple[str, ...] | None:
+    """Return the PET_* variables that torchrun's command line, if known, does not override; None without."""
+    if started_by_distcheck(job, rank) or "KUBERNETES_SERVICE_HOST" in rank.environment:
+        return None
     line = next((c for c in job.process_of(rank).ancestors if _AGENT.search(c)), "").replace("_", "-")
-    return tuple(
-        name
-        for name, value in sorted(rank.environment.items())
-        if name.startswith("PET_") and value and f"--{name[4:].lower().replace('_', '-')}" not in line
-    )
+    given = (name for name, value in sorted(rank.environment.items()) if name.startswith("PET_") and value)
+    return tuple(name for name in given if f"--{name[4:].lower().replace('_', '-')}" not in line) or None
 
 
-@rule("environment", severity="info", scope="rank")
-def env_proxy_vars(job: Job) -> Iterator[Outcome]:
+@rule("environment", severity="info", scope="rank", of=each_rank)
+def env_proxy_vars(_: Job, rank: RankFacts) -> Fault | None:
     """A proxy is set, and no_proxy does not cover MASTER_ADDR.
 
     torch's own store does not use proxies. An etcd or HTTP rendezvous, gRPC, Ray and downloads do, and they
     hang if the proxy cannot reach the cluster's internal network. Found by http_proxy or https_proxy in upper or
     lower case, with a no_proxy that does not cover MASTER_ADDR.
 
-    Fix: ``export no_proxy=$MASTER_ADDR,localhost,127.0.0.1``, and NO_PROXY likewise.
+    Fix: Add the nodes to no_proxy.
+
+        export no_proxy=$MASTER_ADDR,localhost,127.0.0.1 NO_PROXY=$no_proxy
     """
-    behind = []
-    for r in job.ranks:
-        proxies = tuple(n for n in r.environment if n.lower() in {"http_proxy", "https_proxy"} and r.environment[n])
-        address = r.placement.master_addr
-        names = ",".join(r.environment.get(name, "") for name in ("no_proxy", "NO_PROXY"))
-        if proxies and address and not is_here(address) and not exempt(address, names):
-            behind.append((proxies, r))
-    for proxies, pairs in grouped(behind, lambda pair: pair[0]).items():
-        ranks = [r for _, r in pairs]
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {listed(proxies)} {are(proxies)} set and no_proxy does not "
-            f"cover {ranks[0].placement.master_addr}; etcd, gRPC and Ray use the proxy, torch itself does not",
-            Fix(
-                "Add the nodes to no_proxy.",
-                ("export no_proxy=$MASTER_ADDR,localhost,127.0.0.1 NO_PROXY=$no_proxy",),
-            ),
-            evidence={"set": list(proxies), "no_proxy": ranks[0].environment.get("no_proxy", "")},
-        )
+    variables, address = rank.environment, rank.placement.master_addr
+    proxies = [name for name, value in variables.items() if name.lower() in {"http_proxy", "https_proxy"} and value]
+    lists = ",".join(variables.get(name, "") for name in ("no_proxy", "NO_PROXY"))
+    if not proxies or not address or is_here(address) or exempt(address, lists):
+        return None
+    return Fault(
+        f"{listed(proxies)} {are(proxies)} set and no_proxy does not cover {address}; etcd, gRPC and Ray use the "
+        "proxy, torch itself does not",
+        evidence={"set": proxies, "no_proxy": variables.get("no_proxy", "")},
+    )

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
+
+
+def _numbered_here(job: Job, rank: RankFacts) -> Fix:
+    text = "Set LOCAL_RANK to the number of the process on its node, from 0."
+    return Fix(text, (export(job, rank, "LOCAL_RANK"),))
 
 
 @rule("environment", severity="warning", scope="rank")
@@ -37,24 +43,23 @@ def env_local_rank_unset(job: Job) -> Iterator[Outcome]:
     without = [
         r
         for r in job.ranks
-        if "LOCAL_RANK" not in r.environment and "RANK" not in unset(r) and shares_gpus(job, r, complete=complete)
+        if "LOCAL_RANK" not in r.environment
+        and "RANK" not in unset(r)
+        and r.placement.rank is not None
+        and shares_gpus(job, r, complete=complete)
+        and not started_by_distcheck(job, r)
     ]
-    without = [r for r in without if r.placement.rank is not None and not started_by_distcheck(job, r)]
     # Where the launcher numbers the ranks of a node, only the mapping is missing, which many scripts do.
     for known, ranks in grouped(without, lambda r: r.placement.local_rank is not None).items():
-        if known and not table_of(ranks[0]):
-            continue  # given as an option
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: LOCAL_RANK is not set; a script that selects its GPU with it fails or uses cuda:0",
-            Fix(
-                "Set LOCAL_RANK to the number of the process on its node, from 0.",
-                (export(job, ranks[0], "LOCAL_RANK"),),
-            ),
-            severity="info" if known else "warning",
-            evidence={"variable": "LOCAL_RANK", "value": None},
-        )
+        if not known or table_of(ranks[0]):  # otherwise an option gives it
+            yield found(
+                job,
+                ranks,
+                f"{named(job, ranks)}: LOCAL_RANK is not set; a script that selects its GPU by it fails or uses cuda:0",
+                _numbered_here(job, ranks[0]),
+                severity="info" if known else "warning",
+                evidence={"variable": "LOCAL_RANK", "value": None},
+            )
 
 
 @rule("environment", "gpu-duplicate-silent-modulo", scope="rank")
@@ -82,28 +87,20 @@ def env_local_rank_out_of_range(job: Job) -> Iterator[Outcome]:
             continue  # none is beyond even the smallest size
         size = local_size(ranks, complete=complete)
         beyond = [r for r in ranks if beyond_node(r, size)]
-        if not beyond:
-            continue
-        reported |= {id(r) for r in beyond}
-        local = [r.placement.local_rank for r in beyond if r.placement.local_rank is not None]
-        message = f"{named(job, beyond)} {'has' if len(beyond) == 1 else 'have'} LOCAL_RANK {fold(local)}; "
-        message += f"expected {span(size) if size else '0 or more'}"
-        if all(r.placement.local_rank == r.placement.rank for r in beyond):
-            message += "; it holds the global rank"
-        yield found(
-            job,
-            beyond,
-            message,
-            Fix(
-                "Set LOCAL_RANK to the number of the process on its node, from 0.",
-                (export(job, beyond[0], "LOCAL_RANK"),),
-            ),
-            evidence={"LOCAL_RANK": fold(local), "ranks_on_node": size},
-        )
-    if crowded(job):
+        if beyond:
+            reported |= {id(r) for r in beyond}
+            local = fold(r.placement.local_rank for r in beyond if r.placement.local_rank is not None)
+            is_global = all(r.placement.local_rank == r.placement.rank for r in beyond)
+            yield found(
+                job,
+                beyond,
+                f"{named(job, beyond)} {'has' if len(beyond) == 1 else 'have'} LOCAL_RANK {local}; "
+                f"expected {span(size) if size else '0 or more'}" + ("; it holds the global rank" if is_global else ""),
+                _numbered_here(job, beyond[0]),
+                evidence={"LOCAL_RANK": local, "ranks_on_node": size},
+            )
+    if crowded(job) or "gpu" not in job.asked.looks:
         return  # mpi-slots-all-on-one-host reports why there are more ranks than GPUs
-    if "gpu" not in job.asked.looks:
-        return
     from distcheck.rules.gpu.ordinals import beyond_visible, without_gpu  # only where GPUs were looked at
 
     for ranks in beyond_visible(job):
@@ -137,18 +134,14 @@ def env_local_rank_duplicate(job: Job) -> Iterator[Outcome]:
     for ranks in doubled:
         placed = [r for r in ranks if r.placement.local_rank is not None and id(r) not in elsewhere]
         for local, several in grouped(placed, lambda r: r.placement.local_rank).items():
-            if len(several) < 2 or own_gpus(several):
-                continue
-            yield found(
-                job,
-                several,
-                f"{named(job, several)} have the same LOCAL_RANK {local}; expected a different one for each",
-                Fix(
-                    "Number the processes of each node from 0.",
-                    (export(job, several[0], "LOCAL_RANK"),),
-                ),
-                evidence={"LOCAL_RANK": local} | claims(job, several),
-            )
+            if len(several) > 1 and not own_gpus(several):
+                yield found(
+                    job,
+                    several,
+                    f"{named(job, several)} have the same LOCAL_RANK {local}; expected a different one for each",
+                    _numbered_here(job, several[0]),
+                    evidence={"LOCAL_RANK": local} | claims(job, several),
+                )
 
 
 @rule("meeting", severity="warning", scope="rank")
@@ -159,25 +152,20 @@ def env_local_world_size_inconsistent(job: Job) -> Iterator[Outcome]:
     or hybrid-shard groups span nodes. Different values on different nodes are allowed. Found by counting the ranks of
     each node once all ranks joined.
 
-    Fix: set ``--nproc-per-node`` to the number of processes that start on the node.
+    Fix: Set LOCAL_WORLD_SIZE (``--nproc-per-node``) to the number of processes on the node.
+
+        export LOCAL_WORLD_SIZE={number|8}
     """
-    if not is_complete(job):
-        return
-    for ranks in agents(job):
-        wrong = [r for r in ranks if r.placement.local_world_size not in {None, len(ranks)}]
-        if not wrong:
-            continue
-        sizes = fold({r.placement.local_world_size or 0 for r in wrong})
-        yield found(
-            job,
-            wrong,
-            f"{named(job, wrong)}: LOCAL_WORLD_SIZE is {sizes}, but the node runs {count(len(ranks), 'rank')}",
-            Fix(
-                "Set LOCAL_WORLD_SIZE to the number of processes on the node.",
-                (f"export LOCAL_WORLD_SIZE={len(ranks)}",),
-            ),
-            evidence={"LOCAL_WORLD_SIZE": sizes, "ranks_on_node": len(ranks)},
-        )
+    for ranks in agents(job) if is_complete(job) else ():
+        if wrong := [r for r in ranks if r.placement.local_world_size not in {None, len(ranks)}]:
+            sizes = fold({r.placement.local_world_size or 0 for r in wrong})
+            yield found(
+                job,
+                wrong,
+                f"{named(job, wrong)}: LOCAL_WORLD_SIZE is {sizes}, but the node runs {count(len(ranks), 'rank')}",
+                evidence={"LOCAL_WORLD_SIZE": sizes, "ranks_on_node": len(ranks)},
+                values={"number": [str(len(ranks))]},
+            )
 
 
 @rule("meeting", severity="warning", unless=("mesh-rank-order",))
@@ -198,10 +186,8 @@ def env_rank_order_not_node_major(job: Job) -> Iterator[Outcome]:
 
         if within_nodes(job):
             return
-    first = job.ranks[0]
     layout = {n.name: numbered(numbers_of(job.ranks_on(n))) for n in job.nodes}
-    here = max(len(job.ranks_on(n)) for n in job.nodes)
-    table = table_of(first)
+    here, table = max(len(job.ranks_on(n)) for n in job.nodes), table_of(job.ranks[0])
     command = {
         "slurm": "export SLURM_DISTRIBUTION=block:block",
         "openmpi": f"# add to mpirun: --map-by ppr:{here}:node",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.job.addresses import (
     cleaned,
     differing,
@@ -23,7 +23,7 @@ from distcheck.rules.job.addresses import (
     unresolved,
 )
 from distcheck.rules.job.astray import astray, contradicted, home_of_rank_0
-from distcheck.rules.job.kinds import ranks_by
+from distcheck.rules.job.kinds import each_rank, ranks_by
 from distcheck.rules.job.numbering import assigned
 from distcheck.rules.job.remedies import export, master_commands
 from distcheck.rules.job.settings import chosen_by_agent
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from distcheck.facts.rank import RankFacts
 
 
-@rule("environment", scope="rank")
-def env_master_addr_format(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_rank)
+def env_master_addr_format(job: Job, rank: RankFacts) -> Fault | None:
     """MASTER_ADDR is not a host name or an IP address.
 
     torch passes it to the resolver unchanged and retries until the timeout, whose message shows the value:
@@ -49,21 +49,17 @@ def env_master_addr_format(job: Job) -> Iterator[Outcome]:
     Fix: set the host only, for example ``export MASTER_ADDR=node01``.
     See: https://github.com/pytorch/ignite/issues/2048
     """
-    for address, ranks in ranks_by(job, lambda r: r.placement.master_addr).items():
-        if not malformed(address):
-            continue
-        host = cleaned(address)
-        command = f"export MASTER_ADDR={quote(host)}" if host else export(job, ranks[0], "MASTER_ADDR")
-        if "[" in address and ":" not in address:
-            command = export(job, ranks[0], "MASTER_ADDR") if "SLURM_JOB_ID" in ranks[0].environment else command
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: MASTER_ADDR is {brief(repr(address))}, {malformed(address)}; "
-            "expected one host name or IP address",
-            Fix("Set MASTER_ADDR to the host only; the port belongs in MASTER_PORT.", (command,)),
-            evidence={"variable": "MASTER_ADDR", "value": address},
-        )
+    address = rank.placement.master_addr or ""
+    if not (wrong := malformed(address)):
+        return None
+    host, nodes = cleaned(address), "[" in address and ":" not in address
+    known = host and not (nodes and "SLURM_JOB_ID" in rank.environment)
+    command = f"export MASTER_ADDR={quote(host)}" if known else export(job, rank, "MASTER_ADDR")
+    return Fault(
+        f"MASTER_ADDR is {brief(repr(address))}, {wrong}; expected one host name or IP address",
+        Fix("Set MASTER_ADDR to the host only; the port belongs in MASTER_PORT.", (command,)),
+        {"variable": "MASTER_ADDR", "value": address},
+    )
 
 
 @rule("environment", scope=("rank", "node"))
@@ -81,30 +77,28 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
     """
 
     # torchrun-fqdn-unreachable reports a name that torchrun's agent chose.
-    def lost(rank: RankFacts) -> tuple[str | None, str] | None:
+    def lost(rank: RankFacts) -> tuple[str, str] | None:
         why = unresolved(job, rank)
-        return (rank.placement.master_addr, why) if why and not chosen_by_agent(job, rank) else None
+        return (rank.placement.master_addr or "", why) if why and not chosen_by_agent(job, rank) else None
 
     for (address, why), ranks in ranks_by(job, lost).items():
         others = [r for r in job.ranks if r.placement.master_addr == address and resolved(job, r)]
         # A service resolves the name of a pod only once the pod runs, and pods start minutes apart.
         temporary = may_pass(why) or all("KUBERNETES_SERVICE_HOST" in r.environment for r in ranks)
         message = f"{named(job, ranks)}: the name {address} in MASTER_ADDR does not resolve ({why})"
-        near = "" if others else _meant(job, ranks)
-        if others:
-            message += f"; {named(job, others)} can resolve it"
-        if near:
+        message += f"; {named(job, others)} can resolve it" if others else ""
+        fix = Fix(
+            "Correct the name, use the IP address of rank 0's node, or add it to DNS or /etc/hosts.",
+            (export(job, ranks[0], "MASTER_ADDR"), f"getent hosts {quote(address)}"),
+        )
+        if near := "" if others else _near(job, ranks):
             message += f"; did you mean {near}?"
+            fix = Fix("Correct the name.", (assigned(ranks[0], "MASTER_ADDR", quote(near)),))
         yield found(
             job,
             ranks,
             message,
-            Fix("Correct the name.", (assigned(ranks[0], "MASTER_ADDR", quote(near)),))
-            if near
-            else Fix(
-                "Correct the name, use the IP address of rank 0's node, or add it to DNS or /etc/hosts.",
-                (export(job, ranks[0], "MASTER_ADDR"), f"getent hosts {quote(address or '')}"),
-            ),
+            fix,
             scope="node" if temporary else "rank",
             owner="admin" if others or temporary else "user",
             confirmed=not temporary,
@@ -112,7 +106,7 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _meant(job: Job, ranks: list[RankFacts]) -> str:
+def _near(job: Job, ranks: list[RankFacts]) -> str:
     """Return the name that a misspelt MASTER_ADDR most likely means: one that resolves, or a node of the job."""
     address = ranks[0].placement.master_addr or ""
     from distcheck.selection.near_names import near_names  # only needed for a finding
@@ -121,6 +115,11 @@ def _meant(job: Job, ranks: list[RankFacts]) -> str:
     nodes = [name for node in job.nodes for name in (node.name, node.hostname)]
     nodes += expand(ranks[0].environment.get("SLURM_JOB_NODELIST", ""))
     return next(iter((*here, *near_names(address, nodes))), "")
+
+
+def _as_rank_0(job: Job, rank: RankFacts) -> Fix:
+    commands = master_commands(job, rank, "MASTER_ADDR")
+    return Fix("Set MASTER_ADDR to the host of rank 0 on every node.", commands)
 
 
 @rule("meeting")
@@ -143,10 +142,7 @@ def env_master_addr_localhost_multinode(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: MASTER_ADDR is {address}, which on every node is the node itself; "
             "expected the host of rank 0 as the other nodes reach it",
-            Fix(
-                "Set MASTER_ADDR to the host of rank 0 on every node.",
-                master_commands(job, ranks[0], "MASTER_ADDR"),
-            ),
+            _as_rank_0(job, ranks[0]),
             evidence={"variable": "MASTER_ADDR", "value": address, "nodes": len(job.nodes)},
         )
 
@@ -176,35 +172,30 @@ def env_master_addr_differs(job: Job) -> Iterator[Outcome]:
         job,
         odd,
         f"{spread(job, 'MASTER_ADDR', values)}; expected one host, that of rank 0",
-        Fix(
-            "Set MASTER_ADDR to the host of rank 0 on every node.",
-            master_commands(job, odd[0], "MASTER_ADDR"),
-        ),
+        _as_rank_0(job, odd[0]),
         evidence={address: sorted(meant) for address, meant in hosts.items()},
     )
 
 
 def _by_two_networks(job: Job) -> Iterator[Outcome]:
     """Yield an info finding where ranks use different addresses of rank 0's host."""
-    seen = networks(job)
+    seen, zero = networks(job), rank_zero(job)
     if len(seen) < 2 or frozenset[str].intersection(*seen):
         return
-    lines, zero = [], rank_zero(job)
     own = own_addresses(job.node_of(zero)) if zero else frozenset[str]()
+    lines = []
     for addresses, ranks in sorted(seen.items(), key=lambda item: -len(item[1])):
         spelt, meant = ranks[0].placement.master_addr or "", listed(sorted(addresses))
-        has = "has" if len(ranks) == 1 else "have"
+        value = spelt if meant == spelt else f"{spelt} ({meant})"
         note = "" if addresses & own else ", which rank 0's node does not have"
-        lines.append(f"{named(job, ranks)} {has} {spelt}" + (f" ({meant})" if meant != spelt else "") + note)
+        lines.append(f"{named(job, ranks)} {'has' if len(ranks) == 1 else 'have'} {value}{note}")
     odd = odd_ones({tuple(sorted(addresses)): ranks for addresses, ranks in seen.items()})
+    text = "No action if intended; otherwise set the same MASTER_ADDR on every node."
     yield found(
         job,
         odd,
         f"MASTER_ADDR has several values: {listed(lines)}; all of them lead to rank 0",
-        Fix(
-            "No action if intended; otherwise set the same MASTER_ADDR on every node.",
-            master_commands(job, odd[0], "MASTER_ADDR"),
-        ),
+        Fix(text, master_commands(job, odd[0], "MASTER_ADDR")),
         severity="info",
         evidence={", ".join(sorted(addresses)): named(job, ranks) for addresses, ranks in seen.items()},
     )
@@ -226,11 +217,11 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
     """
     zero = rank_zero(job)
     for name, ranks in contradicted(job).items():
-        address, home = ranks[0].placement.master_addr, home_of_rank_0(job)
+        address, home = ranks[0].placement.master_addr or "", home_of_rank_0(job)
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: MASTER_ADDR {is_what(address or '', [name])}; rank 0 belongs to {home}",
+            f"{named(job, ranks)}: MASTER_ADDR {is_what(address, [name])}; rank 0 belongs to {home}",
             Fix("Set MASTER_ADDR to the node on which rank 0 runs.", (f"export MASTER_ADDR={quote(home)}",)),
             evidence={"MASTER_ADDR": address, "is": name, "rank_0_belongs_to": home},
         )
@@ -240,19 +231,19 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
     lost = astray(job)
     if lost is None or lost.placement.master_derived or chosen_by_agent(job, lost):
         return  # distcheck derived the address; the user did not set it
-    node = job.node_of(lost)
-    reached, own = sorted(resolved(job, lost)), sorted(outward(own_addresses(node)))
+    address, reached = lost.placement.master_addr or "", sorted(resolved(job, lost))
+    own = sorted(outward(own_addresses(job.node_of(lost))))
     # In a pod the address may be a service's, which no interface has, and the other ranks may be late.
     pod = "KUBERNETES_SERVICE_HOST" in lost.environment
     yield found(
         job,
         [lost],
-        f"MASTER_ADDR {is_what(lost.placement.master_addr or '', reached)}; {named(job, [lost])} has {listed(own)}",
+        f"MASTER_ADDR {is_what(address, reached)}; {named(job, [lost])} has {listed(own)}",
         Fix(
             "Set MASTER_ADDR to the node on which rank 0 runs. If that is a virtual machine, WSL2 or a container on "
             f"{listed(reached)}, use bridged, mirrored or host networking.",
             master_commands(job, lost, "MASTER_ADDR"),
         ),
         severity="warning" if pod else "error",
-        evidence={"MASTER_ADDR": lost.placement.master_addr, "resolves_to": reached, "rank_0_has": own},
+        evidence={"MASTER_ADDR": address, "resolves_to": reached, "rank_0_has": own},
     )

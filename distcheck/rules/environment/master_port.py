@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.addresses import differing, first_open_port, master_outcomes, rank_zero
 from distcheck.rules.job.astray import astray, misled
-from distcheck.rules.job.kinds import ranks_by
+from distcheck.rules.job.kinds import each_rank, ranks_by
 from distcheck.rules.job.remedies import master_commands, other_port
 from distcheck.rules.job.settings import LARGEST_PORT, started_by_distcheck
 from distcheck.rules.wording import found, grouped, named, odd_ones, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
@@ -46,19 +46,14 @@ def env_master_port_differs(job: Job) -> Iterator[Outcome]:
     )
 
 
-def _port_fault(job: Job, ports: Mapping[int, list[RankFacts]], problem: str) -> Iterator[Outcome]:
-    for port, several in ports.items():
-        yield found(
-            job,
-            several,
-            f"{named(job, several)}: MASTER_PORT is {port}, {problem}",
-            Fix("Set a free port below the ephemeral range.", other_port(job, several[0])),
-            evidence={"variable": "MASTER_PORT", "value": port},
-        )
+def _port_fault(job: Job, rank: RankFacts, problem: str) -> Fault:
+    port = rank.placement.master_port
+    fix = Fix("Set a free port below the ephemeral range.", other_port(job, rank))
+    return Fault(f"MASTER_PORT is {port}, {problem}", fix, {"variable": "MASTER_PORT", "value": port})
 
 
-@rule("environment", scope="rank")
-def env_master_port_range(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_rank)
+def env_master_port_range(job: Job, rank: RankFacts) -> Fault | None:
     """MASTER_PORT is not a valid port number.
 
     torch reports ``port must have value from 0 to 65535 but was 70000``. Found by reading MASTER_PORT.
@@ -66,13 +61,13 @@ def env_master_port_range(job: Job) -> Iterator[Outcome]:
     Fix: set a port from 1024 to 32767, for example ``export MASTER_PORT=29500``.
     See: https://github.com/huggingface/accelerate/issues/647
     """
-    ports = ranks_by(job, lambda r: r.placement.master_port)
-    beyond = {port: ranks for port, ranks in ports.items() if not 0 <= port <= LARGEST_PORT}
-    yield from _port_fault(job, beyond, f"expected 1 to {LARGEST_PORT}")
+    port = rank.placement.master_port
+    valid = port is None or 0 <= port <= LARGEST_PORT
+    return None if valid else _port_fault(job, rank, f"expected 1 to {LARGEST_PORT}")
 
 
-@rule("environment", scope="rank")
-def env_master_port_zero(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_rank)
+def env_master_port_zero(job: Job, rank: RankFacts) -> Fault | None:
     """MASTER_PORT is 0, so rank 0 listens on a port that the other ranks do not know.
 
     With port 0 the kernel assigns an ephemeral port. A world of one works. In a larger world the other ranks do not
@@ -81,8 +76,9 @@ def env_master_port_zero(job: Job) -> Iterator[Outcome]:
 
     Fix: set a fixed port, for example ``export MASTER_PORT=29500``.
     """
-    zero = ranks_by(job, lambda r: 0 if r.placement.master_port == 0 and (r.placement.world_size or 0) > 1 else None)
-    yield from _port_fault(job, zero, "so rank 0 listens on an ephemeral port that the other ranks do not know")
+    if rank.placement.master_port != 0 or (rank.placement.world_size or 0) < 2:
+        return None
+    return _port_fault(job, rank, "so rank 0 listens on an ephemeral port that the other ranks do not know")
 
 
 @rule("meeting", scope="rank")
@@ -101,11 +97,11 @@ def env_master_port_privileged(job: Job) -> Iterator[Outcome]:
         return
     first = first_open_port(job.node_of(zero))
     if bind.port < first:
+        message = f"permission denied to listen on MASTER_PORT {bind.port}; expected a port of {first} or higher"
         yield found(
             job,
             [zero],
-            f"{named(job, [zero])}: permission denied to listen on MASTER_PORT {bind.port}; "
-            f"expected a port of {first} or higher",
+            f"{named(job, [zero])}: {message}",
             Fix("Set a port that needs no privilege.", other_port(job, zero)),
             evidence={"port": bind.port, "error": bind.error, "unprivileged_port_start": first},
         )
@@ -130,26 +126,21 @@ def env_master_port_ephemeral(job: Job) -> Iterator[Outcome]:
     ephemeral, reserved = node.ephemeral_ports, node.reserved_ports
     if port is None or isinstance(ephemeral, Missing) or not ephemeral[0] <= port <= ephemeral[1]:
         return
-    if isinstance(reserved, tuple) and any(low <= port <= high for low, high in reserved):
-        return
-    reserve = _reserve(port, reserved, node.name) if isinstance(reserved, tuple) else ""
+    commands, text = other_port(job, zero), f"Set a port below {ephemeral[0]}"
+    if isinstance(reserved, tuple):
+        if any(low <= port <= high for low, high in reserved):
+            return
+        ranges = [f"{low}" if low == high else f"{low}-{high}" for low, high in (*reserved, (port, port))]
+        reserve = f"sudo sysctl net.ipv4.ip_local_reserved_ports={','.join(ranges)}"  # replaces those before
+        commands, text = (*commands, f"{reserve}  # on {quote(node.name)}"), f"{text}, or reserve {port} on {node.name}"
     yield found(
         job,
         [zero],
-        f"MASTER_PORT {port} is in the ephemeral range of {node.name} "
-        f"({ephemeral[0]} to {ephemeral[1]}); an outgoing connection may hold it when the job starts",
-        Fix(
-            f"Set a port below {ephemeral[0]}{f', or reserve {port} on {node.name}' if reserve else ''}.",
-            (*other_port(job, zero), *((reserve,) if reserve else ())),
-        ),
+        f"MASTER_PORT {port} is in the ephemeral range of {node.name} ({ephemeral[0]} to {ephemeral[1]}); an outgoing "
+        "connection may hold it when the job starts",
+        Fix(f"{text}.", commands),
         evidence={"port": port, "ip_local_port_range": list(ephemeral)},
     )
-
-
-def _reserve(port: int, reserved: Iterable[tuple[int, int]], node: str) -> str:
-    """Return the command that reserves a port beside those that are reserved, which it would replace."""
-    ranges = [f"{low}" if low == high else f"{low}-{high}" for low, high in (*reserved, (port, port))]
-    return f"sudo sysctl net.ipv4.ip_local_reserved_ports={','.join(ranges)}  # on {quote(node)}"
 
 
 @rule("meeting")
@@ -166,9 +157,7 @@ def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
     """
     zero = rank_zero(job)
     bind = job.process_of(zero).bind if zero else None
-    if bind and bind.outcome == "in-use":
-        return
-    if "foreign" not in master_outcomes(job):
+    if (bind and bind.outcome == "in-use") or "foreign" not in master_outcomes(job):
         return
     lost = astray(job)
     if lost is not None and "KUBERNETES_SERVICE_HOST" not in lost.environment:
@@ -189,16 +178,11 @@ def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
         if a.door == "master" and a.outcome == "foreign" and a.detail
     ]
     for (where, answer), several in grouped(heard, lambda item: item[:2]).items():
-        ranks = [item[2] for item in several]
+        ranks = [r for _, _, r in several]
         # torch reads the first four bytes as a little-endian integer
         got = int.from_bytes(answer.encode("utf-8", "replace")[:4], "little")
-        who = (
-            "an SSH server"
-            if answer.startswith("SSH-")
-            else "a web server or proxy"
-            if "HTTP" in answer
-            else "another program"
-        )
+        who = "a web server or proxy" if "HTTP" in answer else "another program"
+        who = "an SSH server" if answer.startswith("SSH-") else who
         yield found(
             job,
             ranks,

@@ -9,38 +9,20 @@ from distcheck.facts.quantities import count
 from distcheck.facts.ranges import fold, numbered, span
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix, NotChecked
-from distcheck.rules.job.claims import claims, explanation, told_apart
+from distcheck.rules.job.claims import claims, explanation, own_ranks
+from distcheck.rules.job.kinds import each_rank
 from distcheck.rules.job.numbering import assigned, by_formula, numbering, rank_commands
 from distcheck.rules.job.remedies import export
 from distcheck.rules.job.settings import mapping
-from distcheck.rules.job.world import (
-    duplicates,
-    gap,
-    lonely,
-    out_of_range,
-    strays,
-    tasks_of,
-    too_few_started,
-    worlds,
-)
-from distcheck.rules.wording import (
-    are,
-    found,
-    grouped,
-    named,
-    numbers_of,
-    odd_ones,
-    processes,
-    spread,
-    starter,
-    table_of,
-)
+from distcheck.rules.job.world import duplicates, gap, lonely, out_of_range, strays, tasks_of, too_few_started, worlds
+from distcheck.rules.wording import are, found, named, numbers_of, odd_ones, processes, spread, starter, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
+    from distcheck.selection.counted import Counted
 
 _SHOWN = 8
 """Most nodes in a finding's evidence."""
@@ -69,18 +51,9 @@ def env_rank_out_of_range(job: Job) -> Iterator[Outcome]:
         return
     world = beyond[0].placement.world_size or 0
     message = f"{named(job, beyond)} {are(beyond)} out of range for WORLD_SIZE {world}; expected {span(world)}"
-    if numbering(job) == "from one":
-        message += "; the ranks are counted from 1"
-    yield found(
-        job,
-        beyond,
-        message,
-        _in_range(job, beyond, world),
-        evidence={
-            "WORLD_SIZE": world,
-            "RANK": fold(r.placement.rank for r in beyond if r.placement.rank is not None),
-        },
-    )
+    message += "; the ranks are counted from 1" if numbering(job) == "from one" else ""
+    evidence = {"WORLD_SIZE": world, "RANK": fold(r.placement.rank for r in beyond if r.placement.rank is not None)}
+    yield found(job, beyond, message, _in_range(job, beyond, world), evidence=evidence)
 
 
 def _world_too_small(job: Job) -> Fault:
@@ -99,13 +72,13 @@ def _world_too_small(job: Job) -> Fault:
 
 def _in_range(job: Job, beyond: list[RankFacts], world: int) -> Fix:
     """Return the fix for ranks outside of the world, by what is known of the other processes."""
-    first = beyond[0]
+    first, from_one = beyond[0], numbering(job) == "from one"
     if table_of(first):
         return Fix("Set RANK to the number of the process in the whole job, from 0.", (export(job, first, "RANK"),))
     if commands := rank_commands(job, list(job.ranks)):
-        from_one = "Count the ranks from 0: the first process is rank 0 and serves the store."
-        return Fix(from_one if numbering(job) == "from one" else "Give each process a rank of its own.", commands)
-    if numbering(job) == "from one":
+        text = "Count the ranks from 0: the first process is rank 0 and serves the store."
+        return Fix(text if from_one else "Give each process a rank of its own.", commands)
+    if from_one:
         return Fix("Subtract 1 from RANK where it is set: the first process is rank 0 and serves the store.")
     if len(beyond) == 1 and first.placement.rank == world:
         return Fix(
@@ -141,22 +114,14 @@ def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
             yield NotChecked(reason=reason)
         return
     claimants = [r for several in claimed.values() for r in several]
+    rank, several = next(iter(claimed.items()))
     if len(claimed) == 1:
-        rank, several = next(iter(claimed.items()))
         often = "twice" if len(several) == 2 else f"{len(several)} times"
         message = f"rank {rank} is claimed {often}, by {processes(job, several)}"
     else:
-        several = next(iter(claimed.values()))
-        message = f"{numbered(claimed)} are claimed by several processes each, rank {several[0].placement.rank} by "
-        message += processes(job, several)
-    text, commands = told_apart(job, claimants)
-    yield found(
-        job,
-        claimants,
-        f"{message}; expected one process per rank",
-        Fix(text, commands),
-        evidence=claims(job, claimants),
-    )
+        message = f"{numbered(claimed)} are claimed by several processes each, rank {rank} by {processes(job, several)}"
+    fix = Fix(*own_ranks(job, claimants))
+    yield found(job, claimants, f"{message}; expected one process per rank", fix, evidence=claims(job, claimants))
 
 
 @rule("meeting", consequence=True, scope="node", owner="unknown")
@@ -188,21 +153,19 @@ def env_rank_missing(job: Job) -> Iterator[Outcome]:
         yield NotChecked(ranks=missing, nodes=tuple(by_node), reason=f"{explained}; see the other findings")
         return
     world, lost = job.world_size or 0, strays(job)
-    message = f"{located(job, missing)} of {world} did not join the roll call"
-    if lost:
-        message += f"; {lost} of them may be the processes with an invalid rank"
+    also = f"; {lost} of them may be the processes with an invalid rank" if lost else ""
     yield Fault(
-        confirmed=False,
-        ranks=missing,
-        nodes=tuple(by_node),
-        message=message,
-        fix=Fix(
+        f"{located(job, missing)} of {world} did not join the roll call{also}",
+        Fix(
             "Check that the processes were started, read the end of their logs, and check that their nodes reach "
             "rank 0. If nodes start late, raise --join-timeout.",
             look_at(job, tuple(by_node)),
         ),
-        evidence={"world_size": world, "came": len(job.ranks), "missing": fold(missing)}
+        {"world_size": world, "came": len(job.ranks), "missing": fold(missing)}
         | {node: numbered(ranks) for node, ranks in islice(by_node.items(), _SHOWN)},
+        confirmed=False,
+        ranks=missing,
+        nodes=tuple(by_node),
     )
 
 
@@ -215,24 +178,26 @@ def env_world_size_mismatch(job: Job) -> Iterator[Outcome]:
     from procs, nranks 8 vs 16``. The usual causes are a WORLD_SIZE that counts the GPUs of one node on some of the
     nodes, and a different ``--nnodes``. Found by comparing WORLD_SIZE of all ranks.
 
-    Fix: set the same value everywhere: nodes times processes per node.
+    Fix: Set the same world size for every process: nodes times processes per node.
+
+        {export|export WORLD_SIZE=$((NNODES * GPUS_PER_NODE))}
     """
     sizes = worlds(job)
-    if len(sizes) < 2:
-        if reason := gap(job):
-            yield NotChecked(reason=reason)
-        return
-    odd = odd_ones(sizes)
-    yield found(
-        job,
-        odd,
-        f"{spread(job, 'WORLD_SIZE', sizes)}; expected one value",
-        Fix(
-            "Set the same world size for every process: nodes times processes per node.",
-            (export(job, odd[0], "WORLD_SIZE"),),
-        ),
-        evidence={str(size): named(job, ranks) for size, ranks in sizes.items()},
-    )
+    if len(sizes) > 1:
+        odd = odd_ones(sizes)
+        yield found(
+            job,
+            odd,
+            f"{spread(job, 'WORLD_SIZE', sizes)}; expected one value",
+            evidence={str(size): named(job, ranks) for size, ranks in sizes.items()},
+            values={"export": [export(job, odd[0], "WORLD_SIZE")]},
+        )
+    elif reason := gap(job):
+        yield NotChecked(reason=reason)
+
+
+def _counts(counted: Counted) -> str:
+    return "count" if " and " in counted.names else "counts"
 
 
 @rule("meeting")
@@ -257,56 +222,48 @@ def env_world_size_not_product(job: Job) -> Iterator[Outcome]:
     if counted is None:
         return
     world, first, number = job.world_size or 0, job.ranks[0], counted.number
-    processes = "1 process" if number == 1 else f"{number} processes"
+    launcher, each, processes = starter(first), world // number, count(number, "process")
+    text = "Start WORLD_SIZE processes, or set WORLD_SIZE to the number of processes."
+    commands = [export(job, first, "WORLD_SIZE") if table_of(first) else f"export WORLD_SIZE={number}"]
     if counted.of == "tasks":
-        how = f"{starter(first)} started {processes} on {count(len(job.nodes), 'node')}, and "
-        how += "it joined" if number == 1 else "all of them joined"
+        joined = "it joined" if number == 1 else "all of them joined"
+        how = f"{launcher} started {processes} on {count(len(job.nodes), 'node')}, and {joined}"
+    elif counted.of == "processes":
+        how = f"{counted.names} {_counts(counted)} {processes}, and {number} came"
     else:
         pods = "pod" if "KUBERNETES_SERVICE_HOST" in first.environment else "node"
-        how = f"{counted.names} {'count' if ' and ' in counted.names else 'counts'} "
-        how += f"{processes}, and {number} came" if counted.of == "processes" else ""
-        how += f"{count(number, pods)}, and one process of each came" if counted.of == "nodes" else ""
-    commands = [export(job, first, "WORLD_SIZE") if table_of(first) else f"export WORLD_SIZE={number}"]
-    if world % number == 0 and starter(first):
-        commands.append(f"{starter(first)} distcheck {job.asked.command} --nproc {world // number}")
-    elif world % number == 0 and counted.of == "nodes":
+        how = f"{counted.names} {_counts(counted)} {count(number, pods)}, and one process of each came"
+    if launcher:
+        text += " If each process starts one process per GPU, pass --nproc."
+        commands += [f"{launcher} distcheck {job.asked.command} --nproc {each}"] * (world % number == 0)
+    elif counted.of == "nodes":
         where = "--master-addr=$MASTER_ADDR --master-port=$MASTER_PORT train.py"
-        commands.append(f"torchrun --nnodes={number} --node-rank=$RANK --nproc-per-node={world // number} {where}")
-    yield found(
-        job,
-        job.ranks,
-        f"WORLD_SIZE is {world}, but {how}",
-        Fix(
-            "Start WORLD_SIZE processes, or set WORLD_SIZE to the number of processes."
-            + (" If each process starts one process per GPU, pass --nproc." if starter(first) else "")
-            + (" torchrun starts several on each." if counted.of == "nodes" else ""),
-            tuple(commands),
-        ),
-        evidence={"WORLD_SIZE": world, counted.names: number, "nodes": len(job.nodes)},
-    )
+        torchrun = f"torchrun --nnodes={number} --node-rank=$RANK --nproc-per-node={each} {where}"
+        commands += [torchrun] * (world % number == 0)
+    text += " torchrun starts several on each." if counted.of == "nodes" else ""
+    evidence = {"WORLD_SIZE": world, counted.names: number, "nodes": len(job.nodes)}
+    yield found(job, job.ranks, f"WORLD_SIZE is {world}, but {how}", Fix(text, tuple(commands)), evidence=evidence)
 
 
-@rule("environment", scope="rank")
-def env_world_size_zero_neg(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_rank)
+def env_world_size_zero_neg(job: Job, rank: RankFacts) -> Fault | None:
     """The world size is zero or negative.
 
     torch reports ``ValueError: TCPStore world size cannot be 0`` or, from Gloo, ``rank < size. 0 vs -1``. The usual
     cause is an unset factor of ``$((NNODES * GPUS_PER_NODE))``. Found by reading WORLD_SIZE.
 
-    Fix: print the factors beside the product in the script, and set the one that is empty.
+    Fix: Set WORLD_SIZE to nodes times processes per node; one factor is probably unset.
+
+        {export|export WORLD_SIZE=$((NNODES * GPUS_PER_NODE))}
     """
-    bad = [r for r in job.ranks if r.placement.world_size is not None and r.placement.world_size < 1]
-    for size, ranks in grouped(bad, lambda r: r.placement.world_size).items():
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: WORLD_SIZE is {size}, expected 1 or more",
-            Fix(
-                "Set WORLD_SIZE to nodes times processes per node; one factor is probably unset.",
-                (export(job, ranks[0], "WORLD_SIZE"),),
-            ),
-            evidence={"variable": "WORLD_SIZE", "value": size},
-        )
+    size = rank.placement.world_size
+    if size is None or size > 0:
+        return None
+    return Fault(
+        f"WORLD_SIZE is {size}, expected 1 or more",
+        evidence={"variable": "WORLD_SIZE", "value": size},
+        values={"export": (export(job, rank, "WORLD_SIZE"),)},
+    )
 
 
 @rule("environment")
@@ -324,16 +281,13 @@ def env_world_size_1_everywhere(job: Job) -> Iterator[Outcome]:
     alone = lonely(job)
     if not alone:
         return
-    first = alone[0]
-    table, tasks = table_of(first), tasks_of(first)
+    table, tasks = table_of(alone[0]), tasks_of(alone[0])
     others = f"{table.world_size} is {tasks}" if table and tasks else f"{len(alone)} processes take part"
+    unset = ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)) if table else (export(job, alone[0], "WORLD_SIZE"),)
     yield found(
         job,
         alone,
         f"{named(job, alone)}: WORLD_SIZE is 1, but {others}; each process would train separately",
-        Fix(
-            "Unset the exported values and map the launcher's, or start the script with torchrun.",
-            ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)) if table else (export(job, first, "WORLD_SIZE"),),
-        ),
+        Fix("Unset the exported values and map the launcher's, or start the script with torchrun.", unset),
         evidence={"WORLD_SIZE": 1, table.world_size if table else "processes": tasks or len(alone)},
     )

@@ -36,40 +36,24 @@ def _apart(groups: Mapping[str, list[RankFacts]]) -> dict[str, list[RankFacts]]:
 
 
 def _differs(
-    job: Job,
-    what: str,
-    groups: Mapping[str, list[RankFacts]],
-    severity: Severity,
-    fix: Fix,
+    job: Job, what: str, groups: Mapping[str, list[RankFacts]], fix: Fix | None = None, severity: Severity | None = None
 ) -> Fault:
     usual = majority(groups)
     odd = [r for version, ranks in groups.items() if version != usual for r in ranks]
     few = [version for version in groups if version != usual][:3]
     words = "; ".join(f"{named(job, groups[v])} {'has' if len(groups[v]) == 1 else 'have'} {what} {v}" for v in few)
     rest = f"; the other {len(groups[usual])} have {usual}" if usual is not None else ""
-    return found(
-        job,
-        odd,
-        f"{words}{rest}",
-        fix,
-        severity=severity,
-        evidence={
-            f"{what} {version}": f"{named(job, ranks)}, {_where(job, ranks, what)}" for version, ranks in groups.items()
-        },
-    )
+    where = {f"{what} {v}": f"{named(job, ranks)}, {_where(job, ranks, what)}" for v, ranks in groups.items()}
+    return found(job, odd, f"{words}{rest}", fix, severity=severity, evidence=where)
 
 
 def _where(job: Job, ranks: list[RankFacts], what: str) -> str:
     """Return the Python environments of ranks; of NCCL the files that they load, if known."""
-    if what == "NCCL" and (files := _libraries(job, ranks)):
-        return files
+    if what == "NCCL":
+        loads = [known for r in ranks if isinstance(known := job.process_of(r).libraries, Libraries) and known.nccl]
+        if files := sorted({f"{known.nccl} (found by {known.found_by})" for known in loads}):
+            return listed(files, most=2)
     return listed(sorted({installed_of(job, rank).prefix for rank in ranks}), most=2)
-
-
-def _libraries(job: Job, ranks: list[RankFacts]) -> str:
-    """Return the NCCL files that ranks load, and how the linker finds them."""
-    loads = [found for r in ranks if isinstance(found := job.process_of(r).libraries, Libraries) and found.nccl]
-    return listed(sorted({f"{found.nccl} (found by {found.found_by})" for found in loads}), most=2)
 
 
 def _torch_severity(job: Job, groups: Mapping[str, list[RankFacts]]) -> Severity:
@@ -89,7 +73,10 @@ def sw_torch_missing(job: Job) -> Iterator[Outcome]:
 
     Found by looking for the package, without importing it. Silent where the command does not measure.
 
-    Fix: run distcheck with the job's Python, or install torch: ``python -m pip install torch``.
+    Fix: Run distcheck with the Python of the job, or install torch here.
+
+        {python|python3} -m pip install {torch|torch}
+
     See: https://pytorch.org/get-started/locally/
     """
     if not job.asked.measures:
@@ -99,21 +86,15 @@ def sw_torch_missing(job: Job) -> Iterator[Outcome]:
         build = build_of(job, rank)
         return _python(job, rank) if isinstance(build, Missing) and build.reason == NO_TORCH else None
 
-    without = ranks_by(job, lacking)
-    if not without:
-        return
     others = {version.partition("+")[0] for version in ranks_by(job, partial(torch_of, job)) if version}
     version = f"=={others.pop()}" if len(others) == 1 else ""
-    for python, ranks in without.items():
+    for python, ranks in ranks_by(job, lacking).items():
         yield found(
             job,
             ranks,
             f"{named(job, ranks)}: torch is not installed in {python}, and {job.asked.command} needs it",
-            Fix(
-                "Run distcheck with the Python of the job, or install torch here.",
-                (f"{python} -m pip install torch{version}",),
-            ),
             evidence={"python": python, "needs no torch": "distcheck env, net, gpu, node"},
+            values={"python": [python], "torch": [f"torch{version}"]},
         )
 
 
@@ -142,16 +123,9 @@ def sw_torch_version_differs(job: Job) -> Iterator[Outcome]:
     if groups:
         usual = majority(groups) or next(iter(groups))
         odd = [r for version, ranks in groups.items() if version != usual for r in ranks]
-        yield _differs(
-            job,
-            "torch",
-            groups,
-            _torch_severity(job, groups),
-            Fix(
-                f"Install torch {usual} on {listed(nodes_of(job, odd))} in the job's environment, or use one image.",
-                (_LOOK, f"pip install torch=={usual.partition('+')[0]}"),
-            ),
-        )
+        text = f"Install torch {usual} on {listed(nodes_of(job, odd))} in the job's environment, or use one image."
+        fix = Fix(text, (_LOOK, f"pip install torch=={usual.partition('+')[0]}"))
+        yield _differs(job, "torch", groups, fix, _torch_severity(job, groups))
 
 
 def _importable_nccl(job: Job, rank: RankFacts) -> str:
@@ -171,28 +145,19 @@ def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
     installed beside torch. Silent with Gloo. Ranks with different versions of torch are not compared:
     sw-torch-version-differs reports them.
 
-    Fix: use the same environment on all nodes; ``unset LD_LIBRARY_PATH LD_PRELOAD`` where they load another NCCL.
+    Fix: Use the same NCCL on all nodes; ``unset LD_LIBRARY_PATH LD_PRELOAD`` where they load another one.
+
+        python3 -c 'import torch; print(torch.cuda.nccl.version())'
+        env | grep -E '^LD_(LIBRARY_PATH|PRELOAD)='
+
     See: https://github.com/NVIDIA/nccl/issues/354
     """
     if job.backend != "nccl":
         return
     versions = ranks_by(job, lambda r: (torch_of(job, r), _importable_nccl(job, r)))
     for same_torch in grouped(versions.items(), lambda item: item[0][0]).values():
-        groups = _apart({nccl: ranks for (_, nccl), ranks in same_torch})
-        if groups:
-            yield _differs(
-                job,
-                "NCCL",
-                groups,
-                "error",
-                Fix(
-                    "Use the same NCCL on all nodes.",
-                    (
-                        "python3 -c 'import torch; print(torch.cuda.nccl.version())'",
-                        "env | grep -E '^LD_(LIBRARY_PATH|PRELOAD)='",
-                    ),
-                ),
-            )
+        if groups := _apart({nccl: ranks for (_, nccl), ranks in same_torch}):
+            yield _differs(job, "NCCL", groups)
 
 
 @rule("environment", severity="warning", scope="rank")
@@ -203,14 +168,9 @@ def sw_python_differs(job: Job) -> Iterator[Outcome]:
     read by another. Packages are installed per version: ``ModuleNotFoundError`` on one node. Found by
     comparing the minor versions (3.11, 3.12).
 
-    Fix: start all ranks with the Python of one environment.
+    Fix: Start all ranks with the Python of one environment.
+
+        command -v python3; python3 --version
     """
-    groups = _apart(ranks_by(job, lambda r: _release(installed_of(job, r).python)))
-    if groups:
-        yield _differs(
-            job,
-            "Python",
-            groups,
-            "warning",
-            Fix("Start all ranks with the Python of one environment.", ("command -v python3; python3 --version",)),
-        )
+    if groups := _apart(ranks_by(job, lambda r: _release(installed_of(job, r).python))):
+        yield _differs(job, "Python", groups)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
-from distcheck.rules.job.kinds import ranks_by, ranks_with
+from distcheck.rules import Outcome, Subject, rule
+from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.job.kinds import each_rank, ranks_by
 from distcheck.rules.job.remedies import export, export_missing, meant
 from distcheck.rules.job.settings import (
     MPI_LAUNCHERS,
@@ -22,13 +22,36 @@ from distcheck.rules.wording import are, brief, by_name, found, listed, named, p
 from distcheck.selection.placement import Table, integer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from distcheck.facts.base import Missing
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
 
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT", "GROUP_RANK")
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Variable(NamedTuple):
+    """A variable of a rank that distcheck did not set itself."""
+
+    name: str
+    value: str
+    rank: RankFacts
+
+
+def each_variable(*names: str) -> Subject:
+    """Return what rules about these variables have as ``of``, for the ranks on which they are set."""
+
+    def each(job: Job, judge: Callable[[Variable], Fault | Missing | None]) -> Iterator[Outcome]:
+        def of(rank: RankFacts, name: str) -> Fault | Missing | None:
+            value = None if started_by_distcheck(job, rank) else rank.environment.get(name)
+            return None if value is None else judge(Variable(name, value, rank))
+
+        for name in names:
+            yield from each_rank(job, partial(of, name=name))
+
+    return each
 
 
 def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFacts]]:
@@ -65,7 +88,6 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
     See: https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
     for (launcher, names), ranks in _unset_everywhere(job).items():
-        first = ranks[0]
         if launcher in MPI_LAUNCHERS:
             continue
         if launcher == "slurm":
@@ -73,28 +95,18 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
 
             yield from only_launcher_variables(job, ranks, names)
             continue
-        commands: tuple[str, ...] = (
-            "torchrun --standalone --nproc-per-node=2 train.py",
-            export_missing(job, first, names),
-        )
-        text = (
-            "Start the script with torchrun, which sets them, or export them in every process, each with its own RANK "
-            "and LOCAL_RANK, counted from 0."
-        )
+        commands = ["torchrun --standalone --nproc-per-node=2 train.py", export_missing(job, ranks[0], names)]
+        text = "Start the script with torchrun, which sets them, or export them in every process, each with its own "
+        text += "RANK and LOCAL_RANK, counted from 0."
+        batch = ranks[0].environment.get("SLURM_JOB_ID")
         if "RANK" not in names:
-            commands = tuple(export(job, first, name) for name in names)
+            commands = [export(job, ranks[0], name) for name in names]
             text = f"Export {listed(names)} in every process as well, or start the script with torchrun."
-        batch = first.environment.get("SLURM_JOB_ID")
-        if batch and "RANK" in names:
-            commands = ("srun distcheck env", *commands)
+        elif batch:
+            commands.insert(0, "srun distcheck env")
             text += f" This shell belongs to Slurm job {batch} but is not one of its tasks: only srun starts tasks."
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {listed(names)} {are(names)} not set",
-            Fix(text, commands),
-            evidence={"unset": list(names)},
-        )
+        message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set"
+        yield found(job, ranks, message, Fix(text, tuple(commands)), evidence={"unset": list(names)})
 
 
 @rule("environment", scope="rank")
@@ -121,47 +133,38 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
             yield from only_launcher_variables(job, ranks, names)
 
 
-@rule("environment", scope="rank")
-def env_empty_string(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_variable(*NEEDED))
+def env_empty_string(job: Job, variable: Variable) -> Fault | None:
     """A variable that defines the rank or the master is set to an empty string.
 
     torch treats an empty value like a missing one and reports that the variable is ``expected, but not set``, although
     ``env`` shows the name; scripts fail with ``invalid literal for int() with base 10: ''``. The usual cause is an
     ``export`` of a value that is not set itself. Found by distinguishing empty from unset.
 
-    Fix: set the variable; ``${NAME:?}`` in a script stops at an empty expansion.
+    Fix: Set it, or find the empty expansion in the line that exports it; with ``${NAME:?}`` in place of ``$NAME`` the
+    shell stops there.
+
+        {export|export NAME=VALUE}
     """
-    for name in NEEDED:
-        ranks = ranks_with(job, partial(_is_empty, job, name))
-        if not ranks:
-            continue
-        # An option replaces the variable, so only scripts that read it are affected.
-        instead = all(
-            (name in {"RANK", "WORLD_SIZE"} and r.placement.by_options)
-            or (name == "MASTER_ADDR" and r.placement.master_addr and not r.placement.master_derived)
-            or (name == "MASTER_PORT" and r.placement.master_port is not None and not r.placement.master_derived)
-            for r in ranks
-        )
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {name} is set but empty; expected {expected(name)}",
-            Fix(
-                f"Set {name}, or find the empty expansion in the line that exports it; "
-                "with ${NAME:?} in place of $NAME the shell stops there.",
-                (export(job, ranks[0], name),),
-            ),
-            severity="warning" if instead else "error",
-            evidence={"variable": name, "value": ""},
-        )
+    name, where = variable.name, variable.rank.placement
+    if variable.value:
+        return None
+    # An option replaces the variable, so only scripts that read it are affected.
+    instead = (
+        (name in {"RANK", "WORLD_SIZE"} and where.by_options)
+        or (name == "MASTER_ADDR" and where.master_addr and not where.master_derived)
+        or (name == "MASTER_PORT" and where.master_port is not None and not where.master_derived)
+    )
+    return Fault(
+        f"{name} is set but empty; expected {expected(name)}",
+        evidence={"variable": name, "value": ""},
+        severity="warning" if instead else "error",
+        values={"export": (export(job, variable.rank, name),)},
+    )
 
 
-def _is_empty(job: Job, name: str, rank: RankFacts) -> bool:
-    return rank.environment.get(name) == "" and not started_by_distcheck(job, rank)
-
-
-@rule("environment", scope="rank")
-def env_not_integer(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_variable(*NUMBERS))
+def env_not_integer(job: Job, variable: Variable) -> Fault | None:
     """A variable that must be an integer is not an integer, or too large.
 
     torch and scripts pass it to Python's ``int()``, whose ``ValueError`` names the value and not the variable.
@@ -172,21 +175,15 @@ def env_not_integer(job: Job) -> Iterator[Outcome]:
 
     Fix: export the integer.
     """
-    wrong = ((name, *item) for name in NUMBERS for item in ranks_by(job, partial(_no_number, job, name)).items())
-    for name, value, ranks in wrong:
-        text, command = meant(job, ranks[0], name, value)
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {name} is {brief(repr(value))}, expected {expected(name, value)}",
-            Fix(text, (command,)),
-            evidence={"variable": name, "value": value},
-        )
-
-
-def _no_number(job: Job, name: str, rank: RankFacts) -> str | None:
-    value = "" if started_by_distcheck(job, rank) else rank.environment.get(name)
-    return value if value and integer(value) is None else None
+    name, value, rank = variable
+    if not value or integer(value) is not None:
+        return None
+    text, command = meant(job, rank, name, value)
+    return Fault(
+        f"{name} is {brief(repr(value))}, expected {expected(name, value)}",
+        Fix(text, (command,)),
+        {"variable": name, "value": value},
+    )
 
 
 @rule("environment", severity="warning", scope="rank")
@@ -198,7 +195,10 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
     under torchrun, which numbers its workers itself; where ranks were renumbered so that every node holds a
     block of them; and where ranks are duplicated or out of range, which other rules report.
 
-    Fix: ``unset RANK WORLD_SIZE LOCAL_RANK`` before the launcher, and map its variables in each process.
+    Fix: Unset the exported values before the launcher starts, and map the launcher's own in each process.
+
+        unset RANK WORLD_SIZE LOCAL_RANK
+        {mapping|export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID}
     """
 
     def of_scheduler(rank: RankFacts) -> Table | None:
@@ -211,32 +211,28 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
         for r in ranks
         if (own := r.environment.get("RANK")) is not None and own != r.environment.get(table.rank)
     ]
-    if not unlike:
+    if not unlike or (len(job.nodes) > 1 and in_blocks(job)):
         return
-    spoken_for = {id(r) for several in duplicates(job).values() for r in several} | {id(r) for r in out_of_range(job)}
-    pairs = []
-    for table, r in unlike:
-        if id(r) in spoken_for:
-            continue
-        rank, theirs = number(r, "RANK"), integer(r.environment.get(table.rank))
-        size, world = integer(r.environment.get(table.world_size)), number(r, "WORLD_SIZE")
+    reported = {id(r) for several in duplicates(job).values() for r in several} | {id(r) for r in out_of_range(job)}
+
+    def differs(table: Table, rank: RankFacts) -> bool:
+        own, theirs = number(rank, "RANK"), integer(rank.environment.get(table.rank))
         # Different world sizes mean different ranks, for example where each task starts several processes.
-        if rank is not None and theirs is not None and rank != theirs and world in {None, size}:
-            pairs.append((r, table, theirs))
-    if not pairs or (len(job.nodes) > 1 and in_blocks(job)):
+        alike = number(rank, "WORLD_SIZE") in {None, integer(rank.environment.get(table.world_size))}
+        return alike and own is not None and theirs is not None and own != theirs and id(rank) not in reported
+
+    pairs = [(table, r) for table, r in unlike if differs(table, r)]
+    if not pairs:
         return
-    ranks = [r for r, _, _ in pairs]
-    first, table, theirs = pairs[0]
+    ranks, (table, first) = [r for _, r in pairs], pairs[0]
     yield found(
         job,
         ranks,
-        f"{named(job, ranks)}: RANK is not {table.rank}, for example RANK={first.environment['RANK']} "
-        f"where {table.rank}={theirs}",
-        Fix(
-            "Unset the exported values before the launcher starts, and map the launcher's own in each process.",
-            ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)),
-        ),
+        f"{named(job, ranks)}: RANK is not {table.rank}, for example RANK={first.environment['RANK']} where "
+        f"{table.rank}={number(first, table.rank)}",
         evidence=by_name(
-            (f"RANK={r.environment['RANK']}", f"{t.rank}={n} on {process_name(job, r)}") for r, t, n in pairs
+            (f"RANK={r.environment['RANK']}", f"{t.rank}={number(r, t.rank)} on {process_name(job, r)}")
+            for t, r in pairs
         ),
+        values={"mapping": [mapping(table)]},
     )

@@ -41,7 +41,7 @@ def claims(job: Job, ranks: list[RankFacts]) -> dict[str, str]:
     return by_name(lines)
 
 
-def told_apart(job: Job, claimants: list[RankFacts]) -> tuple[str, tuple[str, ...]]:
+def own_ranks(job: Job, claimants: list[RankFacts]) -> tuple[str, tuple[str, ...]]:
     """Return the fix that gives processes with the same rank different ranks, by cause."""
     first = claimants[0]
     table = table_of(first)
