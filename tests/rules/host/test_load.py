@@ -1,4 +1,4 @@
-"""What a node does beside the job: load, stuck processes, zombies."""
+"""What a node does beside the job: load, stuck processes."""
 
 from __future__ import annotations
 
@@ -50,9 +50,3 @@ def test_a_killed_process_that_cannot_end_is_reported(on_hosts, judge):
     assert judge(on_hosts(1, states={0: {"stuck": stuck}}), FAMILY).findings[0].message == (
         "node1: python3 (pid 5) cannot end after a signal"
     )
-
-
-@pytest.mark.parametrize(("zombies", "reported"), [(199, False), (200, True)])
-def test_host_zombies_in_large_numbers(on_hosts, said, zombies, reported):
-    found = said(on_hosts(1, states={0: {"zombies": zombies}}), FAMILY)
-    assert found == ([("host-zombies", "info", (), ("node1",))] if reported else [])
