@@ -22,15 +22,27 @@ class FolderSeen(NamedTuple):
     folder: Folder
 
 
-TEMPORARY = "/tmp"  # noqa: S108 a name only
+SHARED, _TEMPORARY = "/dev/shm", "/tmp"  # noqa: S108 names only
 _TEMPORARY_BYTES = 100 << 20
 
 
 def temporary(node: NodeFacts) -> tuple[Space | Missing | None, str]:
     """Return a node's folder for temporary files: its space, None if nothing looked, and its path."""
     if isinstance(node.state, NodeState):
-        return node.state.spaces.get(TEMPORARY), TEMPORARY
+        return node.state.spaces.get(_TEMPORARY), _TEMPORARY
     return node.tmp, brief(node.tmp_folder)
+
+
+def shared_memory(node: NodeFacts) -> Space | Missing | None:
+    """Return the space of a node's /dev/shm, None if nothing looked."""
+    return node.state.spaces.get(SHARED) if isinstance(node.state, NodeState) else node.shm
+
+
+def unusable(folder: str, space: Space | Missing | None) -> str:
+    """Return why a folder cannot be used, '' if it can or if nothing looked."""
+    if isinstance(space, Missing):
+        return space.reason
+    return "" if space is None or space.writable else f"{folder} is not writable"
 
 
 def lacks_temporary_space(space: Space) -> bool:

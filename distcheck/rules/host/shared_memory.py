@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
-from distcheck.facts.node import NodeState
 from distcheck.facts.quantities import count, size
 from distcheck.facts.storage import Space
 from distcheck.rules import Answer, rule
 from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.host.folders import shared_memory
 from distcheck.rules.host.shown import HostSeen, each_host
 from distcheck.rules.wording import listed, numbers_of, table_of
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
 
-_SHM = "/dev/shm"  # noqa: S108 a name only
 _MUCH = 0.1
 """Share of /dev/shm from which leftovers are a warning."""
 _REMOVE = (
@@ -40,19 +39,19 @@ def host_shm_stale_files(_: Job, host: HostSeen) -> Answer:
 
     See: https://github.com/NVIDIA/nccl/issues/1518
     """
-    node, files = host.node, host.facts.leftovers
+    files = host.facts.leftovers
     if isinstance(files, Missing):
         return files
     if not files:
         return None
     total = sum(file.bytes for file in files)
-    space = node.state.spaces.get(_SHM) if isinstance(node.state, NodeState) else node.shm
+    space = shared_memory(host.node)
     much = isinstance(space, Space) and total >= _MUCH * space.total_bytes
     owners = sorted({file.uid for file in files})
     occupy = "occupies" if len(files) == 1 else "occupy"
     of = f" of {size(space.total_bytes, 3)}" if isinstance(space, Space) else ""
     return Fault(
-        f"{count(len(files), 'file')} of ended jobs in {_SHM} {occupy} {size(total, 3)}{of}; the oldest is "
+        f"{count(len(files), 'file')} of ended jobs in /dev/shm {occupy} {size(total, 3)}{of}; the oldest is "
         f"{max(file.age_seconds for file in files) / 3600:.1f} h old",
         Fix("Remove the files that no process uses.", (_REMOVE,)),
         {
