@@ -236,11 +236,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
         " device_id=torch.device('cuda', local_rank) (torch 2.3 and later).",
         ("grep -n -E 'set_device|device_id|init_process_group' train.py",),
     ),
-    "storage-full": ("Remove files, or use a folder on another file system.", ("df -h . /tmp $HOME; df -i . /tmp $HOME", "du -xsh -- * | sort -h | tail")),
-    "storage-path-missing": (
-        "Mount the file system on the node, or correct the path; it must exist on every node.",
-        ("df -h {path|PATH}; ls -ld {path|PATH}  # on every node",),
-    ),
     "sw-packages-differ": (
         "Install the same versions on all nodes, or use one shared environment or image.",
         ("pip freeze | grep -i -E '^(torch|nvidia|deepspeed|accelerate|transformers)' | sort | md5sum  # on every node",),
