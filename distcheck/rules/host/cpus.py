@@ -12,7 +12,7 @@ from distcheck.facts.ranges import unfold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.host.shown import limited
-from distcheck.rules.wording import found, grouped, listed, merged, named, once, starter
+from distcheck.rules.wording import found, grouped, merged, named, once, starter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -85,45 +85,21 @@ def perf_affinity_overlap(job: Job) -> Iterator[Outcome]:
 
     See: https://www.open-mpi.org/doc/v4.1/man1/mpirun.1.php, https://slurm.schedmd.com/mc_support.html
     """
-    crowds = [
-        (mask, share.node, ranks)
-        for share in shares(job)
-        for mask, ranks in share.by_mask.items()
-        if len(unfold(mask)) < min(len(ranks), share.node.cpus or 0)
-    ]
-    for (mask, has, number), alike in grouped(crowds, lambda c: (c[0], c[1].cpus, len(c[2]))).items():
-        ranks = [rank for _, _, group in alike for rank in group]
-        where = "each of these nodes" if len(alike) > 1 else alike[0][1].name
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {count(number, 'rank')} of a node share "
-            f"{'CPU' if mask.isdecimal() else 'CPUs'} {mask}; {where} has {has}",
-            _unbound(ranks),
-            evidence={"cpus": mask, "cpus_of_node": has},
-        )
-    yield from _one_core(job)
+    masks = ((share, mask, ranks) for share in shares(job) for mask, ranks in share.by_mask.items())
+    yield from merged(job, ((ranks, _too_narrow(share, mask, ranks)) for share, mask, ranks in masks))
 
 
-def _one_core(job: Job) -> Iterator[Outcome]:
-    bound = [
-        rank
-        for share in shares(job)
-        if share.node.accelerator != "none" and (share.node.cpus or 0) >= _ENOUGH_CPUS * len(share.ranks)
-        for mask, group in share.by_mask.items()
-        for rank in group
-        if len(group) <= len(unfold(mask)) <= _FEW_CPUS
-    ]
-    for number, ranks in grouped(bound, lambda r: len(unfold(r.cpu_list))).items():
-        cpus = job.node_of(ranks[0]).cpus
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: each rank is bound to {count(number, 'CPU')} of {cpus}; NCCL's and the data "
-            "loaders' threads need more",
-            _unbound(ranks),
-            evidence={"cpus": listed(sorted({r.cpu_list for r in ranks}), most=16), "cpus_of_node": cpus},
-        )
+def _too_narrow(share: Share, mask: str, ranks: Sequence[RankFacts]) -> Fault | None:
+    """Return what is wrong if these ranks of a node may run on these CPUs only."""
+    cpus, has = len(unfold(mask)), share.node.cpus or 0
+    if cpus < min(len(ranks), has):
+        these = f"{'CPU' if mask.isdecimal() else 'CPUs'} {mask}"
+        message = f"{count(len(ranks), 'rank')} of a node share {these}; the node has {has}"
+        return Fault(message, _unbound(ranks), {"cpus": mask, "cpus_of_node": has})
+    if share.node.accelerator == "none" or has < _ENOUGH_CPUS * len(share.ranks) or not len(ranks) <= cpus <= _FEW_CPUS:
+        return None
+    message = f"each rank is bound to {count(cpus, 'CPU')} of {has}; NCCL's and the data loaders' threads need more"
+    return Fault(message, _unbound(ranks), {"cpus_of_node": has})
 
 
 def _unbound(ranks: Sequence[RankFacts]) -> Fix:
@@ -167,7 +143,7 @@ def perf_cgroup_cpu_quota(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: the limit of their cgroup is {count_of(quota.cpus)}; expected "
+            f"{named(job, ranks)}: the limit of their cgroup is {_cpus(quota.cpus)}; expected "
             f"{'at least' if few else 'more than'} {enough}{stopped}",
             Fix(
                 "Raise the CPU limit of the container or the service, or remove it.",
@@ -189,7 +165,7 @@ def _allowed(node: NodeFacts, ranks: Sequence[RankFacts]) -> float:
     return min(node.cpus or math.inf, math.inf if "" in masks else _together(tuple(sorted(masks))))
 
 
-def count_of(cpus: float) -> str:
+def _cpus(cpus: float) -> str:
     """Return a number of CPUs, which need not be whole: 0.5 CPUs."""
     return f"{cpus:g} CPU{'' if cpus == 1 else 's'}"
 
@@ -231,7 +207,7 @@ def perf_omp_oversubscribed(_: Job, share: Share) -> Fault | None:
         return None
     how = f"{_OMP}={most}" if chosen else f"no {_OMP}, so {most} threads in each"
     return Fault(
-        f"{count(ranks, 'rank')} of a node with {how} start {total} threads; they have {count_of(share.cpus)}",
+        f"{count(ranks, 'rank')} of a node with {how} start {total} threads; they have {_cpus(share.cpus)}",
         evidence={"threads": total, "cpus": share.cpus},
         severity="warning" if chosen else "info",
         values={"threads": (str(max(1, int(share.cpus // ranks))),)},

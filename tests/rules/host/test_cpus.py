@@ -13,7 +13,7 @@ ALL = tuple(range(12))
 def test_one_cpu_for_the_ranks_of_one_node_names_them(on_hosts, change, said, judge):
     job = change.rank(on_hosts(), (4, 5, 6, 7), cpu_list="3")
     assert said(job, FAMILY) == [("perf-affinity-overlap", "warning", (4, 5, 6, 7), ("node2",))]
-    assert judge(job, FAMILY).findings[0].message.endswith("4 ranks of a node share CPU 3; node2 has 64")
+    assert judge(job, FAMILY).findings[0].message.endswith("4 ranks of a node share CPU 3; the node has 64")
 
 
 def test_nodes_with_the_same_binding_are_one_finding(on_hosts, change, said):
