@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.host import CgroupLimit, Leftover, Limits, StuckProcess
+from distcheck.facts.host import Leftover, StuckProcess
 from distcheck.facts.storage import Space
 
 OURS = ("host_speed", "host_load", "host_memory", "host_shared_memory")
@@ -165,17 +165,6 @@ def test_memory_reserved_for_huge_pages_has_its_own_fix(on_hosts, only):
     found, _ = only(on_hosts(states={0: {"available_bytes": 5 * GIB}}))
     assert "half of the nodes have 60 GiB or more" in found.message
     assert found.fix.commands[0] == "free -h"
-
-
-@pytest.mark.parametrize(("left", "severity"), [(0, "error"), (800 * MIB, "warning"), (1100 * MIB, "")])
-def test_the_cgroup_of_some_ranks_leaves_too_little(on_hosts, change, judge, left, severity):
-    limit = CgroupLimit(limit=2 * GIB, used=2 * GIB - left, cgroup="/sys/fs/cgroup/job")
-    said = judge(change.process(on_hosts(), (4, 5, 6, 7), limits=Limits(memory=limit)), *OURS)
-    assert [(f.severity, f.ranks) for f in said.findings] == ([(severity, (4, 5, 6, 7))] if severity else [])
-    assert said.verdict.exit_code == (30 if severity == "error" else 0)
-    for found in said.findings:
-        assert "cgroup, 2 GiB, leaves" in found.message
-        assert "# add to docker run: --memory=4096m" in found.fix.commands
 
 
 # -- what is not known, and what may be removed
