@@ -204,50 +204,46 @@ def test_the_rules_are_silent_for_a_job_with_ranks(job_of, judge):
     assert judge(job_of(2, 2, gpus=2), "node").findings == ()
 
 
-@pytest.mark.parametrize(
-    ("shm", "backend", "severity"),
-    [
-        (space(8 * MIB, 8 * MIB), "nccl", "warning"),
-        (space(64 * MIB, 64 * MIB), "gloo", "info"),
-        (space(64 * MIB, 64 * MIB), "auto", "info"),
-        (space(GIB, 0), "gloo", "error"),
-        (space(65 * MIB, 65 * MIB), "nccl", ""),
-        (Missing(reason="gone"), "nccl", ""),
-        (None, "nccl", ""),
-    ],
-)
-def test_the_shared_memory_of_a_node_that_measures_is_judged_too(job_of, change, judge, shm, backend, severity):
-    looks = ("environment", "meeting", "collectives")
-    job = change.node(job_of(3, 2, looks=looks, backend=backend), 1, shm=shm)
-    # Even where the collectives were not run for something else: the room is known all the same.
-    for looked in (job, change.job(job, skipped={"collectives": "not run because of something else"})):
-        found = [f for f in judge(looked).findings if f.rule == "host-shm-too-small"]
-        assert [(f.severity, f.nodes) for f in found] == ([(severity, ("node2",))] if severity else [])
+def small(mib):
+    return {"shm": space(mib * MIB, mib * MIB)}
+
+
+def scratch(tmp):
+    return {"tmp": tmp, "tmp_folder": "/scratch/my tmp"}
 
 
 @pytest.mark.parametrize(
-    ("tmp", "severity"),
+    ("facts", "backend", "expected"),
     [
-        (space(8 * MIB, 0), "error"),
-        (space(GIB, 60 * MIB), "warning"),
-        (space(GIB, GIB, 0), "error"),
-        (space(GIB, 101 * MIB), ""),
-        (space(writable=False), "error"),
-        (Missing(reason="/tmp: No such file or directory"), "error"),
-        (None, ""),
+        (small(8), "nccl", "host-shm-too-small warning"),
+        (small(64), "gloo", "host-shm-too-small info"),
+        (small(64), "auto", "host-shm-too-small info"),
+        ({"shm": space(GIB, 0)}, "gloo", "host-shm-too-small error"),
+        (small(65), "nccl", ""),
+        ({"shm": None}, "nccl", ""),
+        (scratch(space(8 * MIB, 0)), "auto", "host-disk-full error"),
+        (scratch(space(GIB, 60 * MIB)), "auto", "host-disk-full warning"),
+        (scratch(space(GIB, GIB, 0)), "auto", "host-disk-full error"),
+        (scratch(space(GIB, 101 * MIB)), "auto", ""),
+        (scratch(space(writable=False)), "auto", "host-disk-full error"),
+        (scratch(Missing(reason="/tmp: No such file or directory")), "auto", "host-disk-full error"),
+        (scratch(None), "auto", ""),
     ],
 )
+def test_the_folders_of_a_node_that_measures_are_judged_too(job_of, change, judge, facts, backend, expected):
+    job = change.node(job_of(3, 2, looks=("environment", "meeting", "collectives"), backend=backend), 1, **facts)
+    skipped = change.job(job, skipped={"collectives": "not run because of something else"})
+    for looked in (job, skipped):  # the room is known even if the collectives were not run
+        found = judge(looked, "node").findings
+        assert [(f.rule, f.severity, f.nodes) for f in found] == ([(*expected.split(), ("node2",))] if expected else [])
+
+
 @pytest.mark.parametrize("look", ["collectives", "isolation"])
-def test_a_full_temporary_directory_is_reported_with_its_node_before_measuring(
-    job_of, change, judge, tmp, severity, look
-):
-    job = change.node(job_of(3, 2, looks=("environment", "meeting", look)), (0, 2), tmp=space())
-    said = judge(change.node(job, 1, tmp=tmp, tmp_folder="/scratch/my tmp"), "node")
-    found = [f for f in said.findings if f.rule == "host-disk-full"]
-    assert [(f.severity, f.nodes) for f in found] == ([(severity, ("node2",))] if severity else [])
-    if severity and isinstance(tmp, Space) and tmp.writable:
-        assert "node2: /scratch/my tmp has" in found[0].message
-        assert found[0].fix.commands[0] == "df -h '/scratch/my tmp'; df -i '/scratch/my tmp'"
+def test_a_full_temporary_directory_is_named(job_of, change, judge, look):
+    job = change.node(job_of(3, 2, looks=("environment", "meeting", look)), 1, **scratch(space(GIB, 60 * MIB)))
+    (found,) = judge(job, "node").findings
+    assert "node2: /scratch/my tmp has" in found.message
+    assert found.fix.commands[0] == "df -h '/scratch/my tmp'; df -i '/scratch/my tmp'"
 
 
 @pytest.mark.parametrize(
