@@ -197,11 +197,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
         " lost one on the PCI bus and in the kernel log.",
         (_VISIBLE, "lspci | grep -i nvidia; sudo dmesg -T | grep -i xid"),
     ),
-    "storage-full": ("Remove files, or use a folder on another file system.", ("df -h . /tmp $HOME; df -i . /tmp $HOME", "du -xsh -- * | sort -h | tail")),
-    "storage-path-missing": (
-        "Mount the file system on the node, or correct the path; it must exist on every node.",
-        ("df -h {path|PATH}; ls -ld {path|PATH}  # on every node",),
-    ),
     "roce-pfc-ecn": (
         "The network dropped RDMA packets: set NCCL_IB_TC (and NCCL_IB_SL) as the network requires, and correct PFC and ECN"
         " on the switches. A port that is down or a wrong GID looks the same.",

@@ -184,6 +184,13 @@ def about(job: Job, ranks: Sequence[RankFacts], said: Fault | Missing) -> Iterat
     yield msgspec.structs.replace(said, message=message, ranks=numbers_of(ranks), nodes=nodes_of(job, ranks))
 
 
+def merged(job: Job, answers: Iterable[tuple[Sequence[RankFacts], Fault | Missing | None]]) -> Iterator[Outcome]:
+    """Yield what a rule says of groups of ranks, once for all of which it says the same."""
+    given = [(ranks, answer) for ranks, answer in answers if answer is not None]
+    for several in grouped(given, lambda pair: same(pair[1])).values():
+        yield from about(job, [rank for ranks, _ in several for rank in ranks], several[0][1])
+
+
 def unread(job: Job, unseen: Iterable[tuple[RankFacts, str]]) -> Iterator[NotChecked]:
     """Yield the ranks of which a fact is missing, one entry per reason; this never fails a run."""
     for reason, pairs in grouped(unseen, lambda pair: pair[1]).items():

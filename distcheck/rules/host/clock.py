@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.rank import Role
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.finding import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,26 +38,27 @@ def host_clock_skew(job: Job) -> Iterator[Outcome]:
     before and after. The offset is known to half of the time between. A warning if a clock is more than 1 second off
     that of half of the nodes, and by more than three times the error.
 
-    Fix: NTP on all nodes: ``sudo chronyc makestep``.
+    Fix: Synchronize the clocks of all nodes by NTP.
+
+        chronyc tracking || timedatectl
+        sudo chronyc makestep
     """
     clocks = _clocks(job)
-    reference = median(offset for offset, _ in clocks.values()) if clocks else 0.0
-    two = len(clocks) == 2
-    names = {node.key: node.name for node in job.nodes}
+    middle = median(offset for offset, _ in clocks.values()) if clocks else 0.0
     for key, (offset, error) in clocks.items():
         # Of two clocks nobody knows which is right: the follower's is compared with the leader's.
-        off = offset - (0.0 if two else reference)
+        others = [job.node_names[k] for k in clocks if k != key] if len(clocks) == 2 else []
+        off = offset if others else offset - middle
         if abs(off) - error <= _OFF_SECONDS or abs(off) <= _SURE * error:
             continue
-        how = "ahead of" if off > 0 else "behind"
-        other = next(names[k] for k in clocks if k != key) if two else "the clocks of most nodes"
+        name, way = job.node_names[key], "ahead of" if off > 0 else "behind"
+        than = f"that of {others[0]}" if others else "the clocks of most nodes"
         yield Fault(
-            confirmed=False,
-            nodes=tuple(names[k] for k in clocks) if two else (names[key],),
-            message=f"{names[key]}: the clock is {abs(off):.1f} s {how} "
-            f"{f'that of {other}' if two else other}, ± {error:.2f} s; expected less than {_OFF_SECONDS:g} s",
+            f"{name}: the clock is {abs(off):.1f} s {way} {than}, ± {error:.2f} s; expected less than "
+            f"{_OFF_SECONDS:g} s",
             evidence={"offset_seconds": round(off, 3), "error_seconds": round(error, 3)},
-            fix=Fix("Synchronize the clocks.", ("chronyc tracking || timedatectl", "sudo chronyc makestep")),
+            confirmed=False,
+            nodes=tuple(job.node_names[k] for k in clocks) if others else (name,),
         )
 
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.facts.quantities import count
 from distcheck.facts.ranges import unfold
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.host.shown import limited
-from distcheck.rules.wording import found, grouped, listed, named, nodes_of, once, starter
+from distcheck.rules.wording import found, grouped, merged, named, once, starter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from distcheck.facts.base import Missing
     from distcheck.facts.host import CpuQuota
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
@@ -44,17 +45,22 @@ class Share(NamedTuple):
 @once
 def shares(job: Job) -> tuple[Share, ...]:
     """Return the nodes whose ranks' CPUs are known."""
-    found = []
     quotas: dict[str, set[float]] = {}
     for _, node, limits in limited(job):
         if limits.cpu is not None:
             quotas.setdefault(node.key, set()).add(limits.cpu.cpus)
+    known = []
     for node in job.nodes:
-        ranks = job.ranks_on(node)
-        by_mask = grouped(ranks, lambda r: r.cpu_list)
-        if ranks and "" not in by_mask:
-            found.append(Share(node, ranks, min([_together(tuple(by_mask)), *quotas.get(node.key, ())]), by_mask))
-    return tuple(found)
+        by_mask = grouped(job.ranks_on(node), lambda r: r.cpu_list)
+        if by_mask and "" not in by_mask:
+            cpus = min([_together(tuple(by_mask)), *quotas.get(node.key, ())])
+            known.append(Share(node, job.ranks_on(node), cpus, by_mask))
+    return tuple(known)
+
+
+def each_share(job: Job, judge: Callable[[Share], Fault | Missing | None]) -> Iterator[Outcome]:
+    """Yield what a rule says of the nodes whose ranks' CPUs are known, once for all of which it says the same."""
+    return merged(job, ((share.ranks, judge(share)) for share in shares(job)))
 
 
 @lru_cache(256)
@@ -79,60 +85,32 @@ def perf_affinity_overlap(job: Job) -> Iterator[Outcome]:
 
     See: https://www.open-mpi.org/doc/v4.1/man1/mpirun.1.php, https://slurm.schedmd.com/mc_support.html
     """
-    crowds = []
-    for share in shares(job):
-        for mask, ranks in share.by_mask.items():
-            cpus = len(unfold(mask))
-            if cpus < len(ranks) and cpus < (share.node.cpus or 0):
-                crowds.append((mask, share.node, ranks))
-    for (mask, has, number), alike in grouped(crowds, lambda c: (c[0], c[1].cpus, len(c[2]))).items():
-        ranks = [rank for _, _, group in alike for rank in group]
-        where = "each of these nodes" if len(alike) > 1 else alike[0][1].name
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {count(number, 'rank')} of a node share "
-            f"{'CPU' if mask.isdecimal() else 'CPUs'} {mask}; {where} has {has}",
-            _unbound(ranks),
-            evidence={"cpus": mask, "cpus_of_node": has, "nodes": listed(nodes_of(job, ranks), most=16)},
-        )
-    yield from _one_core(job)
+    masks = ((share, mask, ranks) for share in shares(job) for mask, ranks in share.by_mask.items())
+    yield from merged(job, ((ranks, _too_narrow(share, mask, ranks)) for share, mask, ranks in masks))
 
 
-def _one_core(job: Job) -> Iterator[Outcome]:
-    bound = [
-        rank
-        for share in shares(job)
-        if share.node.accelerator != "none" and (share.node.cpus or 0) >= _ENOUGH_CPUS * len(share.ranks)
-        for mask, group in share.by_mask.items()
-        for rank in group
-        if len(group) <= len(unfold(mask)) <= _FEW_CPUS
-    ]
-    for number, ranks in grouped(bound, lambda r: len(unfold(r.cpu_list))).items():
-        cpus = job.node_of(ranks[0]).cpus
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: each rank is bound to {count(number, 'CPU')} of {cpus}; NCCL's and the data "
-            "loaders' threads need more",
-            _unbound(ranks),
-            evidence={"cpus": listed(sorted({r.cpu_list for r in ranks}), most=16), "cpus_of_node": cpus},
-        )
+def _too_narrow(share: Share, mask: str, ranks: Sequence[RankFacts]) -> Fault | None:
+    """Return what is wrong if these ranks of a node may run on these CPUs only."""
+    cpus, has = len(unfold(mask)), share.node.cpus or 0
+    if cpus < min(len(ranks), has):
+        these = f"{'CPU' if mask.isdecimal() else 'CPUs'} {mask}"
+        message = f"{count(len(ranks), 'rank')} of a node share {these}; the node has {has}"
+        return Fault(message, _unbound(ranks), {"cpus": mask, "cpus_of_node": has})
+    if share.node.accelerator == "none" or has < _ENOUGH_CPUS * len(share.ranks) or not len(ranks) <= cpus <= _FEW_CPUS:
+        return None
+    message = f"each rank is bound to {count(cpus, 'CPU')} of {has}; NCCL's and the data loaders' threads need more"
+    return Fault(message, _unbound(ranks), {"cpus_of_node": has})
 
 
 def _unbound(ranks: Sequence[RankFacts]) -> Fix:
-    look = "grep Cpus_allowed_list /proc/self/status"
-    by_hand = {
+    how = {
         "srun": ("export SLURM_CPU_BIND=none", "# add to srun: --cpu-bind=cores --cpus-per-task=8"),
         "mpirun": ("# add to mpirun: --bind-to none",),
         "mpiexec": ("# add to mpiexec: -bind-to none",),
-    }
+    }.get(starter(ranks[0]), ("# start the ranks without taskset, numactl or a small cpuset",))
     return Fix(
         "Bind each rank to CPUs of its own, or remove the binding of the command that starts the ranks.",
-        (
-            *by_hand.get(starter(ranks[0]), ("# start the ranks without taskset, numactl or a small cpuset",)),
-            look,
-        ),
+        (*how, "grep Cpus_allowed_list /proc/self/status"),
     )
 
 
@@ -152,14 +130,11 @@ def perf_cgroup_cpu_quota(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.kernel.org/scheduler/sched-bwc.html
     """
-    near = [
-        (rank, limits.cpu)
-        for rank, node, limits in limited(job)
-        if limits.cpu is not None and (limits.cpu.cpus < len(job.ranks_on(node)) or _stopped(limits.cpu) >= _FULL_SHARE)
-    ]
-    for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].cpus)).values():
-        ranks, quota = [rank for rank, _ in pairs], pairs[0][1]
-        share, has = _stopped(quota), _allowed(job.node_of(ranks[0]), ranks)
+    limits = [(its, its.limits.cpu) for its in limited(job) if its.limits.cpu is not None]
+    for pairs in grouped(limits, lambda pair: (pair[0].node.key, pair[1].cgroup, pair[1].cpus)).values():
+        ranks, (its, quota) = [its.rank for its, _ in pairs], pairs[0]
+        share = quota.throttled_periods / quota.periods if quota.periods >= _LEAST_PERIODS else 0.0
+        has = _allowed(its.node, ranks)
         enough = min(len(ranks), has)
         few = quota.cpus < enough
         if quota.cpus >= has or (not few and share < _FULL_SHARE):
@@ -168,7 +143,7 @@ def perf_cgroup_cpu_quota(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: the limit of their cgroup is {count_of(quota.cpus)}; expected "
+            f"{named(job, ranks)}: the limit of their cgroup is {_cpus(quota.cpus)}; expected "
             f"{'at least' if few else 'more than'} {enough}{stopped}",
             Fix(
                 "Raise the CPU limit of the container or the service, or remove it.",
@@ -190,12 +165,7 @@ def _allowed(node: NodeFacts, ranks: Sequence[RankFacts]) -> float:
     return min(node.cpus or math.inf, math.inf if "" in masks else _together(tuple(sorted(masks))))
 
 
-def _stopped(quota: CpuQuota) -> float:
-    """Return the share of periods in which the quota was used up; 0 after too few periods."""
-    return quota.throttled_periods / quota.periods if quota.periods >= _LEAST_PERIODS else 0.0
-
-
-def count_of(cpus: float) -> str:
+def _cpus(cpus: float) -> str:
     """Return a number of CPUs, which need not be whole: 0.5 CPUs."""
     return f"{cpus:g} CPU{'' if cpus == 1 else 's'}"
 
@@ -213,8 +183,8 @@ def _more_cpus(ranks: Sequence[RankFacts], quota: CpuQuota, cpus: int) -> tuple[
     )
 
 
-@rule("node", also=("collectives", "isolation"), severity="warning", scope="rank")
-def perf_omp_oversubscribed(job: Job) -> Iterator[Outcome]:
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="rank", of=each_share)
+def perf_omp_oversubscribed(_: Job, share: Share) -> Fault | None:
     """The ranks of a node start many more OpenMP threads than they have CPUs.
 
     Each operation of torch on a CPU splits its work over that many threads and waits for the last one, which has no CPU
@@ -224,30 +194,24 @@ def perf_omp_oversubscribed(job: Job) -> Iterator[Outcome]:
     their cgroup allows. Without OMP_NUM_THREADS torch starts a thread for each CPU that the rank may use, in each rank:
     then an info finding at 8 times the CPUs. Silent with OMP_NUM_THREADS=1, torchrun's default.
 
-    Fix: ``export OMP_NUM_THREADS=N``, where N is the CPUs of the node divided by its ranks.
+    Fix: Give each rank its share of the CPUs: those of the node divided by its ranks.
+
+        export OMP_NUM_THREADS={threads|N}
 
     See: https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#cpu-oversubscription
     """
-    faults = []
-    for share in shares(job):
-        numbers = [threads(rank) for rank in share.ranks]
-        total, most = sum(numbers), max(numbers)
-        chosen = any(rank.environment.get(_OMP) for rank in share.ranks)
-        if most > 1 and total >= (_TWICE if chosen else _MANY) * share.cpus:
-            faults.append((share, total, most, chosen))
-    for (total, most, cpus, chosen), alike in grouped(faults, lambda f: (f[1], f[2], f[0].cpus, f[3])).items():
-        ranks = [rank for share, *_ in alike for rank in share.ranks]
-        number = len(alike[0][0].ranks)
-        how = f"{_OMP}={most}" if chosen else f"no {_OMP}, so {most} threads in each"
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {count(number, 'rank')} of a node with {how} start {total} threads; they have "
-            f"{count_of(cpus)}",
-            Fix("Give each rank its share of the CPUs.", (f"export {_OMP}={max(1, int(cpus // number))}",)),
-            severity="warning" if chosen else "info",
-            evidence={"threads": total, "cpus": cpus, "nodes": listed(nodes_of(job, ranks), most=16)},
-        )
+    numbers = [threads(rank) for rank in share.ranks]
+    total, most, ranks = sum(numbers), max(numbers), len(share.ranks)
+    chosen = any(rank.environment.get(_OMP) for rank in share.ranks)
+    if most == 1 or total < (_TWICE if chosen else _MANY) * share.cpus:
+        return None
+    how = f"{_OMP}={most}" if chosen else f"no {_OMP}, so {most} threads in each"
+    return Fault(
+        f"{count(ranks, 'rank')} of a node with {how} start {total} threads; they have {_cpus(share.cpus)}",
+        evidence={"threads": total, "cpus": share.cpus},
+        severity="warning" if chosen else "info",
+        values={"threads": (str(max(1, int(share.cpus // ranks))),)},
+    )
 
 
 def threads(rank: RankFacts) -> int:
@@ -261,8 +225,8 @@ def _threads(setting: str, mask: str) -> int:
     return int(first) if first.isdecimal() and int(first) else len(unfold(mask))
 
 
-@rule("node", also=("collectives", "isolation"), severity="info", scope="rank")
-def perf_omp_1(job: Job) -> Iterator[Outcome]:
+@rule("node", also=("collectives", "isolation"), severity="info", scope="rank", of=each_share)
+def perf_omp_1(_: Job, share: Share) -> Fault | None:
     """OMP_NUM_THREADS is 1 although each rank has several CPUs.
 
     torch's operations on the CPU, such as loading, tokenizing and copying of data, use one thread. torchrun sets 1 by
@@ -270,21 +234,17 @@ def perf_omp_1(job: Job) -> Iterator[Outcome]:
 
     Found by the CPUs that the ranks of a node have together: more than 4 for each rank.
 
-    Fix: ``export OMP_NUM_THREADS=N``, where N is the CPUs of the node divided by its ranks.
+    Fix: Give each rank its share of the CPUs: those of the node divided by its ranks.
+
+        export OMP_NUM_THREADS={threads|N}
 
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
-    slow = [
-        share
-        for share in shares(job)
-        if share.cpus > _IDLE_CPUS * len(share.ranks) and all(r.environment.get(_OMP) == "1" for r in share.ranks)
-    ]
-    for each, alike in grouped(slow, lambda share: int(share.cpus // len(share.ranks))).items():
-        ranks = [rank for share in alike for rank in share.ranks]
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {_OMP} is 1, and each rank has {count(each, 'CPU')}",
-            Fix("Give each rank its share of the CPUs.", (f"export {_OMP}={each}",)),
-            evidence={"cpus_of_each_rank": each},
-        )
+    each = int(share.cpus // len(share.ranks))
+    if share.cpus <= _IDLE_CPUS * len(share.ranks) or any(r.environment.get(_OMP) != "1" for r in share.ranks):
+        return None
+    return Fault(
+        f"{_OMP} is 1, and each rank has {count(each, 'CPU')}",
+        evidence={"cpus_of_each_rank": each},
+        values={"threads": (str(each),)},
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts, NodeState
 from distcheck.facts.storage import ASKED, Folder, Space, Storage, is_network
-from distcheck.rules.finding import Fault, Fix, NotChecked, Owner, Scope, Severity
+from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.wording import brief, grouped, listed, numbers_of
 
 if TYPE_CHECKING:
@@ -22,15 +23,27 @@ class FolderSeen(NamedTuple):
     folder: Folder
 
 
-TEMPORARY = "/tmp"  # noqa: S108 a name only
+SHARED, _TEMPORARY = "/dev/shm", "/tmp"  # noqa: S108 names only
 _TEMPORARY_BYTES = 100 << 20
 
 
 def temporary(node: NodeFacts) -> tuple[Space | Missing | None, str]:
     """Return a node's folder for temporary files: its space, None if nothing looked, and its path."""
     if isinstance(node.state, NodeState):
-        return node.state.spaces.get(TEMPORARY), TEMPORARY
+        return node.state.spaces.get(_TEMPORARY), _TEMPORARY
     return node.tmp, brief(node.tmp_folder)
+
+
+def shared_memory(node: NodeFacts) -> Space | Missing | None:
+    """Return the space of a node's /dev/shm, None if nothing looked."""
+    return node.state.spaces.get(SHARED) if isinstance(node.state, NodeState) else node.shm
+
+
+def unusable(folder: str, space: Space | Missing | None) -> str:
+    """Return why a folder cannot be used, '' if it can or if nothing looked."""
+    if isinstance(space, Missing):
+        return space.reason
+    return "" if space is None or space.writable else f"{folder} is not writable"
 
 
 def lacks_temporary_space(space: Space) -> bool:
@@ -82,30 +95,17 @@ def mount(folder: Folder) -> str:
     return brief(f"{folder.file_system or 'unknown'} {folder.source}{where}", 120)
 
 
-def folder_finding(
-    job: Job,
-    seen: Sequence[FolderSeen],
-    what: str,
-    fix: Fix,
-    *,
-    severity: Severity,
-    scope: Scope,
-    owner: Owner,
-    confirmed: bool = True,
-    evidence: dict[str, Any] | None = None,
-) -> Fault:
-    """Return a finding about a folder on some nodes."""
-    nodes = tuple(s.node.name for s in seen)
+def folder_fault(job: Job, seen: Sequence[FolderSeen], what: str, **fields: Any) -> Fault:
+    """Return a fault of a folder on some nodes; {path} in the commands of its rule's fix is the folder."""
+    nodes, first = tuple(s.node.name for s in seen), seen[0].folder
+    named_by = {"named by": listed(sorted(names(seen))), "file system": mount(first)}
     return Fault(
-        severity=severity,
-        scope=scope,
-        owner=owner,
-        confirmed=confirmed,
+        f"{listed(nodes)}: {brief(what, 200)}",
+        evidence=named_by | fields.pop("evidence", {}),
         ranks=numbers_of(job.ranks_on(*(s.node for s in seen))),
         nodes=nodes,
-        message=f"{listed(nodes)}: {brief(what, 200)}",
-        evidence={"named by": listed(sorted(names(seen))), "file system": mount(seen[0].folder)} | (evidence or {}),
-        fix=fix,
+        values={"path": (quote(first.path),)},
+        **fields,
     )
 
 

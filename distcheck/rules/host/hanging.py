@@ -9,7 +9,7 @@ from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
 from distcheck.facts.storage import PATIENCE_SECONDS, Silent, Storage
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.finding import Fault
 from distcheck.rules.wording import brief, grouped, listed, numbers_of
 
 if TYPE_CHECKING:
@@ -30,7 +30,12 @@ def storage_hangs(job: Job) -> Iterator[Outcome]:
     a process that may be left behind after 3 s. Folders that only the environment names count too: a process that
     starts looks at its home.
 
-    Fix: restore the connection to the file server, or unmount the file system: ``umount -f -l``.
+    Fix: Restore the connection to its file server, or unmount it.
+
+        grep -E ' (nfs4?|lustre|ceph|fuse[.a-z]*) ' /proc/mounts
+        ps -eo pid,stat,wchan:32,args | awk '$2 ~ /D/'
+        sudo dmesg | grep -iE 'not responding|timed out'
+        sudo umount -f -l {mount|MOUNT}
     """
     seen = _unanswered(job)
     states = [state for node in job.nodes for state in _states(node)] if seen else []
@@ -41,25 +46,17 @@ def storage_hangs(job: Job) -> Iterator[Outcome]:
         good = max(sum(path == there and state != "silent" for there, state in states) for path in paths)
         place = brief(f"{first.file_system} {first.source} at {first.mount}", 120) if first.mount else ""
         seconds = max(silent.seconds for _, silent in some)
-        message = f"{listed([node.name for node in nodes])}: {brief(listed(paths), 200)}"
-        message += f" ({place})" if place else ""
-        message += f" did not answer within {seconds:g} s"
+        where = f" ({place})" if place else ""
+        others = f"; it answers on {count(good, 'other node')}" if good else ""
         yield Fault(
+            f"{listed([node.name for node in nodes])}: {brief(listed(paths), 200)}{where} did not answer within "
+            f"{seconds:g} s{others}",
+            evidence={"named by": listed(names)},
             scope="system" if not good and len(nodes) > 1 else "node",
             confirmed=good > len(nodes),
             ranks=numbers_of(job.ranks_on(*nodes)),
             nodes=tuple(node.name for node in nodes),
-            message=message + (f"; it answers on {count(good, 'other node')}" if good else ""),
-            evidence={"named by": listed(names)},
-            fix=Fix(
-                "Restore the connection to its file server, or unmount it.",
-                (
-                    "grep -E ' (nfs4?|lustre|ceph|fuse[.a-z]*) ' /proc/mounts",
-                    "ps -eo pid,stat,wchan:32,args | awk '$2 ~ /D/'",
-                    "sudo dmesg | grep -iE 'not responding|timed out'",
-                    *((f"sudo umount -f -l {quote(first.mount)}",) if first.mount else ()),
-                ),
-            ),
+            values={"mount": (quote(first.mount),) if first.mount else ()},
         )
 
 

@@ -11,7 +11,7 @@ from distcheck.facts.history import Failure, History, PastFigure
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix, NotChecked
+from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.wording import by_name, grouped, listed
 
 if TYPE_CHECKING:
@@ -43,7 +43,11 @@ def host_failed_before(job: Job) -> Iterator[Outcome]:
     Found with ``--history DIR``: of the last 10 runs of one command on the node, all within 30 days, 3 or more
     reported an error of scope node or gpu for it that was confirmed.
 
-    Fix: drain the node; repair or replace what failed; remove its file from the history afterwards.
+    Fix: Drain the node and find out why it fails; remove its file from the history after the repair.
+
+        distcheck report --history {folder|DIR}
+        distcheck explain {rule|RULE}
+
     See: https://arxiv.org/abs/2410.21680
     """
     past = job.history
@@ -59,17 +63,11 @@ def host_failed_before(job: Job) -> Iterator[Outcome]:
         last = recent.failures[-1]
         rules = dict.fromkeys(name for failure in reversed(recent.failures) for name in failure.rules)
         yield Fault(
-            nodes=(recent.node,),
-            message=f"{recent.node} was confirmed bad in {len(recent.failures)} of its last "
+            f"{recent.node} was confirmed bad in {len(recent.failures)} of its last "
             f"{count(recent.runs, f'{recent.command} run')}, the last time on {moment(last)} ({listed(last.rules)})",
             evidence=by_name((moment(failure), ", ".join(failure.rules)) for failure in recent.failures[-_SHOWN:]),
-            fix=Fix(
-                "Drain the node and find out why it fails; remove its file from the history after the repair.",
-                (
-                    f"distcheck report --history {quote(past.folder)}",
-                    *(f"distcheck explain {quote(name)}" for name in rules),
-                ),
-            ),
+            nodes=(recent.node,),
+            values={"folder": (quote(past.folder),), "rule": tuple(map(quote, rules))},
         )
 
 
@@ -107,7 +105,10 @@ def perf_below_history(job: Job) -> Iterator[Outcome]:
     logarithms), and below 0.9 of their median, with Gloo below 0.5. One slow run is not reported, and this run's own
     value must be that low, too. A drop that lasts becomes the usual value after about 15 runs.
 
-    Fix: ``distcheck isolate`` finds a slow node or link; compare the versions with those of the earlier runs.
+    Fix: Find out what has changed since the earlier runs, and whether a node or link is slow.
+
+        distcheck isolate
+        distcheck report --history {folder|DIR}
     """
     past, ran = job.history, job.collectives
     if not isinstance(past, History) or not isinstance(ran, Collectives):
@@ -136,21 +137,18 @@ def _slower(fallen: list[tuple[NodeFigure, PastFigure]], folder: str) -> Fault:
     figure, earlier = worst = min(fallen, key=share)
     alone = len(figure.nodes) == 1
     return Fault(
-        scope="node" if alone else "link",
-        confirmed=False,
-        ranks=tuple(sorted({rank for pair in fallen for rank in pair[0].ranks})),
-        nodes=figure.nodes if alone else (),
-        message=f"{figure.label}: {figure.value:.3g} {figure.unit} on {listed(figure.nodes)}; in earlier runs the "
+        f"{figure.label}: {figure.value:.3g} {figure.unit} on {listed(figure.nodes)}; in earlier runs the "
         f"median was {usual(earlier.values):.3g} {figure.unit}: {1 - share(worst):.0%} lower",
         evidence={
             f"{figure.label}, {figure.unit}": ", ".join(f"{v:.3g}" for v in (*earlier.values[-7:], figure.value))
             for figure, earlier in fallen
         }
         | ({"earlier versions": earlier.versions} if earlier.versions else {}),
-        fix=Fix(
-            "Find out what has changed since the earlier runs, and whether a node is slow.",
-            ("distcheck isolate", f"distcheck report --history {quote(folder)}"),
-        ),
+        scope="node" if alone else "link",
+        confirmed=False,
+        ranks=tuple(sorted({rank for pair in fallen for rank in pair[0].ranks})),
+        nodes=figure.nodes if alone else (),
+        values={"folder": (quote(folder),)},
     )
 
 

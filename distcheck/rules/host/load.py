@@ -1,4 +1,4 @@
-"""Rules about what else a node does before the job starts: load, stuck processes, zombies."""
+"""Rules about what else a node does before the job starts: load, stuck processes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.host.shown import elsewhere, hosts, unread, who_else
+from distcheck.rules.finding import Fault
+from distcheck.rules.host.shown import HostSeen, each_host, elsewhere, hosts, unread, who_else
 from distcheck.rules.wording import are, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _BUSY, _IDLE, _RUNNING = 1.0, 0.25, 0.5
-_MANY_ZOMBIES = 200
 
 
 @rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin")
@@ -29,7 +28,10 @@ def host_busy(job: Job) -> Iterator[Outcome]:
     many for each CPU as half of the nodes have; and half as many must be running now, which they are not after a job
     that has just ended. A load that all nodes share is not reported.
 
-    Fix: find the processes and end those that do not belong to the job.
+    Fix: Find the processes, and end those that do not belong to the job.
+
+        ps -eo pcpu,pid,user,args --sort=-pcpu | head
+        uptime
 
     See: https://man7.org/linux/man-pages/man5/proc_loadavg.5.html, https://arxiv.org/abs/2509.16293 (11 % of the
     incidents)
@@ -40,21 +42,16 @@ def host_busy(job: Job) -> Iterator[Outcome]:
         running = host.load if host.running is None else host.running
         if len(loads) > 1 and load >= _BUSY and reference <= _IDLE * load and running >= _RUNNING * (node.cpus or 0):
             yield Fault(
-                nodes=(node.name,),
-                message=f"{node.name}: load {host.load:.1f} on {count(node.cpus or 0, 'CPU')} before the job, "
-                f"{load:.2f} for each; "
-                f"{who_else(loads)} {reference:.2f} or less",
+                f"{node.name}: load {host.load:.1f} on {count(node.cpus or 0, 'CPU')} before the job, {load:.2f} for "
+                f"each; {who_else(loads)} {reference:.2f} or less",
                 evidence={"load": round(host.load, 2), "running": host.running, "cpus": node.cpus},
-                fix=Fix(
-                    "Find the processes, and end those that do not belong to the job.",
-                    ("ps -eo pcpu,pid,user,args --sort=-pcpu | head", "uptime"),
-                ),
+                nodes=(node.name,),
             )
     yield from unread(job)
 
 
-@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin")
-def host_stuck_processes(job: Job) -> Iterator[Outcome]:
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin", of=each_host)
+def host_stuck_processes(_: Job, host: HostSeen) -> Fault | None:
     """A process on a node is stuck in the kernel: it waits without end, or was killed and cannot end.
 
     The usual causes are a file server that does not answer, a failing disk, and a driver that hangs. The ranks will
@@ -66,54 +63,24 @@ def host_stuck_processes(job: Job) -> Iterator[Outcome]:
     cgroup (a paused container) or stopped by a signal or a debugger, those whose core is being written, and those that
     wait for a child of vfork or for a FUSE file system of another container do not count.
 
-    Fix: look where it waits; check the file servers, the disks and the driver; reboot the node if it does not recover.
+    Fix: Look where it waits, and check the file servers, the disks and the driver; reboot the node if it does not
+    recover.
+
+        sudo cat /proc/{pid}/stack
+        sudo dmesg -T | grep -iE 'blocked for|not responding|i/o error'
 
     See: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
     """
-    for node, host in hosts(job):
-        if not host.stuck:
-            continue
-        blocked = [p for p in host.stuck if p.state == "blocked"]
-        names = listed([f"{p.name} (pid {p.pid})" for p in host.stuck], most=3)
-        places = sorted({p.waits_in for p in host.stuck if p.waits_in})
-        what = f"{are(host.stuck)} stuck in the kernel" if blocked else "cannot end after a signal"
-        first = host.stuck[0].pid
-        yield Fault(
-            confirmed=False,
-            nodes=(node.name,),
-            message=f"{node.name}: {names} {what}" + (f", in {listed(places, most=2)}" if places else ""),
-            evidence={f"pid {p.pid}": f"{p.name}, {p.state}, {p.waits_in or 'unknown place'}" for p in host.stuck},
-            fix=Fix(
-                "Look where it waits, and check the file servers, the disks and the driver.",
-                (
-                    f"sudo cat /proc/{first}/stack",
-                    "sudo dmesg -T | grep -iE 'blocked for|not responding|i/o error'",
-                ),
-            ),
-        )
-    yield from unread(job)
-
-
-@rule("node", also=("collectives", "isolation"), severity="info", scope="node", owner="admin")
-def host_zombies(job: Job) -> Iterator[Outcome]:
-    """A node has very many zombies: processes that have ended and whose parent does not ask for their exit status.
-
-    Each occupies a process id. In a container it is a sign that its first process is not an init. Found in /proc: 200
-    or more.
-
-    Fix: restart their parent; start containers with an init: ``docker run --init``.
-
-    See: https://docs.docker.com/reference/cli/docker/container/run/#init
-    """
-    for node, host in hosts(job):
-        if host.zombies >= _MANY_ZOMBIES:
-            yield Fault(
-                nodes=(node.name,),
-                message=f"{node.name}: {count(host.zombies, 'zombie')}; expected fewer than {_MANY_ZOMBIES}",
-                evidence={"zombies": host.zombies},
-                fix=Fix(
-                    "Restart the parent of the zombies.",
-                    ("ps -eo stat,ppid | awk '$1 ~ /^Z/ {print $2}' | sort | uniq -c | sort -n | tail",),
-                ),
-            )
-    yield from unread(job)
+    stuck = host.facts.stuck
+    if not stuck:
+        return None
+    names = listed([f"{p.name} (pid {p.pid})" for p in stuck], most=3)
+    places = sorted({p.waits_in for p in stuck if p.waits_in})
+    blocked = any(p.state == "blocked" for p in stuck)
+    what = f"{are(stuck)} stuck in the kernel" if blocked else "cannot end after a signal"
+    return Fault(
+        f"{names} {what}" + (f", in {listed(places, most=2)}" if places else ""),
+        evidence={f"pid {p.pid}": f"{p.name}, {p.state}, {p.waits_in or 'unknown place'}" for p in stuck},
+        confirmed=False,
+        values={"pid": (str(stuck[0].pid),)},
+    )

@@ -8,13 +8,12 @@ from distcheck.facts.quantities import count, size
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.deaths import more_memory
 from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.host.shown import elsewhere, hosts, limited, unread, who_else
-from distcheck.rules.wording import found, grouped, named, numbers_of
+from distcheck.rules.host.shown import by_cgroup, elsewhere, hosts, unread, who_else
+from distcheck.rules.wording import found, named, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts.host import HostFacts
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
 
@@ -29,7 +28,6 @@ _LITTLE, _OWN_LITTLE = 0.1, 0.25
 """A node is short beside the others below these shares, of what the others have free and of its own memory."""
 _SEVERAL_KILLS, _MORE_KILLS = 10, 10
 _HUGE_PAGES = 0.25
-_LOOK = ("free -h", "ps -eo rss,pid,user,args --sort=-rss | head")
 
 
 @rule("node", also=("collectives", "isolation"), scope=("node", "rank"))
@@ -44,7 +42,10 @@ def host_memory_low(job: Job) -> Iterator[Outcome]:
     node with less than a tenth of what the other nodes have free and less than a quarter of its own memory. An error
     below 48 MiB for each rank: torch cannot be imported.
 
-    Fix: end the processes that use the memory, or request more: ``#SBATCH --mem=...``.
+    Fix: Find the processes that use the memory, and end those of ended jobs; or request more memory.
+
+        free -h
+        ps -eo rss,pid,user,args --sort=-rss | head
 
     See: https://docs.kernel.org/filesystems/proc.html, https://docs.kernel.org/admin-guide/cgroup-v2.html,
     https://arxiv.org/abs/2509.16293 (10 % of the incidents)
@@ -63,15 +64,21 @@ def host_memory_low(job: Job) -> Iterator[Outcome]:
         else:
             continue
         yield Fault(
+            f"{node.name}: {size(host.available_bytes, 3)} of {size(host.memory_bytes, 3)} memory are available; "
+            f"{expected}",
+            Fix(
+                f"{size(host.huge_page_bytes, 3)} are reserved for huge pages that no process uses: release them.",
+                ("grep -i huge /proc/meminfo", "echo 0 | sudo tee /proc/sys/vm/nr_hugepages"),
+            )
+            if host.huge_page_bytes > _HUGE_PAGES * host.memory_bytes
+            else None,
+            {"available_bytes": host.available_bytes, "memory_bytes": host.memory_bytes, "oom_kills": host.oom_kills}
+            | ({"huge_page_bytes": host.huge_page_bytes} if host.huge_page_bytes else {}),
             severity="error" if nothing else "warning",
             owner="admin",
             confirmed=False,
             ranks=numbers_of(job.ranks_on(node)),
             nodes=(node.name,),
-            message=f"{node.name}: {size(host.available_bytes, 3)} of {size(host.memory_bytes, 3)} memory are "
-            f"available; {expected}",
-            evidence=_evidence(host),
-            fix=_freed(host),
         )
     yield from unread(job)
 
@@ -80,33 +87,9 @@ def _needed(job: Job, node: NodeFacts) -> int:
     return _RANK_BYTES if node.accelerator == "none" or job.backend != "nccl" else _GPU_RANK_BYTES
 
 
-def _evidence(host: HostFacts) -> dict[str, int | None]:
-    shown = {"available_bytes": host.available_bytes, "memory_bytes": host.memory_bytes, "oom_kills": host.oom_kills}
-    return shown | ({"huge_page_bytes": host.huge_page_bytes} if host.huge_page_bytes else {})
-
-
-def _freed(host: HostFacts) -> Fix:
-    if host.huge_page_bytes > _HUGE_PAGES * host.memory_bytes:
-        return Fix(
-            f"{size(host.huge_page_bytes, 3)} are reserved for huge pages that no process uses: release them.",
-            ("grep -i huge /proc/meminfo", "echo 0 | sudo tee /proc/sys/vm/nr_hugepages"),
-        )
-    return Fix("Find the processes that use the memory, and end those of ended jobs.", _LOOK)
-
-
 def _by_cgroup(job: Job) -> Iterator[Fault]:
-    """Yield the cgroups whose limit leaves their ranks too little; ranks of one node share a cgroup of that name."""
-    needed_on = {node.key: len(job.ranks_on(node)) * _needed(job, node) for node in job.nodes}
-    most = max(needed_on.values(), default=0)
-    near = [
-        (rank, memory)
-        for rank, node, limits in limited(job)
-        if (memory := limits.memory) is not None
-        and (left := memory.limit - memory.used) < most
-        and left < needed_on[node.key]
-    ]
-    for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].limit)).values():
-        ranks, memory = [rank for rank, _ in pairs], min((limit for _, limit in pairs), key=lambda limit: limit.left)
+    """Yield the cgroups whose limit leaves their ranks too little."""
+    for ranks, memory in by_cgroup(job, lambda limits: limits.memory):
         needed = len(ranks) * _needed(job, job.node_of(ranks[0]))
         if memory.left < needed:
             yield found(
@@ -129,7 +112,9 @@ def host_oom_kills(job: Job) -> Iterator[Outcome]:
     oom_kill in /proc/vmstat, which counts since the boot, and includes kills at the limit of a cgroup: 10 or more, and
     ten times as many as half of the nodes have.
 
-    Fix: search the kernel log for what was killed, and at which limit.
+    Fix: Search the kernel log for what was killed, and at which limit.
+
+        sudo dmesg -T | grep -iE 'out of memory|oom-kill' | tail
 
     See: https://docs.kernel.org/admin-guide/mm/concepts.html
     """
@@ -140,10 +125,9 @@ def host_oom_kills(job: Job) -> Iterator[Outcome]:
         if len(states) > 1 and kills >= _SEVERAL_KILLS and kills > _MORE_KILLS * among:
             days = host.uptime_seconds / 86400
             yield Fault(
-                nodes=(node.name,),
-                message=f"{node.name}: {kills} processes were OOM-killed in {days:.1f} days; {who_else(states)} "
-                f"{among:g} or fewer",
+                f"{node.name}: {kills} processes were OOM-killed in {days:.1f} days; {who_else(states)} {among:g} or "
+                "fewer",
                 evidence={"oom_kills": kills, "uptime_days": round(days, 1)},
-                fix=Fix("Find out what was killed.", ("sudo dmesg -T | grep -iE 'out of memory|oom-kill' | tail",)),
+                nodes=(node.name,),
             )
     yield from unread(job)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from distcheck.facts.job import Job, Launched
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix, NotChecked
+from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.job.leader_files import is_out_of_files, short_of_files, turned_away
 from distcheck.rules.wording import found, grouped, named, nodes_of, numbers_of
 
@@ -33,20 +33,19 @@ def probe_version_differs(job: Job) -> Iterator[Outcome]:
     sign that the nodes have different environments, which causes failures in torch too. Found by comparing the version
     that each probe reports.
 
-    Fix: install the same version on every node: ``pip install distcheck==<version>``.
+    Fix: Install the same version on every node.
+
+        pip install distcheck=={version|VERSION}
     """
     versions = sorted({node.distcheck for node in job.nodes})
     if len(versions) > 1:
         odd = [n for n in job.nodes if n.distcheck != job.distcheck]
         yield Fault(
-            nodes=tuple(n.name for n in odd),
-            ranks=numbers_of(job.ranks_on(*odd)),
-            message=f"the nodes run distcheck {', '.join(versions)}",
+            f"the nodes run distcheck {', '.join(versions)}",
             evidence={n.name: n.distcheck for n in job.nodes},
-            fix=Fix(
-                f"Install distcheck {job.distcheck} on every node.",
-                (f"pip install distcheck=={job.distcheck}",),
-            ),
+            ranks=numbers_of(job.ranks_on(*odd)),
+            nodes=tuple(n.name for n in odd),
+            values={"version": (job.distcheck,)},
         )
 
 
@@ -60,13 +59,13 @@ def probe_open_files(job: Job) -> Iterator[Outcome]:
     is reached, and a warning before that, because then the missing ranks have another cause as well. A rank that comes
     too late is told so by rank 0's process, and reports it.
 
-    Fix: ``LimitNOFILE=131072`` in slurmd's unit, ``docker run --ulimit nofile=131072``, or limits.conf; or start one
-    distcheck for each node (``--nproc``), which needs one connection for each node.
+    Fix: Raise the hard limit of open files of the service that starts the jobs, or of the container
+    (``docker run --ulimit nofile=131072``); or start one distcheck for each node (``--nproc``), which needs one
+    connection for each node.
+
+        ulimit -Hn
+        sudo systemctl edit slurmd  # [Service] LimitNOFILE=131072
     """
-    fix = Fix(
-        "Raise the hard limit of open files of the service that starts the jobs, or start one distcheck per node.",
-        ("ulimit -Hn", "sudo systemctl edit slurmd  # [Service] LimitNOFILE=131072"),
-    )
     if short := short_of_files(job):
         leader, most, expected = short
         ranks = [r for r in job.ranks if r.process == leader.uid]
@@ -74,18 +73,11 @@ def probe_open_files(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)} may hold connections to {most} processes; the job has {expected} others",
-            fix,
             severity="error" if is_out_of_files(job) else "warning",
             evidence={"room": most, "processes": expected, "joined": len(job.processes) - 1},
         )
     elif ranks := turned_away(job):
-        what = f"{named(job, ranks)} could not join: rank 0's process may not open more files"
-        yield found(
-            job,
-            ranks,
-            what,
-            fix,
-        )
+        yield found(job, ranks, f"{named(job, ranks)} could not join: rank 0's process may not open more files")
 
 
 @rule("meeting", always=True, scope="node", unless=("launch-probe-broken",), owner="unknown")
@@ -102,7 +94,9 @@ def probe_process_lost(job: Job) -> Iterator[Outcome]:
     finding, and all exit with code 20. Where srun or mpirun ended all processes, because it could not start anything on
     one of the nodes, they are not checked.
 
-    Fix: check the log and the node of that process; set the same ``--timeout`` for all processes; then retry.
+    Fix: Check the log of the process and its node; set the same ``--timeout`` for all processes; then retry.
+
+        dmesg -T | tail -n 50
     """
     launched = job.launched
     if launched is not None and _ended_all(launched):
@@ -114,15 +108,14 @@ def probe_process_lost(job: Job) -> Iterator[Outcome]:
     yield from _leader_lost(job)
     lost = {p.uid: p for p in job.processes if p.lost}
     ranks = grouped((r for r in job.ranks if r.process in lost), lambda r: r.process)
-    silent = [uid for uid in lost if not _told(ranks.get(uid, []))]
-    for (stage, how), uids in grouped(silent, lambda uid: (lost[uid].stage, lost[uid].lost)).items():
+    others = [uid for uid in lost if not _ended_badly(ranks.get(uid, []))]
+    for (stage, how), uids in grouped(others, lambda uid: (lost[uid].stage, lost[uid].lost)).items():
         theirs = [r for uid in uids for r in ranks.get(uid, [])]
         who = named(job, theirs) if theirs else "a process without a rank"
         yield found(
             job,
             theirs,
             f"{who} {'was' if len(theirs) < 2 else 'were'} lost in stage '{stage}': {how}",
-            Fix("Check the log of the process and its node, then retry.", ("dmesg -T | tail -n 50",)),
             confirmed=False,
             evidence={"pids": [lost[uid].pid for uid in uids], "stage": stage},
         )
@@ -134,8 +127,8 @@ def _ended_all(launched: Launched) -> bool:
     return failed and any(n.outcome == "unreachable" for n in launched.nodes)
 
 
-def _told(ranks: Sequence[RankFacts]) -> bool:
-    """Return whether the rules about collectives report a process with these ranks: one did not end well there."""
+def _ended_badly(ranks: Sequence[RankFacts]) -> bool:
+    """Return whether a rank did not end well in the collectives, whose rules then report its process."""
     runs = [rank.run for rank in ranks]
     return None not in runs and any(run is not None and run.outcome != "done" for run in runs)
 
@@ -148,13 +141,9 @@ def _leader_lost(job: Job) -> Iterator[Outcome]:
         own = {p.uid for p in processes}
         theirs = named(job, [r for r in job.ranks if r.process in own])
         yield Fault(
+            f"rank {leader}'s process was lost in stage '{stage}', reported by {theirs}: {how}",
+            evidence={"stage": stage, "processes": len(processes)},
             confirmed=False,
             ranks=(leader,),
             nodes=nodes_of(job, first),
-            message=f"rank {leader}'s process was lost in stage '{stage}', reported by {theirs}: {how}",
-            fix=Fix(
-                f"Check the log of rank {leader}'s process and its node, then retry.",
-                ("dmesg -T | tail -n 50",),
-            ),
-            evidence={"stage": stage, "processes": len(processes)},
         )

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
 from distcheck.facts.rank import Role
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix, NotChecked
-from distcheck.rules.host.folders import FolderSeen, asked, by_path, folder_finding, mount, on_network
+from distcheck.rules.finding import NotChecked
+from distcheck.rules.host.folders import FolderSeen, asked, by_path, folder_fault, mount, on_network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-@rule("storage", scope=("job", "node"))
+@rule("storage", scope=("job", "node"), owner="admin")
 def storage_not_shared(job: Job) -> Iterator[Outcome]:
     """A folder that the nodes should share is not the same file system on all of them.
 
@@ -27,7 +26,11 @@ def storage_not_shared(job: Job) -> Iterator[Outcome]:
     GPFS, CephFS, BeeGFS, WekaFS, FUSE, ...) on some node, where it is a warning. If all nodes have a local file system
     of the same type at a path of ``--path``, this is a warning too.
 
-    Fix: mount the same file system on all nodes; ``--ignore storage-not-shared`` if each node needs only its own.
+    Fix: Mount the same file system on all nodes. No action if each node needs only its own folder:
+    ``--ignore storage-not-shared``.
+
+        findmnt --target {path|PATH}
+        df -T {path|PATH}
     """
     leader = next((process.node for process in job.processes if process.role is Role.LEADER), "")
     for path, seen in by_path(job).items():
@@ -51,18 +54,12 @@ def storage_not_shared(job: Job) -> Iterator[Outcome]:
             continue
         own = not network and len({s.folder.file_system for s in everywhere}) == 1 and len(blind) == len(compared)
         good = len(everywhere) - len(blind)
-        yield folder_finding(
+        yield folder_fault(
             job,
             blind,
             f"{path} is not the file system that {first.node.name} has there: {_mounts([first, *blind])}",
-            Fix(
-                "Mount the same file system on all nodes. No action if each node needs only its own folder: "
-                "--ignore storage-not-shared.",
-                (f"findmnt --target {quote(path)}", f"df -T {quote(path)}"),
-            ),
             severity="error" if asked(seen) and not own else "warning",
             scope="node" if 2 * good > len(everywhere) else "job",
-            owner="admin",
             evidence={s.node.name: mount(s.folder) for s in everywhere[:16]},
         )
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from distcheck.facts.quantities import count, size
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.host.shown import hosts, unread
+from distcheck.rules.host.shown import HostSeen, each_host, hosts, unread
 from distcheck.rules.wording import grouped, listed, majority
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from distcheck.facts.host import HostFacts
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
     from distcheck.rules.finding import Severity
@@ -30,8 +29,8 @@ _IDENTITY = ("ptrace_scope", "cpuinfo_max_freq")
 """What says nothing about speed, or is no setting."""
 
 
-@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin")
-def perf_cpu_governor(job: Job) -> Iterator[Outcome]:
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin", of=each_host)
+def perf_cpu_governor(_: Job, host: HostSeen) -> Fault | None:
     """The CPUs of a node are held at a low frequency.
 
     Kernel launches, data loading and the proxies of NCCL's network then take several times as long on that node, and
@@ -41,109 +40,77 @@ def perf_cpu_governor(job: Job) -> Iterator[Outcome]:
     cpuinfo_max_freq; above half it is an info finding, because some sites do without turbo frequencies. With the
     drivers intel_pstate and amd-pstate-epp the governor powersave is the default and is not reported.
 
-    Fix: ``sudo cpupower frequency-set --governor performance``.
+    Fix: Let the CPUs run at full frequency.
+
+        sudo cpupower frequency-set --governor performance
+        sudo cpupower frequency-set --max 9GHz
 
     See: https://docs.kernel.org/admin-guide/pm/cpufreq.html
     """
-    slow: list[tuple[NodeFacts, str, Severity]] = []
-    for node, host in hosts(job):
-        limit, possible = _most(host, "scaling_max_freq"), _most(host, "cpuinfo_max_freq")
-        if "powersave" in host.settings.get("scaling_governor", "") and (
-            host.settings.get("cpufreq driver", "") not in _OWN_CHOICE
-        ):
-            slow.append((node, "the CPU governor is powersave, which holds the lowest frequency", "warning"))
-        elif limit and limit < _FEWER * possible:
-            what = f"scaling_max_freq is {limit / 1e6:.1f} GHz; the CPUs can do {possible / 1e6:.1f} GHz"
-            slow.append((node, what, "warning" if limit < _LOW_FREQUENCY * possible else "info"))
-    for (what, severity), alike in grouped(slow, lambda one: one[1:]).items():
-        nodes = [node for node, *_ in alike]
-        yield _about(
-            nodes,
-            what,
-            Fix(
-                "Let the CPUs run at full frequency.",
-                ("sudo cpupower frequency-set --governor performance", "sudo cpupower frequency-set --max 9GHz"),
-            ),
-            {"cpus": nodes[0].cpus or 0},
-            severity,
-        )
-    yield from unread(job)
+    settings, evidence = host.facts.settings, {"cpus": host.node.cpus or 0}
+    own_choice = settings.get("cpufreq driver", "") in _OWN_CHOICE
+    if "powersave" in settings.get("scaling_governor", "") and not own_choice:
+        return Fault("the CPU governor is powersave, which holds the lowest frequency", evidence=evidence)
+    limit, possible = _highest(settings, "scaling_max_freq"), _highest(settings, "cpuinfo_max_freq")
+    if not 0 < limit < _FEWER * possible:
+        return None
+    return Fault(
+        f"scaling_max_freq is {limit / 1e6:.1f} GHz; the CPUs can do {possible / 1e6:.1f} GHz",
+        evidence=evidence,
+        severity="warning" if limit < _LOW_FREQUENCY * possible else "info",
+    )
 
 
-def _most(host: HostFacts, name: str) -> int:
+def _highest(settings: Mapping[str, str], name: str) -> int:
     """Return the highest value of a setting of each CPU, 0 without one."""
-    values = host.settings.get(name, "").split(", ")
-    return max((int(value) for value in values if value.isdecimal()), default=0)
+    return max((int(value) for value in settings.get(name, "").split(", ") if value.isdecimal()), default=0)
 
 
-def _about(
-    nodes: Sequence[NodeFacts],
-    what: str,
-    fix: Fix,
-    evidence: dict[str, str | int | float],
-    severity: Severity = "warning",
-) -> Fault:
-    names = tuple(node.name for node in nodes)
-    return Fault(severity=severity, nodes=names, message=f"{listed(names)}: {what}", evidence=evidence, fix=fix)
-
-
-@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin")
-def host_cpu_throttled(job: Job) -> Iterator[Outcome]:
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin", of=each_host)
+def host_cpu_throttled(_: Job, host: HostSeen) -> Fault | None:
     """The processors of a node were slowed down by heat or power for a good part of its uptime.
 
     A failed fan, a wrong position in the rack, or a power limit. The node is a straggler under load even if it looks
     healthy now. Found by the time that its hottest CPU was throttled since the boot
     (thermal_throttle/*_throttle_total_time_ms): a twentieth of it or more.
 
-    Fix: check the fans and the inlet temperature; drain the node until then.
+    Fix: Check the fans, the inlet temperature and the power limit; drain the node until then.
+
+        sudo ipmitool sdr type fan
+        sudo ipmitool sdr type temperature
+        sudo turbostat -n 1
 
     See: https://docs.kernel.org/admin-guide/abi-testing.html
     """
-    for node, host in hosts(job):
-        share = (host.throttled_seconds or 0.0) / host.uptime_seconds if host.uptime_seconds else 0.0
-        if share >= _THROTTLED_SHARE:
-            yield _about(
-                [node],
-                f"a CPU was throttled for {share:.0%} of {host.uptime_seconds / 86400:.1f} days of uptime; "
-                f"expected less than {_THROTTLED_SHARE:.0%}",
-                Fix(
-                    "Check the fans, the inlet temperature and the power limit.",
-                    ("sudo ipmitool sdr type fan", "sudo ipmitool sdr type temperature", "sudo turbostat -n 1"),
-                ),
-                {"throttled_seconds": host.throttled_seconds or 0.0, "uptime_seconds": host.uptime_seconds},
-            )
-    yield from unread(job)
+    throttled, uptime = host.facts.throttled_seconds or 0.0, host.facts.uptime_seconds
+    share = throttled / uptime if uptime else 0.0
+    if share < _THROTTLED_SHARE:
+        return None
+    return Fault(
+        f"a CPU was throttled for {share:.0%} of {uptime / 86400:.1f} days of uptime; expected less than "
+        f"{_THROTTLED_SHARE:.0%}",
+        evidence={"throttled_seconds": throttled, "uptime_seconds": uptime},
+    )
 
 
-@rule("node", also=("collectives", "isolation"), severity="info", scope="node", owner="admin")
-def host_hugepages_thp(job: Job) -> Iterator[Outcome]:
+@rule("node", also=("collectives", "isolation"), severity="info", scope="node", owner="admin", of=each_host)
+def host_hugepages_thp(_: Job, host: HostSeen) -> str | None:
     """Transparent huge pages are made at every page fault, which stalls processes.
 
     With ``defrag`` set to always, a page fault waits until the kernel has moved memory together for a huge page: single
     steps of a job then take longer, at random. Found in /sys/kernel/mm/transparent_hugepage: enabled and defrag are
     both always.
 
-    Fix: ``echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag``.
+    Fix: Make huge pages in the background only.
+
+        echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag
 
     See: https://docs.kernel.org/admin-guide/mm/transhuge.html
     """
-    always = [
-        node
-        for node, host in hosts(job)
-        if host.settings.get("transparent_hugepage") == host.settings.get("transparent_hugepage/defrag") == "always"
-    ]
-    if always:
-        yield _about(
-            always,
-            "transparent_hugepage/defrag is always, so that page faults wait for huge pages; expected madvise",
-            Fix(
-                "Make huge pages in the background only.",
-                ("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag",),
-            ),
-            {"transparent_hugepage": "always", "defrag": "always"},
-            "info",
-        )
-    yield from unread(job)
+    settings = host.facts.settings
+    if not settings.get("transparent_hugepage") == settings.get("transparent_hugepage/defrag") == "always":
+        return None
+    return "transparent_hugepage/defrag is always, so that page faults wait for huge pages; expected madvise"
 
 
 @rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin")
@@ -160,28 +127,27 @@ def host_differs(job: Job) -> Iterator[Outcome]:
 
     Fix: compare the node's hardware and boot settings with those of another node.
     """
-    for alike in grouped(hosts(job), lambda pair: pair[1].cpu_model).values():
+    for alike in grouped(hosts(job), lambda host: host.facts.cpu_model).values():
         if len(alike) >= 3:
             yield from _fewer(alike)
-            yield from _otherwise(alike)
+            yield from _other_settings(alike)
     yield from unread(job)
 
 
-def _fewer(alike: Sequence[tuple[NodeFacts, HostFacts]]) -> Iterator[Fault]:
-    cpus = majority(grouped(alike, lambda pair: pair[0].cpus))
-    memory = majority(grouped(alike, lambda pair: round(pair[1].memory_bytes / (1 << 30))))
+def _fewer(alike: Sequence[HostSeen]) -> Iterator[Fault]:
+    cpus = majority(grouped(alike, lambda host: host.node.cpus))
+    memory = majority(grouped(alike, lambda host: round(host.facts.memory_bytes / (1 << 30))))
     for node, host in alike:
-        if cpus is not None and (node.cpus or cpus) < cpus:
+        if cpus is not None and 0 < (node.cpus or 0) < cpus:
             look = ("lscpu", "cat /sys/devices/system/cpu/offline", "sudo dmesg -T | grep -iE 'mce|hardware error'")
             fix = Fix("Find out which CPUs are offline, and why.", look)
             what = f"{count(node.cpus or 0, 'CPU')}; most nodes of this kind have {cpus}"
             yield _about([node], what, fix, {"cpus": node.cpus or 0}, _weight((node.cpus or 0) / cpus))
-        if memory is not None and host.memory_bytes < _FEWER * memory * (1 << 30):
-            fix = Fix(
-                "Find out which memory module is missing.", ("sudo dmidecode -t memory", "sudo ipmitool sel list")
-            )
+        share = host.memory_bytes / (memory << 30) if memory else 1.0
+        if share < _FEWER:
+            commands = ("sudo dmidecode -t memory", "sudo ipmitool sel list")
+            fix = Fix("Find out which memory module is missing.", commands)
             what = f"{size(host.memory_bytes, 3)} memory; most nodes of this kind have {memory} GiB"
-            share = host.memory_bytes / (memory * (1 << 30))
             yield _about([node], what, fix, {"memory_bytes": host.memory_bytes}, _weight(share))
 
 
@@ -190,20 +156,25 @@ def _weight(share: float) -> Severity:
     return "warning" if share > _OTHER_KIND else "info"
 
 
-def _otherwise(alike: Sequence[tuple[NodeFacts, HostFacts]]) -> Iterator[Fault]:
-    differ = any(host.settings != alike[0][1].settings for _, host in alike)
-    for name in sorted({name for _, host in alike for name in host.settings} - {*_IDENTITY}) if differ else ():
-        values = grouped(alike, lambda pair, name=name: pair[1].settings.get(name, ""))  # type: ignore[misc]
+def _other_settings(alike: Sequence[HostSeen]) -> Iterator[Fault]:
+    if all(host.facts.settings == alike[0].facts.settings for host in alike):
+        return
+    for name in sorted({name for host in alike for name in host.facts.settings} - {*_IDENTITY}):
+        values = grouped(alike, lambda host, name=name: host.facts.settings.get(name, ""))  # type: ignore[misc]
         most = majority(values)
-        if most is None:
-            continue
-        for value, pairs in values.items():
+        for value, others in values.items() if most is not None else ():
             if value != most:
-                nodes = [node for node, _ in pairs]
                 yield _about(
-                    nodes,
+                    [host.node for host in others],
                     f"{name} is {value or 'not set'}; most nodes of this kind have {most or 'none'}",
                     Fix("Set it as on the other nodes.", ("sudo cpupower frequency-info", "cat /proc/cmdline")),
                     {name: value, "others": most},
                     "warning" if name in _SPEED else "info",
                 )
+
+
+def _about(
+    nodes: Sequence[NodeFacts], what: str, fix: Fix, evidence: dict[str, str | int | None], severity: Severity
+) -> Fault:
+    names = tuple(node.name for node in nodes)
+    return Fault(f"{listed(names)}: {what}", fix, evidence, severity, nodes=names)

@@ -6,18 +6,16 @@ created later, or never be used, so that most of its faults are warnings, and on
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
 from distcheck.facts.storage import SCRIPT, WORKING_DIRECTORY, Folder, Space
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
 from distcheck.rules.host.folders import (
     FolderSeen,
     asked,
     by_path,
-    folder_finding,
+    folder_fault,
     lacks_temporary_space,
     names,
     on_network,
@@ -49,7 +47,10 @@ def storage_path_missing(job: Job) -> Iterator[Outcome]:
     Found on every node for the folders of ``--path``. Other folders (the working directory, the script's, HOME and
     variables such as HF_HOME) are a warning, and only if other nodes have them.
 
-    Fix: mount the file system on the node, or correct the path.
+    Fix: Mount the file system on the node, or correct the path.
+
+        ls -ld {path|PATH}
+        findmnt --target {path|PATH}
     """
     for path, seen in by_path(job).items():
         here = [s for s in seen if s.folder.state in {"folder", "silent"}]
@@ -58,14 +59,10 @@ def storage_path_missing(job: Job) -> Iterator[Outcome]:
             continue
         for what, some in grouped(bad, lambda s: _trouble(s.folder)).items():
             others = f"; {_others(here, len(seen))} it" if here else ""
-            yield folder_finding(
+            yield folder_fault(
                 job,
                 some,
                 f"{path} {what}{others}",
-                Fix(
-                    "Mount the file system on the node, or correct the path.",
-                    (f"ls -ld {quote(path)}", f"findmnt --target {quote(path)}"),
-                ),
                 severity="error" if asked(seen) else "warning",
                 scope="node" if here or job.asked.command == "node" else "job",
                 owner="admin" if here else "user",
@@ -74,7 +71,7 @@ def storage_path_missing(job: Job) -> Iterator[Outcome]:
     yield from unseen(job)
 
 
-@rule("storage", scope=("job", "node"))
+@rule("storage", scope=("job", "node"), owner="admin")
 def storage_read_only(job: Job) -> Iterator[Outcome]:
     """No file can be created in a folder that the job uses.
 
@@ -85,7 +82,10 @@ def storage_read_only(job: Job) -> Iterator[Outcome]:
     after an error. A warning if no node can write in a folder of ``--path``, because a data set may be read-only, and
     for the other folders that nodes treat differently.
 
-    Fix: check the kernel log for disk errors, remount it writable, or correct the permissions.
+    Fix: Check the kernel log, the mount and the permissions. No action if the job only reads it.
+
+        sudo dmesg | grep -iE 'i/o error|read-only|ext4|xfs|nfs'
+        findmnt --target {path|PATH}
     """
     for path, seen in by_path(job).items():
         bad = [s for s in seen if s.folder.write_error and not s.folder.write_error.startswith(_FULL)]
@@ -96,22 +96,17 @@ def storage_read_only(job: Job) -> Iterator[Outcome]:
         for error, some in grouped(bad, lambda s: s.folder.write_error).items():
             why = "; the kernel made it read-only after it was mounted" if failing else ""
             others = f"; {_others(good, len(seen), 'can')}" if good else ""
-            yield folder_finding(
+            yield folder_fault(
                 job,
                 some,
                 f"no file can be created in {path}: {error}{why}{others}",
-                Fix(
-                    "Check the kernel log, the mount and the permissions. No action if the job only reads it.",
-                    ("sudo dmesg | grep -iE 'i/o error|read-only|ext4|xfs|nfs'", f"findmnt --target {quote(path)}"),
-                ),
                 severity="error" if failing or (asked(seen) and good) else "warning",
                 scope="node" if good or failing else "job",
-                owner="admin",
                 confirmed=2 * len(good) > len(seen),
             )
 
 
-@rule("storage", scope=("job", "node"))
+@rule("storage", scope=("job", "node"), owner="unknown")
 def storage_full(job: Job) -> Iterator[Outcome]:
     """A file system that the job uses is full or nearly full.
 
@@ -122,7 +117,10 @@ def storage_full(job: Job) -> Iterator[Outcome]:
     creating a file. host-disk-full reports the file system that has the folder for temporary files. Folders that only
     variables name are warnings.
 
-    Fix: remove files, or use another folder.
+    Fix: Remove files that are no longer needed, or use another folder.
+
+        df -h {path|.}; df -i {path|.}
+        sudo du -xsh {path|.}/* | sort -h | tail
     """
     reported: set[tuple[str, int | None]] = set()
     for path, seen in by_path(job).items():
@@ -133,22 +131,17 @@ def storage_full(job: Job) -> Iterator[Outcome]:
             space = some[0].folder.space
             room = some[0].folder.write_error or (free_space(space) if space else "")
             files = "; no free inode" if space is not None and space.free_files == 0 else ""
-            yield folder_finding(
+            yield folder_fault(
                 job,
                 some,
                 f"{path} is {'full' if empty else 'nearly full'}: {room}{files}",
-                Fix(
-                    "Remove files that are no longer needed, or use another folder.",
-                    (f"df -h {quote(path)}; df -i {quote(path)}", f"sudo du -xsh {quote(path)}/* | sort -h | tail"),
-                ),
                 severity="error" if empty and (asked(seen) or WORKING_DIRECTORY in names(seen)) else "warning",
                 scope="job" if shared else "node",
-                owner="unknown",
                 confirmed=False,
             )
 
 
-@rule("storage", severity="warning", scope=("job", "node"))
+@rule("storage", severity="warning", scope=("job", "node"), owner="admin")
 def storage_slow(job: Job) -> Iterator[Outcome]:
     """A file system that the job uses is very slow.
 
@@ -159,31 +152,28 @@ def storage_slow(job: Job) -> Iterator[Outcome]:
     Slow is below 1 MB/s, or below 5 MB/s and a tenth of the median of the other nodes. Not measured where less than
     64 MiB are free, and once per file system.
 
-    Fix: check the disk and the file server; use a local disk for caches and environments.
+    Fix: Check the disk and the file server; use a local disk for caches and environments.
+
+        findmnt --target {path|PATH}
+        iostat -x 1 3
     """
     for path, seen in by_path(job).items():
-        for what in ("write_MBps", "read_MBps"):
-            rates = [(s, rate) for s in seen if (rate := getattr(s.folder, what)) is not None]
-            usual = _middle([rate for _, rate in rates]) if len(rates) > 2 else 0.0
+        for what in ("written", "read"):
+            rates = [
+                (s, rate)
+                for s in seen
+                if (rate := s.folder.write_MBps if what == "written" else s.folder.read_MBps) is not None
+            ]
+            usual = sorted(rate for _, rate in rates)[len(rates) // 2] if len(rates) > 2 else 0.0
             slow = [(s, r) for s, r in rates if r < _SLOW_MBPS or r < min(_SLOWER_MBPS, usual / _SLOWER_FACTOR)]
             if not slow:
                 continue
             rest = f"; the median of {len(rates)} nodes is {usual:.3g} MB/s" if usual else ""
-            yield folder_finding(
+            yield folder_fault(
                 job,
                 [s for s, _ in slow],
-                f"{path} {'is written' if what == 'write_MBps' else 'is read'} at {min(r for _, r in slow):.2g} MB/s"
-                f"{rest}; expected {_SLOW_MBPS:g} MB/s or more",
-                Fix(
-                    "Check the disk and the file server.",
-                    (
-                        f"findmnt --target {quote(path)}",
-                        "iostat -x 1 3",
-                    ),
-                ),
-                severity="warning",
+                f"{path} is {what} at {min(r for _, r in slow):.2g} MB/s{rest}; expected {_SLOW_MBPS:g} MB/s or more",
                 scope="job" if len(slow) == len(rates) > 1 else "node",
-                owner="admin",
                 evidence={s.node.name: f"{rate:.3g} MB/s" for s, rate in rates[:16]},
             )
 
@@ -224,7 +214,3 @@ def _others(good: Sequence[FolderSeen], total: int, verb: str = "have") -> str:
     if len(good) == 1:
         return f"{good[0].node.name} {'has' if verb == 'have' else verb}"
     return f"the other {len(good)} nodes {verb}" if len(good) < total else f"all nodes {verb}"
-
-
-def _middle(numbers: Sequence[float]) -> float:
-    return sorted(numbers)[len(numbers) // 2]

@@ -1,4 +1,4 @@
-"""Ranks of one host in separate namespaces, and memory policies that put memory far away."""
+"""Ranks of one host in separate namespaces, and virtual machines without a topology."""
 
 from __future__ import annotations
 
@@ -34,30 +34,6 @@ def test_other_nodes_have_their_own_namespaces_and_gloo_needs_none(on_hosts, cha
     job = on_hosts(2, 2, gpus=2)
     assert said(change.process(job, (2, 3), limits=APART), FAMILY) == []
     assert said(change.process(on_hosts(2, 2), 3, limits=APART), FAMILY) == []
-
-
-@pytest.mark.parametrize(
-    ("policy", "mask", "severity"),
-    [
-        ("bind 1", "0-31", "warning"),
-        ("bind 0", "0-31", ""),
-        ("bind 0", "0-63", ""),
-        ("interleave 0-1", "0-31", "info"),
-        ("interleave 0", "0-31", ""),
-        ("preferred 1", "0-31", "warning"),
-        ("", "0-31", ""),
-        ("bind 1", "", ""),
-    ],
-)
-def test_perf_numa_interleaved_by_policy_and_cpus(on_hosts, change, said, policy, mask, severity):
-    states = {n: {"numa_cpus": {0: "0-31", 1: "32-63"}} for n in range(2)}
-    job = change.rank(on_hosts(2, 2, states=states, masks=("0-63",)), (2, 3), cpu_list=mask)
-    found = said(change.process(job, (2, 3), limits=Limits(memory_policy=policy)), FAMILY)
-    assert found == ([("perf-numa-interleaved", severity, (2, 3), ("node2",))] if severity else [])
-
-
-def test_with_one_numa_node_no_memory_is_far(on_hosts, change, said):
-    assert said(change.process(on_hosts(1, 2), None, limits=Limits(memory_policy="bind 1")), FAMILY) == []
 
 
 def tree(*between, gpus=2, virtual=True):

@@ -1,4 +1,4 @@
-"""Limits of processes, threads and stacks: too low for the ranks, at the right ranks."""
+"""What the processes of some ranks may use: too little for them, or far away, at the right ranks."""
 
 from __future__ import annotations
 
@@ -6,47 +6,89 @@ import msgspec
 import pytest
 
 from distcheck.facts.gpu import Fabric, GpuHealth
-from distcheck.facts.host import CgroupLimit, Limits
+from distcheck.facts.host import CgroupLimit, CpuQuota, Limits
 from distcheck.facts.rank import Installed
 
-FAMILY = "host_limits"
+OURS = ("host_limits", "host_cpus", "host_containers", "host_memory")
+MIB, GIB = 1 << 20, 1 << 30
+RANKS = (4, 5, 6, 7)
 
 
-def tasks(limit, used):
-    return CgroupLimit(limit=limit, used=used, cgroup="/sys/fs/cgroup/pids/job")
+@pytest.fixture
+def job(on_hosts, change):
+    """Return three nodes with four ranks each of 16 OpenMP threads, so that a node needs 4 * (32 + 16) = 192 tasks."""
+    states = {n: {"numa_cpus": {0: "0-31", 1: "32-63"}} for n in range(3)}
+    return change.environment(on_hosts(states=states, gpus=4), None, OMP_NUM_THREADS="16")
+
+
+def group(limit, left):
+    return CgroupLimit(limit=limit, used=limit - left, cgroup="/sys/fs/cgroup/job")
+
+
+def quota(cpus, periods=0, throttled=0):
+    return Limits(cpu=CpuQuota(cpus, periods, throttled, "/sys/fs/cgroup/job"))
 
 
 @pytest.mark.parametrize(
-    ("limits", "severity", "words"),
+    ("limits", "cpus", "expected", "words"),
     [
-        (Limits(tasks=tasks(500, 300)), "warning", "pids.max of their cgroup leaves 200 of 500"),
-        (Limits(tasks=tasks(500, 490)), "error", "leaves 10 of 500"),
-        (Limits(tasks=tasks(500, 100)), "", ""),
-        (Limits(user_tasks=(4096, 3900)), "warning", "their user's limit (ulimit -u) leaves 196 of 4096"),
-        (Limits(user_tasks=(4096, 5000)), "error", "leaves 0 of 4096"),
-        (Limits(user_tasks=(4096, 100)), "", ""),
-        (None, "", ""),
+        (None, "0-63", "", ""),
+        (Limits(tasks=group(500, 180)), "0-63", "host-nproc-pids warning", "cgroup leaves 180 of 500 processes"),
+        (Limits(tasks=group(500, 10)), "0-63", "host-nproc-pids error", "leaves 10 of 500"),
+        (Limits(tasks=group(500, 200)), "0-63", "", ""),
+        (Limits(user_tasks=(4096, 3910)), "0-63", "host-nproc-pids warning", "(ulimit -u) leaves 186 of 4096"),
+        (Limits(user_tasks=(4096, 5000)), "0-63", "host-nproc-pids error", "leaves 0 of 4096"),
+        (Limits(user_tasks=(4096, 100)), "0-63", "", ""),
+        (Limits(address_space_bytes=30 * GIB), "0-63", "host-address-space warning", "limited to 32 GB"),
+        (Limits(address_space_bytes=1 << 50), "0-63", "", ""),
+        (Limits(memory=group(8 * GIB, 0)), "0-63", "host-memory-low error", "cgroup, 8 GiB, leaves 0 B"),
+        (Limits(memory=group(8 * GIB, 3 * GIB)), "0-63", "host-memory-low warning", "expected 4 GiB or more"),
+        (Limits(memory=group(8 * GIB, 5 * GIB)), "0-63", "", ""),
+        (quota(2.5), "0-63", "perf-cgroup-cpu-quota warning", "cgroup is 2.5 CPUs; expected at least 4"),
+        (quota(4), "0-63", "", ""),
+        (quota(8, 1000, 600), "0-63", "perf-cgroup-cpu-quota info", "expected more than 4; it stopped them in 60%"),
+        (quota(8, 100, 100), "0-63", "", ""),
+        (quota(8, 1000, 100), "0-63", "", ""),
+        (Limits(memory_policy="bind 1"), "0-31", "perf-numa-interleaved warning", "run on CPUs 0-31, which belong to"),
+        (Limits(memory_policy="bind 0"), "0-31", "", ""),
+        (Limits(memory_policy="bind 0"), "0-63", "", ""),
+        (Limits(memory_policy="interleave 0-1"), "0-31", "perf-numa-interleaved info", "interleave on NUMA node 0-1"),
+        (Limits(memory_policy="interleave 0"), "0-31", "", ""),
+        (Limits(memory_policy="preferred 1"), "0-31", "perf-numa-interleaved warning", "preferred on NUMA node 1"),
+        (Limits(memory_policy="bind 1"), "", "", ""),
     ],
 )
-def test_host_nproc_pids_of_the_ranks_of_one_node(on_hosts, change, judge, limits, severity, words):
-    job = change.environment(on_hosts(), None, OMP_NUM_THREADS="20")  # 4 ranks of 32 + 20 threads need 208
-    said = judge(change.process(job, (4, 5, 6, 7), limits=limits), FAMILY)
-    found = [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
-    assert found == ([("host-nproc-pids", severity, (4, 5, 6, 7), ("node2",))] if severity else [])
-    assert words in "".join(f.message for f in said.findings)
-    assert said.verdict.exit_code == (30 if severity == "error" else 0)
+def test_a_limit_of_the_ranks_of_a_node_is_reported_at_them(job, change, judge, limits, cpus, expected, words):
+    said = judge(change.rank(change.process(job, RANKS, limits=limits), RANKS, cpu_list=cpus), *OURS)
+    found = [f for f in said.findings if not f.rule.startswith("perf-omp")]  # whose threads have fewer CPUs
+    assert [(f.rule, f.severity, f.ranks, f.nodes) for f in found] == (
+        [(*expected.split(), RANKS, ("node2",))] if expected else []
+    )
+    assert words in "".join(f.message for f in found)
+    assert said.verdict.exit_code == (30 if "error" in expected else 0)
 
 
-def test_without_omp_num_threads_each_cpu_is_a_thread(on_hosts, change, said):
-    limited = Limits(tasks=tasks(500, 130))
-    assert [f[1] for f in said(change.process(on_hosts(1), None, limits=limited), FAMILY)] == ["warning"]
+def test_limits_that_only_nccl_meets_do_not_matter_to_gloo(on_hosts, change, silent):
+    for limits in (Limits(address_space_bytes=1 << 30), Limits(stack_bytes=-1)):
+        assert silent(change.process(on_hosts(2, 2), None, limits=limits))
 
 
-def test_a_kernel_that_is_full_of_threads_is_the_nodes(on_hosts, judge):
-    said = judge(on_hosts(states={2: {"tasks": 32760, "zombies": 900}}), FAMILY)
-    (found,) = said.findings
+def test_with_one_numa_node_no_memory_is_far(on_hosts, change, silent):
+    assert silent(change.process(on_hosts(1, 2), None, limits=Limits(memory_policy="bind 1")))
+
+
+def test_more_memory_is_requested_and_without_omp_num_threads_each_cpu_is_a_thread(job, change, only):
+    found, _ = only(change.process(job, RANKS, limits=Limits(memory=group(8 * GIB, 3 * GIB))))
+    assert "# add to docker run: --memory=16384m" in found.fix.commands
+    job = change.process(job, RANKS, limits=Limits(tasks=group(500, 370)))
+    found, _ = only(change.environment(job, RANKS, OMP_NUM_THREADS=None))
+    assert "leaves 370 of 500 processes and threads; expected 384 or more" in found.message
+
+
+def test_a_kernel_that_is_full_of_threads_is_the_nodes(on_hosts, only):
+    found, code = only(on_hosts(states={2: {"tasks": 32760, "zombies": 900}}))
     assert (found.severity, found.scope, found.nodes, found.evidence["zombies"]) == ("error", "node", ("node3",), 900)
-    assert said.verdict.exit_code == 20
+    assert code == 20
 
 
 @pytest.mark.parametrize(
@@ -61,21 +103,7 @@ def test_host_stack_unlimited_by_the_version_of_nccl(on_hosts, change, said, ncc
         job = change.node(job, n, gpus=msgspec.structs.replace(node.gpus, devices=devices))
     installed = Installed(python="3.11.7", prefix="/opt", torch=job.nodes[0].torch, nccl=nccl)
     job = change.process(job, None, installed=installed)
-    assert said(job, FAMILY) == []
+    assert said(job, *OURS) == []
     job = change.process(job, (1, 3), limits=Limits(stack_bytes=-1))
     expected = [("host-stack-unlimited", severity, (1, 3), ("node1", "node2"))] if severity else []
-    assert said(job, FAMILY) == expected
-
-
-@pytest.mark.parametrize(("limit", "found"), [(30 << 30, True), (1 << 50, False), (-1, False)])
-def test_host_address_space_below_the_memory_of_the_gpus(on_hosts, change, said, limit, found):
-    job = change.process(on_hosts(2, 2, gpus=2), (2, 3), limits=Limits(address_space_bytes=limit))
-    assert said(job, FAMILY) == ([("host-address-space", "warning", (2, 3), ("node2",))] if found else [])
-
-
-def test_a_limit_of_the_address_space_does_not_matter_to_gloo(on_hosts, change, said):
-    assert said(change.process(on_hosts(2, 2), None, limits=Limits(address_space_bytes=1 << 30)), FAMILY) == []
-
-
-def test_an_unlimited_stack_does_not_matter_to_gloo(on_hosts, change, said):
-    assert said(change.process(on_hosts(2, 2), None, limits=Limits(stack_bytes=-1)), FAMILY) == []
+    assert said(job, *OURS) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
@@ -14,8 +15,11 @@ from distcheck.facts.rank import RankFacts
 from distcheck.facts.storage import Space
 from distcheck.rules.diagnose import diagnose
 
+replace = msgspec.structs.replace
+
 GIB = 1 << 30
 MIB = 1 << 20
+OURS = ("node", "gpu")
 
 
 def space(total=GIB, free=GIB, files=1000, *, writable=True):
@@ -48,55 +52,41 @@ def lone(job_of, change):
     return lone
 
 
-def said(diagnosis):
-    return [(f.rule, f.severity, f.confirmed, f.nodes) for f in diagnosis.findings]
+@pytest.fixture
+def said(judge):
+    """Return (rule, severity, confirmed, nodes) of each finding, and the exit code."""
+
+    def said(job):
+        diagnosis = judge(job, *OURS)
+        found = [(f.rule, f.severity, f.confirmed, f.nodes) for f in diagnosis.findings]
+        return found, diagnosis.verdict.exit_code
+
+    return said
 
 
-def test_a_healthy_node_is_silent(lone, judge):
-    for gpus in (None, 0, 3, 4):
-        diagnosis = judge(lone(gpus=gpus), "node", "gpu")
-        assert (diagnosis.findings, diagnosis.not_checked, diagnosis.verdict.exit_code) == ((), (), 0)
+def test_a_healthy_node_and_one_without_gpus_are_silent(lone, silent):
+    assert all(silent(lone(gpus=gpus)) for gpus in (None, 0, 3, 4))
+    assert silent(lone(accelerator="none", answer=None))
 
 
-def test_a_node_without_gpus_is_silent(lone, judge):
-    diagnosis = judge(lone(accelerator="none", answer=None), "node", "gpu")
-    assert (diagnosis.findings, diagnosis.not_checked) == ((), ())
+def test_gpu_fewer_than_needed_names_the_node_and_excludes_it(lone, only):
+    found, code = only(lone(gpus=5))
+    assert (found.rule, found.confirmed, found.nodes, code) == ("gpu-fewer-than-needed", True, ("node1",), 40)
+    assert found.message == "node1: NVML lists 4 GPUs; expected 5 (--gpus)"
 
 
-def test_gpu_fewer_than_needed_names_the_node_and_excludes_it(lone, judge):
-    diagnosis = judge(lone(gpus=5), "node", "gpu")
-    assert said(diagnosis) == [("gpu-fewer-than-needed", "error", True, ("node1",))]
-    assert diagnosis.verdict.exit_code == 40
-    assert "4 GPUs" in diagnosis.findings[0].message
-    assert "expected 5" in diagnosis.findings[0].message
-
-
-@pytest.mark.parametrize("accelerator", ["nvidia", "none"])
-def test_a_driver_without_any_gpu(lone, judge, accelerator):
+def test_a_driver_without_any_gpu(lone, said, silent):
     none = Gpus(driver="550", cuda_driver="12.4", devices=())
-    diagnosis = judge(lone(accelerator=accelerator, answer=none), "node", "gpu")
-    if accelerator == "none":
-        assert diagnosis.findings == ()
-    else:
-        assert said(diagnosis) == [("gpu-fewer-than-needed", "error", False, ("node1",))]
-        assert diagnosis.verdict.exit_code == 20
+    assert silent(lone(accelerator="none", answer=none))
+    assert said(lone(answer=none)) == ([("gpu-fewer-than-needed", "error", False, ("node1",))], 20)
 
 
-def test_a_lost_gpu_that_is_still_counted_is_one_finding(lone, judge):
+def test_a_lost_gpu_that_is_still_counted_is_one_finding(lone, only):
     devices = tuple(Gpu(i, f"GPU-{i}", f"0000:0{i}:00.0", "H100", GIB, 0, mig=False) for i in range(3))
     words = "NVML error 15: a GPU is lost"
-    gone = Missing(reason=words)
-    lost = Gpu(3, gone, gone, gone, gone, gone, gone, lost=words)
-    diagnosis = judge(lone(gpus=4, answer=Gpus("550", "12.4", (*devices, lost))), "node", "gpu")
-    assert [f.rule for f in diagnosis.findings] == ["gpu-fell-off-bus"]
-    assert diagnosis.verdict.exit_code == 40
-
-
-def test_a_driver_that_does_not_start_is_one_finding(lone, judge):
-    diagnosis = judge(
-        lone(gpus=4, answer=Missing(reason="NVML error 18: driver/library version mismatch")), "node", "gpu"
-    )
-    assert [f.rule for f in diagnosis.findings] == ["gpu-nvml-init-failed"]
+    lost = Gpu(3, *[Missing(reason=words)] * 6, lost=words)
+    found, code = only(lone(gpus=4, answer=Gpus("550", "12.4", (*devices, lost))))
+    assert (found.rule, code) == ("gpu-fell-off-bus", 40)
 
 
 NO_LIBRARY = "NVML error 12: NVIDIA's driver library is not installed: libnvidia-ml.so.1 was not found"
@@ -117,41 +107,38 @@ NO_LIBRARY = "NVML error 12: NVIDIA's driver library is not installed: libnvidia
     ],
 )
 def test_where_gpus_must_be_a_driver_that_does_not_load_is_confirmed_and_named(
-    lone, judge, change, reason, gpus, accelerator, code, command
+    lone, said, judge, change, reason, gpus, accelerator, code, command
 ):
     torch = TorchBuild("2.9", None if gpus else "12.8", None)  # that of distcheck says nothing of the node
     job = change.node(lone(gpus=gpus, accelerator=accelerator, answer=Missing(reason=reason)), 0, torch=torch)
-    diagnosis = judge(job, "node", "gpu")
     expected = [("gpu-nvml-init-failed", "error", code == 40, ("node1",))] if code else []
-    assert (said(diagnosis), diagnosis.verdict.exit_code) == (expected, code)
-    for finding in diagnosis.findings:
+    assert said(job) == (expected, code)
+    for finding in judge(job, *OURS).findings:
         assert finding.message == f"node1: {reason}" + (f"; expected {gpus} GPUs (--gpus)" if gpus else "")
         assert command in finding.fix.commands
         assert finding.owner == ("user" if gpus is None else "admin")
 
 
 @pytest.mark.parametrize("shown", [False, True])
-def test_the_fix_of_a_missing_gpu_goes_by_the_pci_bus(lone, judge, change, shown):
+def test_the_fix_of_a_missing_gpu_goes_by_the_pci_bus(lone, only, change, shown):
     job = lone(gpus=5)
     listed = {gpu.pci for gpu in job.nodes[0].gpus.devices}
     places = dict.fromkeys([*listed, *(["0000:f1:00.0"] if shown else [])], PciPlace((), None))
-    (finding,) = judge(change.node(job, 0, pci=Pci(gpus=places, nics=())), "node", "gpu").findings
-    assert ("0000:f1:00.0" in finding.message, "sudo reboot" in finding.fix.commands) == (shown, shown)
-    assert ("sudo poweroff" in finding.fix.commands) is not shown
+    finding, _ = only(change.node(job, 0, pci=Pci(gpus=places, nics=())))
+    assert ("0000:f1:00.0" in finding.message) is shown
+    assert finding.fix.commands[-1] == ("sudo reboot" if shown else "sudo poweroff")
 
 
-def test_the_rule_alone_does_not_pass_without_a_driver(lone, judge, change):
+def test_the_rule_alone_does_not_pass_without_a_driver(lone):
     job = lone(gpus=4, accelerator="none", answer=Missing(reason=NO_LIBRARY))
     diagnosis = diagnose(job, select=["gpu-fewer-than-needed"])
     assert (diagnosis.findings, diagnosis.verdict.exit_code) == ((), 20)
 
 
 @pytest.mark.parametrize("accelerator", ["nvidia", "none", "amd"])
-def test_a_missing_pynvml_blames_no_node(lone, judge, accelerator):
+def test_a_missing_pynvml_blames_no_node(lone, said, accelerator):
     answer = Missing(reason="the Python module pynvml (package nvidia-ml-py) cannot be imported: gone")
-    diagnosis = judge(lone(gpus=4, accelerator=accelerator, answer=answer), "node", "gpu")
-    assert diagnosis.findings == ()
-    assert diagnosis.verdict.exit_code == 20
+    assert said(lone(gpus=4, accelerator=accelerator, answer=answer)) == ([], 20)
 
 
 @pytest.mark.parametrize(
@@ -174,18 +161,11 @@ def test_a_missing_pynvml_blames_no_node(lone, judge, accelerator):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_fault_of_one_node_names_that_node(lone, judge, faulty, rule, severity, code):
-    second = named_as_node2(faulty)
-    diagnosis = judge(lone(2, states=[state(), second]), "node", "gpu")
-    assert [(f.rule, f.severity, f.nodes) for f in diagnosis.findings] == [(rule, severity, ("node2",))]
-    assert diagnosis.verdict.exit_code == code
-
-
-def named_as_node2(faulty):
-    """Give node2 its own name where the fault is another one."""
-    if faulty.own_name == state().own_name:
-        return NodeState(Resolution("node2", ("10.0.0.2",), 0.001), faulty.spaces, faulty.open_files)
-    return faulty
+def test_a_fault_of_one_node_names_that_node(lone, only, faulty, rule, severity, code):
+    own_name = Resolution("node2", ("10.0.0.2",), 0.001)
+    named = faulty if faulty.own_name != state().own_name else replace(faulty, own_name=own_name)
+    found, exit_code = only(lone(2, states=[state(), named]))
+    assert (found.rule, found.severity, found.nodes, exit_code) == (rule, severity, ("node2",), code)
 
 
 @pytest.mark.parametrize(
@@ -198,74 +178,72 @@ def named_as_node2(faulty):
     ],
     ids=["no count of files", "no limit", "just enough", "both addresses"],
 )
-def test_unusual_but_healthy_states_are_silent(lone, judge, healthy):
-    assert judge(lone(states=[healthy]), "node", "gpu").findings == ()
+def test_unusual_but_healthy_states_are_silent(lone, silent, healthy):
+    assert silent(lone(states=[healthy]))
 
 
 def test_a_node_that_does_not_answer_is_not_a_pass(lone, judge):
     silent = Missing(reason="this node did not answer within 7 s: its resolver or a file system hangs")
-    diagnosis = judge(lone(states=[silent]), "node", "gpu")
-    assert diagnosis.findings == ()
+    diagnosis = judge(lone(states=[silent]), *OURS)
+    assert (diagnosis.findings, diagnosis.verdict.exit_code) == ((), 20)
     assert {n.rule for n in diagnosis.not_checked} == {
         "host-shm-not-writable", "host-shm-too-small", "host-disk-full", "host-own-name-unresolvable", "host-nofile",
     }  # fmt: skip
-    assert diagnosis.verdict.exit_code == 20
 
 
-def test_a_fault_of_most_nodes_has_scope_system(lone, judge):
-    diagnosis = judge(lone(3, gpus=8), "node", "gpu")
-    assert {f.scope for f in diagnosis.findings} == {"system"}
-    assert diagnosis.verdict.exit_code == 30
+def test_a_fault_that_nodes_share_is_one_finding_and_of_most_nodes_has_scope_system(lone, only, judge):
+    states = [state(Resolution(f"node{n}", (f"10.0.0.{n}",), 0.1), open_files=(1, 1)) for n in (1, 2)]
+    found, _ = only(lone(2, states=states))
+    assert found.message == "node1 and node2: the hard limit of open files is 1; expected 4096 or more"
+    assert found.nodes == ("node1", "node2")
+    diagnosis = judge(lone(3, gpus=8), *OURS)
+    assert ({f.scope for f in diagnosis.findings}, diagnosis.verdict.exit_code) == ({"system"}, 30)
 
 
 def test_the_rules_are_silent_for_a_job_with_ranks(job_of, judge):
     assert judge(job_of(2, 2, gpus=2), "node").findings == ()
 
 
-@pytest.mark.parametrize(
-    ("shm", "backend", "severity"),
-    [
-        (space(8 * MIB, 8 * MIB), "nccl", "warning"),
-        (space(64 * MIB, 64 * MIB), "gloo", "info"),
-        (space(64 * MIB, 64 * MIB), "auto", "info"),
-        (space(GIB, 0), "gloo", "error"),
-        (space(65 * MIB, 65 * MIB), "nccl", ""),
-        (Missing(reason="gone"), "nccl", ""),
-        (None, "nccl", ""),
-    ],
-)
-def test_the_shared_memory_of_a_node_that_measures_is_judged_too(job_of, change, judge, shm, backend, severity):
-    looks = ("environment", "meeting", "collectives")
-    job = change.node(job_of(3, 2, looks=looks, backend=backend), 1, shm=shm)
-    # Even where the collectives were not run for something else: the room is known all the same.
-    for looked in (job, change.job(job, skipped={"collectives": "not run because of something else"})):
-        found = [f for f in judge(looked).findings if f.rule == "host-shm-too-small"]
-        assert [(f.severity, f.nodes) for f in found] == ([(severity, ("node2",))] if severity else [])
+def small(mib):
+    return {"shm": space(mib * MIB, mib * MIB)}
+
+
+def scratch(tmp):
+    return {"tmp": tmp, "tmp_folder": "/scratch/my tmp"}
 
 
 @pytest.mark.parametrize(
-    ("tmp", "severity"),
+    ("facts", "backend", "expected"),
     [
-        (space(8 * MIB, 0), "error"),
-        (space(GIB, 60 * MIB), "warning"),
-        (space(GIB, GIB, 0), "error"),
-        (space(GIB, 101 * MIB), ""),
-        (space(writable=False), "error"),
-        (Missing(reason="/tmp: No such file or directory"), "error"),
-        (None, ""),
+        (small(8), "nccl", "host-shm-too-small warning"),
+        (small(64), "gloo", "host-shm-too-small info"),
+        (small(64), "auto", "host-shm-too-small info"),
+        ({"shm": space(GIB, 0)}, "gloo", "host-shm-too-small error"),
+        (small(65), "nccl", ""),
+        ({"shm": None}, "nccl", ""),
+        (scratch(space(8 * MIB, 0)), "auto", "host-disk-full error"),
+        (scratch(space(GIB, 60 * MIB)), "auto", "host-disk-full warning"),
+        (scratch(space(GIB, GIB, 0)), "auto", "host-disk-full error"),
+        (scratch(space(GIB, 101 * MIB)), "auto", ""),
+        (scratch(space(writable=False)), "auto", "host-disk-full error"),
+        (scratch(Missing(reason="/tmp: No such file or directory")), "auto", "host-disk-full error"),
+        (scratch(None), "auto", ""),
     ],
 )
+def test_the_folders_of_a_node_that_measures_are_judged_too(job_of, change, judge, facts, backend, expected):
+    job = change.node(job_of(3, 2, looks=("environment", "meeting", "collectives"), backend=backend), 1, **facts)
+    skipped = change.job(job, skipped={"collectives": "not run because of something else"})
+    for looked in (job, skipped):  # the room is known even if the collectives were not run
+        found = judge(looked, "node").findings
+        assert [(f.rule, f.severity, f.nodes) for f in found] == ([(*expected.split(), ("node2",))] if expected else [])
+
+
 @pytest.mark.parametrize("look", ["collectives", "isolation"])
-def test_a_full_temporary_directory_is_reported_with_its_node_before_measuring(
-    job_of, change, judge, tmp, severity, look
-):
-    job = change.node(job_of(3, 2, looks=("environment", "meeting", look)), (0, 2), tmp=space())
-    said = judge(change.node(job, 1, tmp=tmp, tmp_folder="/scratch/my tmp"), "node")
-    found = [f for f in said.findings if f.rule == "host-disk-full"]
-    assert [(f.severity, f.nodes) for f in found] == ([(severity, ("node2",))] if severity else [])
-    if severity and isinstance(tmp, Space) and tmp.writable:
-        assert "node2: /scratch/my tmp has" in found[0].message
-        assert found[0].fix.commands[0] == "df -h '/scratch/my tmp'; df -i '/scratch/my tmp'"
+def test_a_full_temporary_directory_is_named(job_of, change, judge, look):
+    job = change.node(job_of(3, 2, looks=("environment", "meeting", look)), 1, **scratch(space(GIB, 60 * MIB)))
+    (found,) = judge(job, "node").findings
+    assert "node2: /scratch/my tmp has" in found.message
+    assert found.fix.commands[0] == "df -h '/scratch/my tmp'; df -i '/scratch/my tmp'"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from distcheck.facts.node import NodeState
 from distcheck.facts.storage import Folder, Space, Storage
 
 MIB = 1 << 20
+OURS = ("storage", "shared_folders")
 ROOM = Space(total_bytes=1 << 40, free_bytes=1 << 39, free_files=None, writable=True)
 LAUNCHERS = ("by hand", "torchrun", "slurm", "openmpi", "hydra", "distcheck")
 GOOD = Folder("/data", ("--path",), "folder", file_system="nfs4", source="nas:/data", mount="/data", device=7,
@@ -23,8 +24,25 @@ def changed(folder=GOOD, /, **fields):
 
 
 ABSENT = Folder("/data", ("--path",), "absent")
+LOCAL = changed(file_system="xfs")
+CLOSED = changed(write_error="Read-only file system")
 HOME = changed(path="/home/u", named_by=("HOME",), file_system="ext4")
+NFS_HOME = changed(HOME, file_system="nfs4")
+ROOT = changed(HOME, file_system="virtiofs", mount="/")
 CACHE = changed(path="/cache", named_by=("HF_HOME",), file_system="ext4")
+DENIED = changed(HOME, write_error="Permission denied")
+REMOUNTED = changed(HOME, write_error="Read-only file system", remounted=True)
+LUSTRE = changed(CACHE, file_system="lustre")
+NO_SPACE, LITTLE = replace(ROOM, free_bytes=0), replace(ROOM, free_bytes=50 * MIB)
+
+
+def apart(folder, **fields):
+    """Return a folder that does not show the leader's file."""
+    return changed(folder, sees_sentinel=False, **fields)
+
+
+def without(folder):
+    return Folder(folder.path, folder.named_by, "absent")
 
 
 @pytest.fixture
@@ -46,22 +64,68 @@ def job_with(job_of, change):
 
 
 @pytest.fixture
-def told(judge):
-    return lambda job: [
-        (f.rule, f.severity, f.scope, f.confirmed, f.nodes) for f in judge(job, "storage", "shared_folders").findings
-    ]
+def said(judge):
+    """Return each finding of a job as one line: storage-full error job unconfirmed node1 node2."""
+
+    def lines(job):
+        return [
+            " ".join((f.rule, f.severity, f.scope, "confirmed" if f.confirmed else "unconfirmed", *f.nodes))
+            for f in judge(job, *OURS).findings
+        ]
+
+    return lines
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("folder", [GOOD, HOME, CACHE, replace(CACHE, state="absent")])
-def test_a_healthy_folder_is_silent_on_every_launcher(job_with, judge, launcher, folder):
-    made = judge(job_with(folder, folder, folder, launcher=launcher), "storage")
-    assert (made.findings, made.not_checked) == ((), ())
+@pytest.mark.parametrize("folder", [GOOD, HOME, CACHE, without(CACHE)])
+def test_a_healthy_folder_is_silent_on_every_launcher(job_with, silent, launcher, folder):
+    assert silent(job_with(folder, folder, folder, launcher=launcher))
 
 
-def test_a_folder_that_one_node_lacks_is_a_fault_of_the_node(job_with, told):
-    assert told(job_with(GOOD, GOOD, ABSENT)) == [("storage-path-missing", "error", "node", True, ("node3",))]
-    assert told(job_with(GOOD, ABSENT)) == [("storage-path-missing", "error", "node", False, ("node2",))]
+@pytest.mark.parametrize(
+    ("folders", "expected"),
+    [
+        ((GOOD, GOOD, ABSENT), "storage-path-missing error node confirmed node3"),
+        ((GOOD, ABSENT), "storage-path-missing error node unconfirmed node2"),
+        ((HOME, HOME, without(HOME)), "storage-path-missing warning node confirmed node3"),
+        ((CACHE, CACHE, without(CACHE)), ""),
+        ((LUSTRE, LUSTRE, without(LUSTRE)), "storage-path-missing warning node confirmed node3"),
+        # A folder in which no node can write may be meant so.
+        ((GOOD, GOOD, CLOSED), "storage-read-only error node confirmed node3"),
+        ((HOME, HOME, DENIED), "storage-read-only warning node confirmed node3"),
+        ((CLOSED, CLOSED), "storage-read-only warning job unconfirmed node1 node2"),
+        ((DENIED, DENIED), ""),
+        ((REMOUNTED,), "storage-read-only error node unconfirmed node1"),
+        ((changed(REMOUNTED, file_system="squashfs"),), ""),
+        # Full: by space, files or an attempt to write, on a disk or a file server.
+        ((LOCAL, changed(LOCAL, space=NO_SPACE)), "storage-full error node unconfirmed node2"),
+        ((LOCAL, changed(LOCAL, space=replace(ROOM, free_files=0))), "storage-full error node unconfirmed node2"),
+        ((LOCAL, changed(LOCAL, write_error="No space left on device")), "storage-full error node unconfirmed node2"),
+        ((LOCAL, changed(LOCAL, write_error="Disk quota exceeded")), "storage-full error node unconfirmed node2"),
+        ((LOCAL, changed(LOCAL, space=LITTLE)), "storage-full warning node unconfirmed node2"),
+        ((LOCAL, changed(LOCAL, space=replace(ROOM, free_bytes=150 * MIB))), ""),
+        ((LOCAL, changed(LOCAL, space=replace(ROOM, total_bytes=0, free_bytes=0))), ""),
+        ((changed(space=NO_SPACE),) * 2, "storage-full error job unconfirmed node1 node2"),
+        ((changed(CACHE, space=NO_SPACE),), "storage-full warning node unconfirmed node1"),
+        # Slow by itself, or far below the other nodes.
+        ([changed(read_MBps=rate) for rate in (300.0, 300.0, 0.5)], "storage-slow warning node confirmed node3"),
+        ([changed(read_MBps=rate) for rate in (300.0, 300.0, 4.0)], "storage-slow warning node confirmed node3"),
+        ([changed(read_MBps=rate) for rate in (30.0, 30.0, 4.0)], ""),
+        ([changed(read_MBps=rate) for rate in (300.0, 300.0, 20.0)], ""),
+        ([changed(read_MBps=4.0)], ""),
+        ([changed(read_MBps=0.5)] * 2, "storage-slow warning job confirmed node1 node2"),
+        # Not shared: without the leader's file. The root of a virtual machine is its own.
+        ((GOOD, GOOD, apart(GOOD, file_system="tmpfs")), "storage-not-shared error node confirmed node3"),
+        ((GOOD, apart(GOOD, file_system="tmpfs")), "storage-not-shared error job confirmed node2"),
+        ((LOCAL, apart(LOCAL)), "storage-not-shared warning job confirmed node2"),
+        ((HOME, apart(HOME)), ""),
+        ((NFS_HOME, NFS_HOME, apart(HOME)), "storage-not-shared warning node confirmed node3"),
+        ((ROOT, apart(ROOT)), ""),
+        ((changed(ROOT, mount="/home"), apart(ROOT, mount="/home")), "storage-not-shared warning job confirmed node2"),
+    ],
+)  # fmt: skip
+def test_a_folder_is_reported_at_the_nodes_where_it_is_at_fault(job_with, said, folders, expected):
+    assert said(job_with(*folders)) == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize(
@@ -72,158 +136,52 @@ def test_a_folder_that_one_node_lacks_is_a_fault_of_the_node(job_with, told):
         (replace(ABSENT, state="unreadable", error="Stale file handle"), "/data cannot be opened: Stale file handle"),
     ],
 )
-def test_a_path_that_no_node_has_is_a_fault_of_the_job(job_with, judge, folder, words):
-    (found,) = judge(job_with(folder, folder), "storage", "shared_folders").findings
+def test_a_path_that_no_node_has_is_a_fault_of_the_job(job_with, only, folder, words):
+    found, _ = only(job_with(folder, folder))
     assert (found.rule, found.scope, found.nodes) == ("storage-path-missing", "job", ("node1", "node2"))
     assert words in found.message
+    assert found.fix.commands == ("ls -ld /data", "findmnt --target /data")
 
 
-def test_the_lone_node_of_distcheck_node_is_at_fault_itself(job_with, told):
-    assert told(job_with(ABSENT, command="node")) == [("storage-path-missing", "error", "node", True, ("node1",))]
+def test_the_lone_node_of_distcheck_node_is_at_fault_itself(job_with, said):
+    assert said(job_with(ABSENT, command="node")) == ["storage-path-missing error node confirmed node1"]
 
 
-@pytest.mark.parametrize(
-    ("folder", "reported"), [(HOME, True), (CACHE, False), (replace(CACHE, file_system="lustre"), True)]
-)
-def test_a_folder_of_a_variable_that_one_node_lacks_is_a_warning_if_it_should_be_there(
-    job_with, told, folder, reported
-):
-    absent = Folder(folder.path, folder.named_by, "absent")
-    warned = [("storage-path-missing", "warning", "node", True, ("node3",))]
-    assert told(job_with(folder, folder, absent)) == (warned if reported else [])
-
-
-def test_a_folder_in_which_one_node_cannot_write_is_named_there(job_with, told):
-    closed = changed(write_error="Read-only file system")
-    assert told(job_with(GOOD, GOOD, closed)) == [("storage-read-only", "error", "node", True, ("node3",))]
-    home = changed(HOME, write_error="Permission denied")
-    assert told(job_with(HOME, HOME, home)) == [("storage-read-only", "warning", "node", True, ("node3",))]
-
-
-def test_a_folder_in_which_no_node_can_write_may_be_meant_so(job_with, told):
-    closed = changed(write_error="Read-only file system")
-    assert told(job_with(closed, closed)) == [
-        ("storage-read-only", "warning", "job", False, ("node1", "node2")),
-    ]
-    home = changed(HOME, write_error="Permission denied")
-    assert told(job_with(home, home)) == []
-
-
-def test_a_disk_that_the_kernel_made_read_only_is_an_error_without_other_nodes(job_with, told):
-    closed = changed(HOME, write_error="Read-only file system", remounted=True)
-    assert told(job_with(closed)) == [("storage-read-only", "error", "node", False, ("node1",))]
-    image = replace(closed, file_system="squashfs")
-    assert told(job_with(image)) == []
-
-
-def test_the_root_of_a_virtual_machine_is_its_own(job_with, told):
-    root = changed(HOME, file_system="virtiofs", mount="/")
-    assert told(job_with(root, changed(root, sees_sentinel=False))) == []
-    shared = changed(root, mount="/home")
-    assert told(job_with(shared, changed(shared, sees_sentinel=False))) == [
-        ("storage-not-shared", "warning", "job", True, ("node2",))
-    ]
-
-
-def test_a_message_about_many_nodes_and_a_long_path_stays_short(job_with, judge):
+def test_a_message_about_many_nodes_and_a_long_path_stays_short(job_with, only):
     long = changed(path="/x" * 400)
-    absent = Folder(long.path, long.named_by, "absent")
-    (found,) = judge(job_with(*[long] * 5, *[absent] * 4), "storage", "shared_folders").findings
+    found, _ = only(job_with(*[long] * 5, *[without(long)] * 4))
     assert len(found.nodes) == 4
 
 
-@pytest.mark.parametrize(
-    ("change_of", "severity"),
-    [
-        ({"space": replace(ROOM, free_bytes=0)}, "error"),
-        ({"space": replace(ROOM, free_files=0)}, "error"),
-        ({"write_error": "No space left on device"}, "error"),
-        ({"write_error": "Disk quota exceeded"}, "error"),
-        ({"space": replace(ROOM, free_bytes=50 * MIB)}, "warning"),
-        ({"space": replace(ROOM, free_bytes=150 * MIB)}, None),
-        ({"space": replace(ROOM, total_bytes=0, free_bytes=0)}, None),
-    ],
-)
-def test_a_full_file_system_is_named_by_how_full_it_is(job_with, told, change_of, severity):
-    local = changed(file_system="xfs")
-    found = told(job_with(local, changed(local, **change_of)))
-    assert found == ([("storage-full", severity, "node", False, ("node2",))] if severity else [])
-
-
-def test_a_full_file_server_is_one_finding_of_the_job_and_a_variables_folder_a_warning(job_with, told):
-    full = replace(ROOM, free_bytes=0)
-    assert told(job_with(changed(space=full), changed(space=full))) == [
-        ("storage-full", "error", "job", False, ("node1", "node2"))
-    ]
-    assert told(job_with(changed(CACHE, space=full))) == [("storage-full", "warning", "node", False, ("node1",))]
-
-
-def test_a_full_disk_is_reported_once_for_all_folders_on_it_and_not_beside_the_folder_for_temporary_files(
-    job_with, told, change
+def test_a_full_disk_is_one_finding_for_all_folders_on_it_and_none_beside_the_folder_for_temporary_files(
+    job_with, said, change
 ):
-    full = changed(HOME, space=replace(ROOM, free_bytes=0))
-    job = job_with(full)
-    job = change.node(job, 0, storage=Storage((full, changed(full, path="/cache"))))
-    assert told(job) == [("storage-full", "warning", "node", False, ("node1",))]
-    assert told(change.node(job, 0, tmp=full.space)) == []
+    full = changed(HOME, space=NO_SPACE)
+    job = change.node(job_with(full), 0, storage=Storage((full, changed(full, path="/cache"))))
+    assert said(job) == ["storage-full warning node unconfirmed node1"]
+    assert said(change.node(job, 0, tmp=NO_SPACE)) == []
 
 
 @pytest.mark.parametrize("of", ["job", "node"])
-def test_a_disk_on_which_no_file_can_be_created_is_one_finding_with_the_folder_for_temporary_files(
-    job_with, judge, change, of
-):
-    full = changed(space=replace(ROOM, free_bytes=0), write_error="No space left on device")
-
-    def rules(space):
-        state = NodeState(Resolution("node1", ("10.0.0.1",), 0.1), {"/tmp": space}, (-1, -1))
-        job = change.node(job_with(full), 0, **{"tmp": space} if of == "job" else {"state": state})
-        job = replace(job, asked=replace(job.asked, looks=(*job.asked.looks, "node")))
-        return [f.rule for f in judge(job, "storage", "node").findings if f.rule in {"storage-full", "host-disk-full"}]
-
-    assert rules(full.space) == ["host-disk-full"]
-    assert rules(replace(full.space, total_bytes=1 << 41)) == ["storage-full", "host-disk-full"]
-    assert rules(ROOM) == ["storage-full"]
-
-
 @pytest.mark.parametrize(
-    ("rates", "slow"),
+    ("space", "expected"),
     [
-        ((300.0, 300.0, 0.5), ("node3",)),
-        ((300.0, 300.0, 4.0), ("node3",)),
-        ((30.0, 30.0, 4.0), ()),
-        ((300.0, 300.0, 20.0), ()),
-        ((4.0,), ()),
-        ((0.5, 0.5), ("node1", "node2")),
+        (NO_SPACE, ["host-disk-full"]),
+        (replace(NO_SPACE, total_bytes=1 << 41), ["storage-full", "host-disk-full"]),
+        (ROOM, ["storage-full"]),
     ],
 )
-def test_a_folder_is_slow_by_itself_or_far_below_the_other_nodes(job_with, told, rates, slow):
-    found = told(job_with(*(changed(read_MBps=rate) for rate in rates)))
-    assert [(rule, severity, nodes) for rule, severity, _, _, nodes in found] == (
-        [("storage-slow", "warning", slow)] if slow else []
-    )
-
-
-def test_a_folder_without_the_leaders_file_is_another_file_system(job_with, told):
-    other = changed(sees_sentinel=False, file_system="tmpfs")
-    assert told(job_with(GOOD, GOOD, other)) == [("storage-not-shared", "error", "node", True, ("node3",))]
-    assert told(job_with(GOOD, other)) == [("storage-not-shared", "error", "job", True, ("node2",))]
-
-
-def test_local_file_systems_at_one_path_are_a_warning_if_named_and_else_no_fault(job_with, told):
-    local = changed(file_system="xfs")
-    assert told(job_with(local, changed(local, sees_sentinel=False))) == [
-        ("storage-not-shared", "warning", "job", True, ("node2",))
-    ]
-    assert told(job_with(HOME, changed(HOME, sees_sentinel=False))) == []
-    network = changed(HOME, file_system="nfs4")
-    assert told(job_with(network, network, changed(HOME, sees_sentinel=False))) == [
-        ("storage-not-shared", "warning", "node", True, ("node3",))
-    ]
+def test_a_disk_that_also_has_the_temporary_files_is_one_finding(job_with, judge, change, of, space, expected):
+    full = changed(space=NO_SPACE, write_error="No space left on device")
+    state = NodeState(Resolution("node1", ("10.0.0.1",), 0.1), {"/tmp": space}, (-1, -1))
+    job = change.node(job_with(full), 0, **{"tmp": space} if of == "job" else {"state": state})
+    job = change.asked(job, looks=(*job.asked.looks, "node"))
+    rules = [f.rule for f in judge(job, "storage", "node").findings]
+    assert [rule for rule in rules if rule in {"storage-full", "host-disk-full"}] == expected
 
 
 def test_what_the_leader_cannot_write_is_not_compared(job_with, judge):
-    closed = changed(write_error="Read-only file system")
-    made = judge(job_with(closed, changed(closed, sees_sentinel=False)), "storage", "shared_folders")
+    made = judge(job_with(CLOSED, apart(CLOSED)), *OURS)
     assert [f.rule for f in made.findings] == ["storage-read-only"]
     assert [(n.rule, n.nodes, n.required) for n in made.not_checked] == [("storage-not-shared", ("node2",), False)]
 
@@ -234,15 +192,13 @@ def test_a_node_whose_looking_process_never_came_is_not_listed_again(job_of, cha
     job = change.node(job, 0, storage=Storage(folders=()))
     kept = change.keep(job, *(n for n in range(4) if n not in lost))
     gaps = [n for n in judge(kept).not_checked if n.rule == "storage-path-missing"]
-    assert [(n.nodes, n.reason, n.required) for n in gaps] == (
-        [(("node2",), "no process looked", bool(paths))] if listed else []
-    )
+    expected = [(("node2",), "no process looked", bool(paths))] if listed else []
+    assert [(n.nodes, n.reason, n.required) for n in gaps] == expected
 
 
 @pytest.mark.parametrize("paths", [(), ("/data",)])
 def test_a_node_that_could_not_look_is_not_checked_and_needed_only_for_a_named_folder(job_with, judge, change, paths):
-    job = job_with(GOOD, GOOD)
-    job = replace(job, asked=replace(job.asked, paths=paths))
+    job = change.asked(job_with(GOOD, GOOD), paths=paths)
     made = judge(change.node(job, 1, storage=Missing(reason="crashed")), "storage")
     assert [(n.rule, n.reason, n.nodes, n.required) for n in made.not_checked] == [
         ("storage-path-missing", "crashed", ("node2",), bool(paths))

@@ -14,7 +14,6 @@ from distcheck.selection.nodelist import expand
 
 replace = msgspec.structs.replace
 GPU_LOOKS = ("environment", "meeting", "gpu")
-EACH_NODE = "for i in $(seq 4); do echo $node; done"
 LAUNCHERS = ("by hand", "torchrun", "slurm", "openmpi", "hydra", "pals", "distcheck")
 
 
@@ -44,18 +43,8 @@ def reordered(job, order):
     return replace(job, ranks=ranks)
 
 
-def cyclic(job, nodes):
-    """Return the job with its ranks dealt to the nodes in turn, as srun --distribution=cyclic does."""
-    each = len(job.ranks) // nodes
-    return reordered(job, [number % nodes * each + number // nodes for number in range(len(job.ranks))])
-
-
-def in_domains(job, *sizes, model="NVIDIA GB200"):
-    """Return the job with its nodes in NVLink domains of these sizes, in the order of the nodes."""
-    return on_domains(job, [number for number, size in enumerate(sizes) for _ in range(size)], model)
-
-
 def on_domains(job, domain_of_node, model="NVIDIA GB200"):
+    """Return the job with its nodes in NVLink domains of these numbers; None: no domain."""
     nodes = []
     for node, domain in zip(job.nodes, domain_of_node, strict=True):
         cluster = f"{domain:08x}" * 4 if domain is not None else ""
@@ -66,63 +55,127 @@ def on_domains(job, domain_of_node, model="NVIDIA GB200"):
 
 
 @pytest.fixture
-def racks(job_of):
-    """Return GB200 nodes of 4 GPUs, in NVLink domains of these numbers of nodes."""
+def made(job_of):
+    """Return a job by its nodes.
 
-    def job(*sizes, launcher="slurm", **more):
-        made = job_of(sum(sizes), 4, launcher, GPU_LOOKS, gpus=4, **more)
-        return in_domains(made, *sizes)
+    hgx 2: two nodes of 8 GPUs without NVLink between nodes; racks 5 3: GB200 nodes of 4 GPUs, in NVLink domains of 5
+    and 3 nodes; cpu 4x2: four nodes of two ranks without GPUs; with "in turn" at the end the ranks are dealt to the
+    nodes as srun --distribution=cyclic does.
+    """
 
-    return job
+    def made(nodes, launcher="slurm"):
+        kind, *numbers = nodes.removesuffix(" in turn").split()
+        if kind == "cpu":
+            number, each = map(int, numbers[0].split("x"))
+            job = job_of(number, each, launcher)
+        elif kind == "hgx":
+            number = int(numbers[0])
+            job = job_of(number, 8, launcher, GPU_LOOKS, gpus=8)
+            job = on_domains(job, [None] * number, "NVIDIA H100 80GB HBM3")
+        else:
+            sizes = [int(size) for size in numbers]
+            number = sum(sizes)
+            job = job_of(number, 4, launcher, GPU_LOOKS, gpus=4)
+            job = on_domains(job, [domain for domain, size in enumerate(sizes) for _ in range(size)])
+        if not nodes.endswith(" in turn"):
+            return job
+        each = len(job.ranks) // number
+        return reordered(job, [rank % number * each + rank // number for rank in range(len(job.ranks))])
 
-
-@pytest.fixture
-def hgx(job_of):
-    """Return nodes of 8 GPUs without NVLink between nodes."""
-
-    def job(nodes=2, launcher="slurm"):
-        made = job_of(nodes, 8, launcher, GPU_LOOKS, gpus=8)
-        return on_domains(made, [None] * nodes, "NVIDIA H100 80GB HBM3")
-
-    return job
-
-
-# -- what is healthy
+    return made
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("text", ["dp=2,tp=8", "dp=8,tp=2", "pp=2,ep=4,tp=2", "hsdp=2x8", "dp=2,cp=8", "node"])
-def test_groups_within_nodes_are_silent_under_every_launcher(hgx, said, launcher, text):
-    assert said(hgx(launcher=launcher), text) == ()
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [
+        *(("hgx 2", text) for text in ("dp=2,tp=8", "dp=8,tp=2", "pp=2,ep=4,tp=2", "hsdp=2x8", "dp=2,cp=8", "node")),
+        ("cpu 4x2", "dp=4,tp=2"),
+    ],
+)
+def test_groups_within_nodes_are_silent_under_every_launcher(made, said, launcher, nodes, text):
+    assert said(made(nodes, launcher), text) == ()
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_groups_within_nodes_of_cpus_are_silent(job_of, said, launcher):
-    assert said(job_of(4, 2, launcher), "dp=4,tp=2") == ()
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [
+        # within an NVLink domain
+        *(("racks 18 18", t) for t in ("dp=18,tp=8", "dp=2,tp=72", "dp=4,ep=36", "pp=2,dp=3,ep=6,tp=4", "dp=1,pp=144")),
+        ("racks 16 16 4", "dp=9,ep=16"),
+        # pipelines and data parallel groups may cross whatever they must
+        ("hgx 2", "pp=2,dp=8"),
+        ("hgx 2", "dp=2,tp=2,pp=4"),
+        # a mesh made for ranks in turn
+        ("hgx 2 in turn", "tp=8,dp=2"),
+    ],
+)
+def test_groups_that_lie_as_well_as_they_can_are_silent(made, said, nodes, text):
+    assert said(made(nodes), text) == ()
 
 
-@pytest.mark.parametrize("text", ["dp=18,tp=8", "dp=2,tp=72", "dp=4,ep=36", "pp=2,dp=3,ep=6,tp=4", "dp=1,pp=144"])
-def test_groups_may_cross_nodes_within_an_nvlink_domain(racks, said, text):
-    assert said(racks(18, 18), text) == ()
+def mesh_line(sizes, names, option, device="cuda"):
+    names = ", ".join(f'"{name}"' for name in names.split(","))
+    return f'# in the script: init_device_mesh("{device}", ({sizes}), mesh_dim_names=({names}))  # {option}'
 
 
-def test_pipelines_and_data_parallel_groups_may_cross_whatever_they_must(hgx, said):
-    assert said(hgx(), "pp=2,dp=8") == ()
-    assert said(hgx(), "dp=2,tp=2,pp=4") == ()
+@pytest.mark.parametrize(
+    ("nodes", "text", "rule", "severity", "commands"),
+    [
+        ("hgx 2 in turn", "dp=2,tp=8", "mesh-rank-order", "warning",
+         ("export SLURM_DISTRIBUTION=block  # or: srun --distribution=block",)),
+        # the order of the dimensions
+        ("hgx 2", "tp=8,dp=2", "mesh-group-crosses-nodes", "warning",
+         (mesh_line("2, 8", "dp,tp", "--mesh dp=2,tp=8"),)),
+        # groups that are larger than a node
+        ("hgx 4", "dp=2,ep=16", "mesh-group-crosses-nodes", "info", ()),
+        ("hgx 4", "dp=1,ep=4,tp=8", "mesh-group-crosses-nodes", "info", ()),
+        ("hgx 4", "ep=2,pp=2,tp=8", "mesh-group-crosses-nodes", "info", ()),
+        ("hgx 4", "ep=4,tp=8", "mesh-group-crosses-nodes", "info", ()),
+        ("hgx 2", "tp=2,ep=8", "mesh-group-crosses-nodes", "info", ()),
+        ("cpu 4x1", "tp=4", "mesh-group-crosses-nodes", "info", ()),
+        ("cpu 3x4", "dp=4,tp=3", "mesh-group-crosses-nodes", "warning",
+         (mesh_line("6, 2", "dp,tp", "--mesh dp=6,tp=2", "cpu"),)),
+        # NVLink domains: segments of nodes that the groups fill
+        ("racks 5 3", "dp=1,ep=32", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=8",)),
+        ("racks 18 18", "dp=9,ep=16", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=4",)),
+        ("racks 9 9 9 9", "dp=9,ep=4,tp=4", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=4",)),
+        ("racks 7 7", "dp=1,ep=56", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=14",)),
+        ("racks 1 1", "tp=8", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=2",)),
+        ("racks 18 14", "tp=64,dp=2", "mesh-group-crosses-domains", "warning",
+         (mesh_line("2, 64", "dp,tp", "--mesh dp=2,tp=64"), "#SBATCH --segment=16")),
+        ("racks 18 6", "ep=96", "mesh-group-uneven", "warning", ("#SBATCH --segment=12",)),
+        ("racks 12 12", "ep=96", "mesh-group-crosses-domains", "info", ()),
+    ],
+)  # fmt: skip
+def test_groups_that_lie_badly_are_found_with_what_places_them_better(
+    made, said, nodes, text, rule, severity, commands
+):
+    (finding,) = said(made(nodes), text)
+    assert (finding.rule, finding.severity, finding.fix.commands) == (rule, severity, commands)
 
 
-# -- the order of the ranks
+RACKS = "NVLink domain 00000000/1 and NVLink domain 00000001/1"
 
 
-def test_ranks_dealt_to_the_nodes_in_turn_need_another_distribution(hgx, said):
-    (finding,) = said(cyclic(hgx(), 2), "dp=2,tp=8")
-
-    assert (finding.rule, finding.severity, finding.ranks) == ("mesh-rank-order", "warning", tuple(range(16)))
-    assert finding.message == (
-        "2 of 2 tp groups (8 ranks each) cross nodes: ranks 0-7 are on node1 and node2; with consecutive ranks on "
-        "each, none would"
-    )
-    assert finding.fix.commands == ("export SLURM_DISTRIBUTION=block  # or: srun --distribution=block",)
+@pytest.mark.parametrize(
+    ("nodes", "text", "ranks", "shares", "which", "where"),
+    [
+        ("hgx 2 in turn", "dp=2,tp=8", range(16), "4+4", "2 of 2 tp groups (8 ranks each) cross nodes",
+         "ranks 0-7 are on node1 and node2; with consecutive ranks on each, none would"),
+        ("cpu 4x2", "dp=2,tp=4", range(8), "2+2", "2 of 2 tp groups (4 ranks each) cross nodes",
+         "ranks 0-3 are on node1 and node2; a node has room for 2"),
+        ("racks 5 3", "dp=1,ep=32", range(32), "20+12", "1 of 1 ep groups (32 ranks each) cross NVLink domains",
+         f"ranks 0-31 are on {RACKS}"),
+        ("racks 18 18", "dp=9,ep=16", range(64, 80), "8+8", "1 of 9 ep groups (16 ranks each) cross NVLink domains",
+         f"ranks 64-79 are on {RACKS}"),
+    ],
+)  # fmt: skip
+def test_the_groups_are_named_with_where_the_first_one_lies(made, said, nodes, text, ranks, shares, which, where):
+    (finding,) = said(made(nodes), text)
+    assert (finding.ranks, finding.message) == (tuple(ranks), f"{which}: {where}")
+    assert finding.evidence["mesh"] == text
+    assert finding.evidence["ranks_by_domain" if "racks" in nodes else "ranks_by_node"] == shares
 
 
 @pytest.mark.parametrize(
@@ -133,20 +186,18 @@ def test_ranks_dealt_to_the_nodes_in_turn_need_another_distribution(hgx, said):
         ("by hand", "export RANK=$((${NODE_RANK:?} * 8 + ${LOCAL_RANK:?}))"),
     ],
 )
-def test_each_launcher_gives_nodes_consecutive_ranks_in_its_own_way(hgx, said, launcher, command):
-    (finding,) = said(cyclic(hgx(launcher=launcher), 2), "dp=2,tp=8")
-
+def test_each_launcher_gives_nodes_consecutive_ranks_in_its_own_way(made, said, launcher, command):
+    (finding,) = said(made("hgx 2 in turn", launcher), "dp=2,tp=8")
     assert finding.fix.commands == (command,)
 
 
-def test_nodes_of_two_domains_in_turn_need_another_order_of_nodes(racks, said):
-    job = on_domains(racks(4), [0, 1, 0, 1])
+def test_nodes_of_two_domains_in_turn_need_another_order_of_nodes(made, said):
+    job = on_domains(made("racks 4"), [0, 1, 0, 1])
     (finding,) = said(job, "dp=2,ep=8")
-
-    assert finding.rule == "mesh-rank-order"
-    assert finding.ranks == tuple(range(16))
+    assert (finding.rule, finding.ranks) == ("mesh-rank-order", tuple(range(16)))
+    each_node = "for i in $(seq 4); do echo $node; done"
     assert finding.fix.commands == (
-        f"for node in $(scontrol show hostnames 'node[1,3],node[2,4]'); do {EACH_NODE}; done > ranks.txt",
+        f"for node in $(scontrol show hostnames 'node[1,3],node[2,4]'); do {each_node}; done > ranks.txt",
         "export SLURM_HOSTFILE=$PWD/ranks.txt",
         "srun --ntasks=16 --distribution=arbitrary distcheck env --mesh dp=2,ep=8",
     )
@@ -157,199 +208,75 @@ def test_nodes_of_two_domains_in_turn_need_another_order_of_nodes(racks, said):
     assert finding.fix.commands[-1].endswith(" distcheck env --mesh dp=-1,ep=8 --mesh-order ep-dp")
 
 
-def test_ranks_in_turn_are_no_fault_for_a_mesh_made_for_them(hgx, said):
-    assert said(cyclic(hgx(), 2), "tp=8,dp=2") == ()
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("dp=2,tp=8", ["mesh-rank-order"]),
+        ("tp=8,dp=2", []),
+        ("dp=16", []),
+        ("dp=3", ["mesh-size-mismatch", "env-rank-order-not-node-major"]),
+    ],
+)
+def test_the_general_rule_about_the_order_of_ranks_leaves_meshes_to_these_rules(made, change, judge, text, expected):
+    job = change.asked(made("cpu 2x8 in turn"), mesh=parse(text))
+    assert [f.rule for f in judge(job, "local_ranks", "mesh", "mesh_placement").findings] == expected
 
 
-def test_the_general_rule_about_the_order_of_ranks_leaves_meshes_to_these_rules(job_of, change, judge):
-    def rules(text):
-        job = change.asked(cyclic(job_of(2, 8, "slurm"), 2), mesh=parse(text))
-        return [finding.rule for finding in judge(job, "local_ranks", "mesh", "mesh_placement").findings]
-
-    assert rules("dp=2,tp=8") == ["mesh-rank-order"]
-    assert rules("tp=8,dp=2") == []
-    assert rules("dp=16") == []
-    assert rules("dp=3") == ["mesh-size-mismatch", "env-rank-order-not-node-major"]
-
-
-# -- the order of the dimensions
-
-
-def test_a_tensor_dimension_that_is_too_far_out_moves_in(hgx, said):
-    (finding,) = said(hgx(), "tp=8,dp=2")
-
-    assert (finding.rule, finding.severity) == ("mesh-group-crosses-nodes", "warning")
-    assert finding.evidence == {"mesh": "tp=8,dp=2", "ranks_by_node": "4+4", "nodes": 2}
-    assert finding.fix.commands == (
-        '# in the script: init_device_mesh("cuda", (2, 8), mesh_dim_names=("dp", "tp"))  # --mesh dp=2,tp=8',
-    )
-    assert said(hgx(), "dp=2,tp=8") == ()
-
-
-def test_no_order_is_proposed_that_places_other_groups_worse(hgx, said):
-    (finding,) = said(hgx(), "tp=2,ep=8")
-
-    assert (finding.message[:11], finding.severity) == ("8 of 8 tp g", "info")
+def test_a_size_that_is_as_it_must_be_needs_no_action(made, said):
+    (finding,) = said(made("hgx 2"), "tp=2,ep=8")
+    assert finding.message.startswith("8 of 8 tp groups")
     assert finding.fix.text == "No action if this size is intended: no other order of ranks or dimensions is better."
-
-
-def test_megatrons_order_is_mended_in_megatrons_words(hgx, said):
-    (finding,) = said(hgx(), "tp=4,pp=2", "pp-dp-tp")
-
-    assert finding.fix.commands == ("# --mesh dp=-1,pp=2,tp=4 --mesh-order tp-pp-dp",)
-    assert said(hgx(), "tp=4,pp=2", "tp-pp-dp") == ()
-
-
-def test_both_orders_can_be_wrong(hgx, said):  # two nodes each have the even or the odd ranks of one half
-    job = reordered(
-        hgx(4), [place for start in (0, 8) for first in range(start, start + 8) for place in (first, first + 16)]
-    )
-    (finding,) = said(job, "tp=8,dp=4")
-
-    assert finding.rule == "mesh-group-crosses-nodes"
-    assert len(finding.fix.commands) == 2
-
-
-# -- groups that are larger than a node
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_tensor_groups_larger_than_a_node_are_named_with_the_mesh_that_fits(job_of, said, launcher):
-    (finding,) = said(job_of(4, 2, launcher), "dp=2,tp=4")
-
-    assert (finding.rule, finding.severity) == ("mesh-group-crosses-nodes", "warning")
-    assert finding.message == (
-        "2 of 2 tp groups (4 ranks each) cross nodes: ranks 0-3 are on node1 and node2; a node has room for 2"
-    )
-    assert finding.fix.commands == (
-        '# in the script: init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))  # --mesh dp=4,tp=2',
-    )
-
-
-def test_a_smaller_tensor_size_is_shown_whatever_is_wrong_with_the_experts(hgx, said):
-    findings = said(hgx(4), "ep=2,tp=16")
-
-    assert [(finding.message[:12], finding.severity) for finding in findings] == [
-        ("2 of 2 tp gr", "warning"),
-        ("16 of 16 ep ", "info"),
-    ]
-    assert findings[0].fix.commands[0].endswith("# --mesh dp=2,ep=2,tp=8")
-
-
-def test_expert_groups_larger_than_a_node_are_no_fault_where_each_node_has_its_share(hgx, said):
-    (finding,) = said(hgx(4), "dp=2,ep=16")
-
-    assert (finding.rule, finding.severity) == ("mesh-group-crosses-nodes", "info")
+    (finding,) = said(made("hgx 4"), "dp=2,ep=16")
     assert finding.fix.text == (
         "No action if this size is intended: each group lies on 2 nodes with 8 ranks on each, the least possible."
     )
 
 
-@pytest.mark.parametrize("text", ["dp=1,ep=4,tp=8", "ep=2,pp=2,tp=8", "ep=4,tp=8"])
-def test_experts_beside_tensors_that_fill_a_node_have_no_choice(hgx, said, text):
-    (finding,) = said(hgx(4), text)
-
-    assert finding.severity == "info"
-
-
-def test_tensor_groups_of_nodes_with_one_rank_have_no_choice(job_of, said):
-    (finding,) = said(job_of(4, 1), "tp=4")
-
-    assert finding.severity == "info"
+def test_megatrons_order_is_corrected_in_megatrons_words(made, said):
+    (finding,) = said(made("hgx 2"), "tp=4,pp=2", "pp-dp-tp")
+    assert finding.fix.commands == ("# --mesh dp=-1,pp=2,tp=4 --mesh-order tp-pp-dp",)
+    assert said(made("hgx 2"), "tp=4,pp=2", "tp-pp-dp") == ()
 
 
-def test_a_size_that_does_not_divide_a_node_is_replaced(job_of, said):
-    (finding,) = said(job_of(3, 4), "dp=4,tp=3")
+def test_both_orders_can_be_wrong(made, said):  # two nodes each have the even or the odd ranks of one half
+    order = [place for start in (0, 8) for first in range(start, start + 8) for place in (first, first + 16)]
+    (finding,) = said(reordered(made("hgx 4"), order), "tp=8,dp=4")
+    assert (finding.rule, len(finding.fix.commands)) == ("mesh-group-crosses-nodes", 2)
 
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_tensor_groups_larger_than_a_node_are_named_with_the_mesh_that_fits(made, said, launcher):
+    (finding,) = said(made("cpu 4x2", launcher), "dp=2,tp=4")
     assert (finding.rule, finding.severity) == ("mesh-group-crosses-nodes", "warning")
-    assert finding.ranks == tuple(range(3, 9))
-    assert "--mesh dp=6,tp=2" in finding.fix.commands[0]
+    assert finding.fix.commands == (mesh_line("4, 2", "dp,tp", "--mesh dp=4,tp=2", "cpu"),)
 
 
-# -- NVLink domains
-
-
-def test_experts_over_two_racks_need_segments(racks, said):
-    (finding,) = said(racks(5, 3), "dp=1,ep=32")
-
-    assert (finding.rule, finding.severity) == ("mesh-group-crosses-domains", "warning")
-    assert finding.message == (
-        "1 of 1 ep groups (32 ranks each) cross NVLink domains: ranks 0-31 are on NVLink domain 00000000/1 and "
-        "NVLink domain 00000001/1"
-    )
-    assert finding.evidence["ranks_by_domain"] == "20+12"
-    assert finding.fix.commands == ("#SBATCH --segment=8",)
-
-
-def test_only_the_groups_at_the_border_of_two_racks_are_named(racks, said):
-    (finding,) = said(racks(18, 18), "dp=9,ep=16")
-
-    assert finding.ranks == tuple(range(64, 80))
-    assert finding.message.startswith("1 of 9 ep groups (16 ranks each) cross NVLink domains: ranks 64-79 are on")
-    assert finding.fix.commands == ("#SBATCH --segment=4",)
-    assert said(racks(16, 16, 4), "dp=9,ep=16") == ()
-
-
-def test_segments_need_a_number_of_nodes_that_they_divide(racks, said):
-    (finding,) = said(racks(9, 9, 9, 9), "dp=9,ep=4,tp=4")
-
-    assert finding.fix.commands == ("#SBATCH --segment=4",)
-    (finding,) = said(racks(7, 7), "dp=1,ep=56")
-    assert finding.fix.commands == ("#SBATCH --segment=14",)
-
-
-def test_segments_suit_the_largest_of_several_groups(racks, said):
-    findings = said(racks(5, 3), "dp=1,ep=4,tp=8")
-
+def test_several_dimensions_are_judged_each_and_segments_suit_the_largest(made, said):
+    findings = said(made("hgx 4"), "ep=2,tp=16")
+    assert [(f.message[:12], f.severity) for f in findings] == [("2 of 2 tp gr", "warning"), ("16 of 16 ep ", "info")]
+    assert findings[0].fix.commands[0].endswith("# --mesh dp=2,ep=2,tp=8")
+    findings = said(made("racks 5 3"), "dp=1,ep=4,tp=8")
     assert [finding.message.split(" (")[0] for finding in findings] == ["1 of 4 tp groups", "8 of 8 ep groups"]
     assert {finding.fix.commands for finding in findings} == {("#SBATCH --segment=8",)}
 
 
-def test_experts_larger_than_a_rack_need_equal_shares(racks, said):
-    (finding,) = said(racks(18, 6), "ep=96")
-
-    assert (finding.rule, finding.severity) == ("mesh-group-uneven", "warning")
-    assert finding.evidence["ranks_by_domain"] == "72+24"
-    assert finding.fix.commands == ("#SBATCH --segment=12",)
-    (even,) = said(racks(12, 12), "ep=96")
-    assert even.severity == "info"
-
-
-def test_a_dimension_far_out_over_racks_that_it_does_not_divide_needs_both(racks, said):
-    (finding,) = said(racks(18, 14), "tp=64,dp=2")
-
-    assert finding.fix.commands == (
-        '# in the script: init_device_mesh("cuda", (2, 64), mesh_dim_names=("dp", "tp"))  # --mesh dp=2,tp=64',
-        "#SBATCH --segment=16",
-    )
-
-
-def test_nodes_that_are_each_alone_in_a_rack_need_segments(racks, said):
-    (finding,) = said(racks(1, 1), "tp=8")
-
-    assert (finding.rule, finding.fix.commands) == ("mesh-group-crosses-domains", ("#SBATCH --segment=2",))
-
-
-def test_without_slurm_the_segments_are_words(racks, said):
-    (finding,) = said(racks(5, 3, launcher="torchrun"), "dp=1,ep=32")
-
+def test_without_slurm_the_segments_are_words(made, said):
+    (finding,) = said(made("racks 5 3", "torchrun"), "dp=1,ep=32")
     assert finding.fix.commands == ()
     assert "segments of 8" in finding.fix.text
 
 
-def test_nvlink_between_nodes_that_nccl_must_not_use_does_not_count(racks, said, change):
-    job = change.environment(racks(2), None, NCCL_MNNVL_ENABLE="0")
+def test_nvlink_between_nodes_that_nccl_must_not_use_does_not_count(made, said, change):
+    job = change.environment(made("racks 2"), None, NCCL_MNNVL_ENABLE="0")
     (finding,) = said(job, "dp=1,tp=8")
-
     assert finding.rule == "mesh-group-crosses-nodes"
-    assert said(change.nccl_file(racks(2), None, "NCCL_MNNVL_ENABLE=0"), "dp=1,tp=8") == (finding,)
-    assert said(racks(2), "dp=1,tp=8") == ()
+    assert said(change.nccl_file(made("racks 2"), None, "NCCL_MNNVL_ENABLE=0"), "dp=1,tp=8") == (finding,)
+    assert said(made("racks 2"), "dp=1,tp=8") == ()
 
 
 def test_nodes_whose_domains_were_not_read_are_not_judged(job_of, change, judge):
     job = change.asked(job_of(2, 4, gpus=4), mesh=parse("dp=1,tp=8"))
     diagnosis = judge(job, "mesh", "mesh_placement")
-
     assert diagnosis.findings == ()
     (gap,) = diagnosis.not_checked
     assert gap.reason == "tp groups cross nodes; env did not read the NVLink domains of the nodes"
@@ -361,7 +288,6 @@ def test_nodes_whose_domains_were_not_read_are_not_judged(job_of, change, judge)
 def test_a_job_with_a_missing_rank_is_not_judged(job_of, change, judge):
     job = change.asked(change.keep(job_of(4, 2), 0, 1, 2, 3, 4, 5), mesh=parse("dp=2,tp=4"))
     diagnosis = judge(job, "mesh", "mesh_placement")
-
     assert diagnosis.findings == ()
     assert [gap.reason for gap in diagnosis.not_checked] == ["not every rank of the mesh joined"]
 
@@ -369,8 +295,8 @@ def test_a_job_with_a_missing_rank_is_not_judged(job_of, change, judge):
 # -- values
 
 
-def test_what_each_dimension_spans_is_counted(racks, change):
-    job = change.asked(racks(18, 18), mesh=parse("dp=9,ep=4,tp=4"))
+def test_what_each_dimension_spans_is_counted(made, change):
+    job = change.asked(made("racks 18 18"), mesh=parse("dp=9,ep=4,tp=4"))
     rows = {row.name: row for row in spans(job)}
 
     assert (rows["tp"].groups, rows["tp"].nodes, rows["tp"].islands) == (36, (1, 1), (1, 1))
@@ -382,7 +308,6 @@ def test_what_each_dimension_spans_is_counted(racks, change):
 
 def test_groups_are_bad_if_they_span_more_than_they_must_or_unevenly():
     mesh = Mesh({"dp": 2, "tp": 4})
-
     assert badly_placed(mesh, "tp", [0, 0, 0, 0, 1, 1, 1, 1], 4) == []
     assert badly_placed(mesh, "tp", [0, 0, 0, 1, 1, 1, 1, 0], 4) == mesh.groups("tp")
     assert badly_placed(mesh, "tp", [0, 0, 1, 1, 2, 2, 3, 3], 2) == []

@@ -8,12 +8,14 @@ from made.jobs import replace
 from distcheck.facts.libraries import Libraries
 from distcheck.probe import host
 
-FAMILY = "nccl_hosts"
+OURS = ("nccl_hosts",)
 INTEL, AMD = "GenuineIntel", "AuthenticAMD"
 
 
-def told(said):
-    return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
+@pytest.fixture
+def said(judge):
+    """Return (rule, severity, ranks, nodes) of each finding."""
+    return lambda job: [(f.rule, f.severity, f.ranks, f.nodes) for f in judge(job, *OURS).findings]
 
 
 @pytest.fixture
@@ -48,38 +50,30 @@ def cpus(change, tmp_path):
     return cpus
 
 
-def test_nccl_mixed_cpu_vendor_names_the_fewer_nodes(loading, cpus, judge):
-    said = judge(cpus(loading("2.21.5"), INTEL, AMD, INTEL), FAMILY)
-    assert told(said) == [("nccl-mixed-cpu-vendor", "warning", (2, 3), ("node2",))]
-    assert said.findings[0].message == (
+def test_nccl_mixed_cpu_vendor_names_the_fewer_nodes(loading, cpus, only):
+    found, _ = only(cpus(loading("2.21.5"), INTEL, AMD, INTEL))
+    assert (found.rule, found.severity, found.ranks, found.nodes) == (
+        "nccl-mixed-cpu-vendor", "warning", (2, 3), ("node2",)
+    )  # fmt: skip
+    assert found.message == (
         "node2 has AMD CPUs, node1 and node3 have GenuineIntel: NCCL 2.21.5 chooses algorithms by each node's own CPU"
     )
-    assert said.findings[0].evidence["GenuineIntel"] == "node1 and node3"
+    assert found.evidence["GenuineIntel"] == "node1 and node3"
 
 
-@pytest.mark.parametrize("version", ["2.17.1", "2.22.3", "2.27.3"])
-def test_a_release_that_uses_one_estimate_for_all_ranks_is_silent(loading, cpus, judge, version):
-    assert judge(cpus(loading(version), INTEL, AMD, INTEL), FAMILY)[:2] == ((), ())
-
-
-def test_equal_or_unknown_cpus_and_a_common_overhead_are_silent(loading, cpus, judge, change):
-    old = loading("2.19.3")
+def test_one_estimate_for_all_ranks_and_equal_or_unknown_cpus_are_silent(loading, cpus, silent, change):
+    for version in ("2.17.1", "2.22.3", "2.27.3"):
+        assert silent(cpus(loading(version), INTEL, AMD, INTEL))
     for vendors in ((INTEL,) * 3, (AMD,) * 3, (AMD, "", ""), (INTEL, "HygonGenuine", INTEL)):
-        assert judge(cpus(old, *vendors), FAMILY)[:2] == ((), ())
-    assert judge(change.environment(cpus(old, INTEL, AMD, INTEL), None, NCCL_NET_OVERHEAD="1000"), FAMILY)[:2] == (
-        (),
-        (),
-    )
-
-
-def test_amd_gpus_and_other_backends_are_left_out(loading, cpus, judge, change):
+        assert silent(cpus(loading("2.19.3"), *vendors))
     mixed = cpus(loading("2.21.5"), INTEL, AMD, INTEL)
-    assert judge(change.node(mixed, None, accelerator="amd"), FAMILY)[:2] == ((), ())
-    assert judge(change.asked(mixed, backend="gloo"), FAMILY)[:2] == ((), ())
+    assert silent(change.environment(mixed, None, NCCL_NET_OVERHEAD="1000"))
+    assert silent(change.node(mixed, None, accelerator="amd"))
+    assert silent(change.asked(mixed, backend="gloo"))
 
 
 def test_mixed_cpus_with_an_unknown_nccl_are_listed_as_not_checked(job, cpus, judge):
-    said = judge(cpus(job, INTEL, AMD, INTEL), FAMILY)
+    said = judge(cpus(job, INTEL, AMD, INTEL), *OURS)
     assert (said.findings, [(n.rule, n.required) for n in said.not_checked]) == ((), [("nccl-mixed-cpu-vendor", False)])
 
 
@@ -98,12 +92,13 @@ def containers(job_of, change):
     return containers
 
 
-def test_nccl_ipc_abstract_socket_where_containers_share_all_but_the_network(containers, judge):
-    said = judge(containers(), FAMILY)
-    assert told(said) == [("nccl-ipc-abstract-socket", "warning", (0, 1, 2, 3), ("node1", "node2"))]
-    assert "share the host host1 and its /dev/shm, but have 2 network namespaces" in said.findings[0].message
-    assert "export NCCL_IPC_USE_ABSTRACT_SOCKET=0" in said.findings[0].fix.commands
-    (older,) = judge(containers("2.27.3", NCCL_IPC_USE_ABSTRACT_SOCKET="0"), FAMILY).findings
+def test_nccl_ipc_abstract_socket_where_containers_share_all_but_the_network(containers, only):
+    found, _ = only(containers())
+    assert (found.rule, found.severity) == ("nccl-ipc-abstract-socket", "warning")
+    assert (found.ranks, found.nodes) == ((0, 1, 2, 3), ("node1", "node2"))
+    assert "share the host host1 and its /dev/shm, but have 2 network namespaces" in found.message
+    assert "export NCCL_IPC_USE_ABSTRACT_SOCKET=0" in found.fix.commands
+    older, _ = only(containers("2.27.3", NCCL_IPC_USE_ABSTRACT_SOCKET="0"))
     assert "export NCCL_CUMEM_ENABLE=0" in older.fix.commands, "2.27 does not read the other variable"
 
 
@@ -118,18 +113,16 @@ def test_nccl_ipc_abstract_socket_where_containers_share_all_but_the_network(con
         {"NCCL_IPC_USE_ABSTRACT_SOCKET": "0"},
     ],
 )
-def test_containers_that_nccl_connects_otherwise_are_silent(containers, judge, healthy):
-    assert judge(containers(**healthy), FAMILY)[:2] == ((), ())
+def test_containers_that_nccl_connects_otherwise_are_silent(containers, silent, healthy):
+    assert silent(containers(**healthy))
 
 
-def test_machines_with_separate_names_or_boots_are_silent(containers, judge, change):
-    assert judge(change.node(containers(), 1, boot_id="boot-2"), FAMILY)[:2] == ((), ())
+def test_machines_with_separate_names_or_boots_are_silent(containers, silent, rules, change):
+    assert silent(change.node(containers(), 1, boot_id="boot-2"))
     renamed = change.node(containers(), 1, hostname="host2")
-    assert judge(renamed, FAMILY)[:2] == ((), ())
-    one = change.environment(renamed, None, NCCL_HOSTID="host1")
-    assert [f.rule for f in judge(one, FAMILY).findings] == ["nccl-ipc-abstract-socket"]
-    one = change.nccl_file(renamed, None, "NCCL_HOSTID=host1")
-    assert [f.rule for f in judge(one, FAMILY).findings] == ["nccl-ipc-abstract-socket"]
+    assert silent(renamed)
+    assert rules(change.environment(renamed, None, NCCL_HOSTID="host1")) == ["nccl-ipc-abstract-socket"]
+    assert rules(change.nccl_file(renamed, None, "NCCL_HOSTID=host1")) == ["nccl-ipc-abstract-socket"]
 
 
 DENIED = {"memory_policy_error": "Operation not permitted"}
@@ -142,18 +135,15 @@ DENIED = {"memory_policy_error": "Operation not permitted"}
         ("2.23.4", None, ""), ("2.25.1", "0", ""), ("2.22.3", "1", ""),
     ],
 )  # fmt: skip
-def test_nccl_cumem_host_docker_by_the_release(loading, judge, change, version, wanted, severity):
+def test_nccl_cumem_host_docker_by_the_release(loading, said, change, version, wanted, severity):
     denied = change.process(change.environment(loading(version), None, NCCL_CUMEM_HOST_ENABLE=wanted), (2, 3), **DENIED)
-    expected = [("nccl-cumem-host-docker", severity, (2, 3), ("node2",))] if severity else []
-    assert told(judge(denied, FAMILY)) == expected
+    assert said(denied) == ([("nccl-cumem-host-docker", severity, (2, 3), ("node2",))] if severity else [])
 
 
-def test_memory_policies_do_not_matter_to_older_drivers_or_builds(loading, judge, change):
+def test_memory_policies_do_not_matter_to_older_drivers_or_builds(loading, rules, change):
     denied = change.process(loading("2.25.1"), None, **DENIED)
-    assert len(judge(denied, FAMILY).findings) == 1
-    for node in denied.nodes[:1]:
-        older = change.node(denied, None, gpus=replace(node.gpus, cuda_driver="12.4"))
-        assert judge(older, FAMILY).findings == ()
-        cu118 = change.node(denied, None, torch=replace(node.torch, cuda="11.8"))
-        assert judge(cu118, FAMILY).findings == ()
-    assert judge(change.process(denied, None, memory_policy_error=""), FAMILY).findings == ()
+    node = denied.nodes[0]
+    assert rules(denied) == ["nccl-cumem-host-docker"]
+    assert rules(change.node(denied, None, gpus=replace(node.gpus, cuda_driver="12.4"))) == []
+    assert rules(change.node(denied, None, torch=replace(node.torch, cuda="11.8"))) == []
+    assert rules(change.process(denied, None, memory_policy_error="")) == []

@@ -11,10 +11,12 @@ from distcheck.facts.nccl import NcclLog
 from distcheck.facts.rank import RankRun
 from distcheck.rules.nccl.plugins import accepted_interfaces
 
+OURS = ("nccl_plugins",)
 WELL = Libraries(nccl="/venv/nccl/lib/libnccl.so.2", version="2.27.3", found_by="torch")
 V8 = NcclPlugin("net", "libnccl-net.so", "/opt/a/libnccl-net.so", ("ncclNetPlugin_v8",))
 TUNER = NcclPlugin("tuner", "libnccl-tuner.so", "/t.so", ("ncclTunerPlugin_v4",))
 UNKNOWN = Missing(reason="NCCL's library did not answer within 10 s")
+EVERYWHERE = tuple(range(8))
 
 
 @pytest.fixture
@@ -24,18 +26,30 @@ def job(job_of):
 
 
 @pytest.fixture
-def said(job, change, judge):
-    """Judge the job, on some of whose ranks the libraries differ from WELL in these fields."""
+def with_libraries(job, change):
+    """Return the job with these libraries on all ranks, and others on ranks 4 and 5."""
 
-    def of(ranks=(4, 5), usual=WELL, **fields):
-        odd = change.process(change.process(job, None, libraries=usual), ranks, libraries=replace(usual, **fields))
-        return judge(odd, "nccl_plugins")
+    def made(usual, odd):
+        return change.process(change.process(job, None, libraries=usual), (4, 5), libraries=odd)
 
-    return of
+    return made
 
 
-def brought(said):
-    return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
+@pytest.fixture
+def with_logs(change):
+    """Return a job with these plugins in the logs of all ranks, and others in those of ranks 4 and 5."""
+
+    def made(job, usual, odd):
+        for where, plugins in ((None, usual), ((4, 5), odd)):
+            log = NcclLog(version="2.27.3", ranks=8, nodes=4, plugins=plugins)
+            job = change.rank(job, where, run=RankRun(pid=1, step="done", outcome="done", nccl=log))
+        return job
+
+    return made
+
+
+def having(*plugins, version="2.27.3"):
+    return replace(WELL, plugins=plugins, version=version)
 
 
 @pytest.mark.parametrize(
@@ -57,100 +71,91 @@ def test_the_interfaces_that_a_release_of_nccl_accepts(kind, nccl, expected):
     assert accepted_interfaces(kind, nccl) == expected
 
 
-def everywhere(*plugins, version="2.27.3"):
-    return {"ranks": range(8), "usual": WELL, "plugins": plugins, "version": version}
+@pytest.mark.parametrize(
+    ("plugin", "severity", "message"),
+    [
+        (
+            replace(V8, interfaces=("ncclNetPlugin_v5",)),
+            "warning",
+            "net plugin /opt/a/libnccl-net.so exports ncclNetPlugin_v5; NCCL 2.27.3 accepts v6 to v10",
+        ),
+        (
+            NcclPlugin("net", "libnccl-net.so", error="libfabric.so.1: cannot open shared object file"),
+            "warning",
+            "net plugin libnccl-net.so cannot be loaded: libfabric.so.1: cannot open shared object file",
+        ),
+        (
+            NcclPlugin("profiler", "libnccl-profiler.so", "/p.so", ("ncclProfiler_v9",)),
+            "info",
+            "profiler plugin /p.so exports ncclProfiler_v9; NCCL 2.27.3 accepts v1 to v4",
+        ),
+    ],
+)
+def test_sw_plugin_abi_for_a_plugin_that_does_not_fit_or_load(with_libraries, only, plugin, severity, message):
+    found, _ = only(with_libraries(having(plugin), having(plugin)))
+    assert (found.rule, found.severity, found.ranks) == ("sw-plugin-abi", severity, EVERYWHERE)
+    assert found.message.endswith(message)
 
 
-def test_a_plugin_that_fits_is_silent(said):
-    assert said(**everywhere(V8))[:2] == ((), ())
+@pytest.mark.parametrize(
+    ("usual", "odd"),
+    [(having(V8), having(V8)), (having(V8), having(replace(V8, path="/elsewhere/libnccl-net.so")))],
+    ids=["that fits", "in another folder"],
+)
+def test_a_plugin_is_silent(with_libraries, silent, usual, odd):
+    assert silent(with_libraries(usual, odd))
 
 
-def test_a_plugin_for_another_nccl_is_a_warning(said):
-    made = said(**everywhere(NcclPlugin("net", "libnccl-net.so", "/opt/a/libnccl-net.so", ("ncclNetPlugin_v5",))))
-    assert brought(made)[0][:3] == ("sw-plugin-abi", "warning", tuple(range(8)))
-    assert made.findings[0].message.endswith(
-        "net plugin /opt/a/libnccl-net.so exports ncclNetPlugin_v5; NCCL 2.27.3 accepts v6 to v10"
-    )
-
-
-def test_a_plugin_that_does_not_load_is_named_with_the_linkers_error(said):
-    error = "libfabric.so.1: cannot open shared object file: No such file or directory"
-    made = said(**everywhere(NcclPlugin("net", "libnccl-net.so", error=error)))
-    assert brought(made)[0][:2] == ("sw-plugin-abi", "warning")
-    assert f"cannot be loaded: {error}" in made.findings[0].message
-
-
-def test_a_profiler_that_does_not_fit_is_an_info_finding(said):
-    made = said(**everywhere(NcclPlugin("profiler", "libnccl-profiler.so", "/p.so", ("ncclProfiler_v9",))))
-    assert brought(made)[0][:2] == ("sw-plugin-abi", "info")
-
-
-def test_what_a_newer_nccl_accepts_is_not_checked(said):
-    made = said(**everywhere(V8, version="2.31.2"))
+@pytest.mark.parametrize(
+    ("usual", "odd", "ranks"),
+    [(having(V8, version="2.31.2"), having(V8, version="2.31.2"), EVERYWHERE), (WELL, UNKNOWN, (4, 5))],
+    ids=["what a newer NCCL accepts", "libraries that could not be read"],
+)
+def test_what_is_not_known_is_not_checked_and_not_required(with_libraries, judge, usual, odd, ranks):
+    made = judge(with_libraries(usual, odd), *OURS)
     assert made.findings == ()
-    assert [(n.rule, n.required) for n in made.not_checked] == [("sw-plugin-abi", False)]
+    assert [(n.rule, n.ranks, n.required) for n in made.not_checked] == [("sw-plugin-abi", ranks, False)]
 
 
-def test_a_network_plugin_on_one_node_only_is_an_error_at_its_ranks(said):
-    made = said(plugins=(V8,))
-    assert brought(made) == [("nccl-net-plugin-on-some-ranks", "error", (4, 5), ("node3",))]
-    assert "load libnccl-net.so (ncclNetPlugin_v8); the other 6 load no net plugin" in made.findings[0].message
+@pytest.mark.parametrize(
+    ("plugin", "severity", "words"),
+    [
+        (V8, "error", "load libnccl-net.so (ncclNetPlugin_v8); the other 6 load no net plugin"),
+        (TUNER, "warning", "load libnccl-tuner.so (ncclTunerPlugin_v4); the other 6 load no tuner plugin"),
+    ],
+)
+def test_a_plugin_on_some_ranks_only_is_reported_at_them(with_libraries, only, plugin, severity, words):
+    found, _ = only(with_libraries(WELL, having(plugin)))
+    assert (found.rule, found.severity) == ("nccl-net-plugin-on-some-ranks", severity)
+    assert (found.ranks, found.nodes) == ((4, 5), ("node3",))
+    assert words in found.message
 
 
-def test_the_same_plugin_in_another_folder_is_the_same(said):
-    made = said(usual=replace(WELL, plugins=(V8,)), plugins=(replace(V8, path="/elsewhere/libnccl-net.so"),))
-    assert made[:2] == ((), ())
-
-
-def test_another_tuner_on_some_ranks_is_a_warning(said):
-    assert brought(said(plugins=(TUNER,))) == [("nccl-net-plugin-on-some-ranks", "warning", (4, 5), ("node3",))]
-
-
-def test_libraries_that_could_not_be_read_are_not_checked_and_not_required(job, change, judge):
-    made = judge(change.process(change.process(job, None, libraries=WELL), (4, 5), libraries=UNKNOWN), "nccl_plugins")
-    assert made.findings == ()
-    assert [(n.rule, n.ranks, n.required) for n in made.not_checked] == [("sw-plugin-abi", (4, 5), False)]
-
-
-def test_a_plugin_that_a_variable_selects_on_some_ranks_is_reported_as_the_variable(job, change, judge):
-    odd = change.process(change.process(job, None, libraries=WELL), (4, 5), libraries=replace(WELL, plugins=(V8,)))
-    odd = change.environment(odd, (4, 5), NCCL_NET_PLUGIN="/opt/a/libnccl-net.so")
-    assert brought(judge(odd, "nccl_plugins", "nccl_differences")) == [
-        ("nccl-env-differs", "error", (4, 5), ("node3",))
-    ]
-
-
-# -- by NCCL's logs
-
-
-@pytest.fixture
-def logged(job, change, judge):
-    """Judge the job with these plugins in the logs of all ranks, and others in those of ranks 4 and 5."""
-
-    def of(usual, odd, libraries=None):
-        made = change.process(job, None, libraries=libraries)
-        for where, plugins in ((None, usual), ((4, 5), odd)):
-            log = NcclLog(version="2.27.3", ranks=8, nodes=4, plugins=plugins)
-            made = change.rank(made, where, run=RankRun(pid=1, step="done", outcome="done", nccl=log))
-        return judge(made, "nccl_plugins")
-
-    return of
+def test_a_plugin_that_a_variable_selects_on_some_ranks_is_reported_as_the_variable(with_libraries, change, only):
+    job = change.environment(with_libraries(WELL, having(V8)), (4, 5), NCCL_NET_PLUGIN="/opt/a/libnccl-net.so")
+    found, _ = only(job, "nccl_differences")
+    assert (found.rule, found.severity, found.ranks) == ("nccl-env-differs", "error", (4, 5))
 
 
 @pytest.mark.parametrize("libraries", [None, UNKNOWN, WELL])
-def test_the_logs_show_plugins_that_the_libraries_do_not(logged, libraries):
-    usual = ("NET AWS Libfabric (v8)",)
-    assert logged(usual, usual, libraries).findings == ()
-    made = logged(usual, (), libraries)
-    assert brought(made) == [("nccl-net-plugin-on-some-ranks", "error", (4, 5), ("node3",))]
-    assert "load no net plugin; the other 6 load AWS Libfabric (v8)" in made.findings[0].message
-    assert brought(logged(usual, (*usual, "TUNER x"), libraries))[0][1:3] == ("warning", (4, 5))
-    assert logged(usual, (*usual, "PROFILER x"), libraries).findings == ()
+@pytest.mark.parametrize(
+    ("odd", "severity", "words"),
+    [
+        (("NET AWS Libfabric (v8)",), "", ""),
+        (("NET AWS Libfabric (v8)", "PROFILER x"), "", ""),
+        (("NET AWS Libfabric (v8)", "TUNER x"), "warning", "load x; the other 6 load no tuner plugin"),
+        ((), "error", "load no net plugin; the other 6 load AWS Libfabric (v8)"),
+    ],
+)
+def test_the_logs_show_plugins_that_the_libraries_do_not(
+    with_libraries, with_logs, judge, libraries, odd, severity, words
+):
+    found = judge(with_logs(with_libraries(libraries, libraries), ("NET AWS Libfabric (v8)",), odd), *OURS).findings
+    expected = [("nccl-net-plugin-on-some-ranks", severity, (4, 5), ("node3",))] if severity else []
+    assert [(f.rule, f.severity, f.ranks, f.nodes) for f in found] == expected
+    assert words in "".join(f.message for f in found)
 
 
-def test_libraries_and_logs_that_differ_are_one_finding(job, change, judge):
-    made = change.process(change.process(job, None, libraries=WELL), (4, 5), libraries=replace(WELL, plugins=(V8,)))
-    for where, plugins in ((None, ()), ((4, 5), ("NET ours (v8)",))):
-        log = NcclLog(version="2.27.3", ranks=8, nodes=4, plugins=plugins)
-        made = change.rank(made, where, run=RankRun(pid=1, step="done", outcome="done", nccl=log))
-    assert brought(judge(made, "nccl_plugins")) == [("nccl-net-plugin-on-some-ranks", "error", (4, 5), ("node3",))]
+def test_libraries_and_logs_that_differ_are_one_finding(with_libraries, with_logs, only):
+    found, _ = only(with_logs(with_libraries(WELL, having(V8)), (), ("NET ours (v8)",)))
+    assert (found.rule, found.ranks) == ("nccl-net-plugin-on-some-ranks", (4, 5))

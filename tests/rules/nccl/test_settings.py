@@ -21,13 +21,28 @@ from distcheck.rules.nccl.grammar import problem_of, without_algorithm
 from distcheck.rules.nccl.tables import current, known, suggestion, tables
 from distcheck.selection.nccl_settings import Setting
 
-FAMILIES = ("nccl_names", "nccl_values", "nccl_files", "nccl_differences", "nccl_leftovers", "torch_settings")
+OURS = (
+    *("nccl_names", "nccl_values", "nccl_files", "nccl_differences", "nccl_leftovers"),
+    *("nccl_networks", "torch_settings"),
+)
+ALL = (0, 1, 2, 3)
 
 
 @pytest.fixture
 def says(judge):
-    """Return (rule, severity, ranks) of each finding of these families."""
-    return lambda job: [(f.rule, f.severity, f.ranks) for f in judge(job, *FAMILIES, "nccl_networks").findings]
+    """Return (rule, severity, ranks) of each finding."""
+    return lambda job: [(f.rule, f.severity, f.ranks) for f in judge(job, *OURS).findings]
+
+
+@pytest.fixture
+def finding_of(judge):
+    """Return the one finding of a rule."""
+
+    def one(job, rule):
+        (finding,) = (f for f in judge(job, *OURS).findings if f.rule == rule)
+        return finding
+
+    return one
 
 
 @pytest.fixture
@@ -79,9 +94,9 @@ def test_a_run_that_used_gloo_by_itself_reports_them_as_info(job, change, says):
         ("TORCH_NCCL_BLOCKING_WAITS", "TORCH_NCCL_BLOCKING_WAIT"),
     ],
 )
-def test_nccl_var_typo_names_the_variable_that_is_meant(job, change, judge, name, meant):
-    (finding,) = judge(change.environment(job, 1, **{name: "1"}), "nccl_names").findings
-    assert (finding.rule, finding.severity, finding.ranks) == ("nccl-var-typo", "warning", (1,))
+def test_nccl_var_typo_names_the_variable_that_is_meant(job, change, only, name, meant):
+    finding, _ = only(change.environment(job, None, **{name: "1"}))
+    assert (finding.rule, finding.severity, finding.ranks) == ("nccl-var-typo", "warning", ALL)
     assert f"did you mean {meant}?" in finding.message
     assert finding.fix.commands == (f"unset {name}; export {meant}=1",)
 
@@ -90,10 +105,6 @@ def test_a_name_like_no_other_is_an_info_and_names_of_other_software_are_silent(
     assert says(change.environment(job, 1, NCCL_OUR_SITES_PLUGIN_X="1")) == [("nccl-var-typo", "info", (1,))]
     others = ("NCCL_VERSION", "NCCL_HOME", "NCCL_FASTRAK_IFNAME", "NCCL_TESTS_DEVICE", "RCCL_X", "OFI_NCCL_PROTOCOL")
     assert says(change.environment(job, None, **dict.fromkeys(others, "1"), TORCH_NCCL_NEW_THING="1")) == []
-
-
-def test_a_typo_on_many_ranks_is_one_finding(job, change, says):
-    assert says(change.environment(job, None, NCCL_DEBUGS="1")) == [("nccl-var-typo", "warning", (0, 1, 2, 3))]
 
 
 @pytest.mark.process
@@ -132,111 +143,105 @@ def test_nccl_var_removed_and_nccl_var_too_new_go_by_the_version(job, change, sa
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "expected"),
+    ("setting", "expected"),
     [
-        ("NCCL_CROSS_NIC", "true", [("nccl-bool-text", "warning")]),
-        ("NCCL_CROSS_NIC", "'yes'", [("nccl-bool-text", "warning")]),
-        ("NCCL_CROSS_NIC", "false", []),
-        ("NCCL_CROSS_NIC", "0x1", []),
-        ("NCCL_CROSS_NIC", " 1 ", []),
-        ("NCCL_CROSS_NIC", "", []),
-        ("NCCL_SET_THREAD_NAME", "true", []),
-        ("NCCL_BUFFSIZE", "4M", [("nccl-int-suffix", "error")]),
-        ("NCCL_P2P_NET_CHUNKSIZE", "128k", [("nccl-int-suffix", "warning")]),
-        ("NCCL_IB_TIMEOUT", "022", [("nccl-int-suffix", "warning")]),
-        ("NCCL_IB_TIMEOUT", '"22"', [("nccl-int-suffix", "warning")]),
-        ("NCCL_P2P_LEVEL", "nvl", [("nccl-level-text", "warning")]),
-        ("NCCL_NET_GDR_LEVEL", "PHB", []),
-        ("NCCL_NET_GDR_LEVEL", "5", []),
-        ("NCCL_NET", "lo", [("nccl-net-name-invalid", "error")]),
-        ("NCCL_NET", "tcp", [("nccl-net-name-invalid", "error")]),
-        *(("NCCL_NET", name, []) for name in ("AWS Libfabric", "Libfabric", "OFI")),
-        ("NCCL_NET", "ib", []),
-        ("NCCL_COMM_ID", "10.0.0.1:4000", [("nccl-comm-id-set", "error")]),
-        ("NCCL_PROTO", "LL256", [("nccl-algo-proto-invalid", "error")]),
-        ("NCCL_ALGO", "Tree", [("nccl-algo-proto-invalid", "warning")]),
-        ("TORCH_NCCL_BLOCKING_WAIT", "2", [("torch-nccl-var-invalid", "error")]),
-        ("TORCH_NCCL_BLOCKING_WAIT", "True", [("torch-nccl-blocking-wait", "warning")]),
-        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "true", [("torch-nccl-var-invalid", "error")]),
-        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", [("torch-nccl-blocking-wait", "warning")]),
-        ("NCCL_DESYNC_DEBUG", "1", [("torch-nccl-var-deprecated", "info")]),
-        ("TORCH_DISTRIBUTED_DEBUG", "detail", [("torch-distributed-debug-detail", "warning")]),
-        ("TORCH_DISTRIBUTED_DEBUG", "2", [("torch-distributed-debug-detail", "error")]),
-        ("TORCH_DISTRIBUTED_DEBUG", "info", []),
-        ("NCCL_DEBUG", "info", [("nccl-debug-verbose", "info")]),
+        ("NCCL_CROSS_NIC=true", "nccl-bool-text warning"),
+        ("NCCL_CROSS_NIC='yes'", "nccl-bool-text warning"),
+        *((f"NCCL_CROSS_NIC={value}", "") for value in ("false", "0x1", " 1 ", "")),
+        ("NCCL_SET_THREAD_NAME=true", ""),
+        ("NCCL_BUFFSIZE=4M", "nccl-int-suffix error"),
+        ("NCCL_P2P_NET_CHUNKSIZE=128k", "nccl-int-suffix warning"),
+        ("NCCL_IB_TIMEOUT=022", "nccl-int-suffix warning"),
+        ('NCCL_IB_TIMEOUT="22"', "nccl-int-suffix warning"),
+        ("NCCL_P2P_LEVEL=nvl", "nccl-level-text warning"),
+        ("NCCL_NET_GDR_LEVEL=PHB", ""),
+        ("NCCL_NET_GDR_LEVEL=5", ""),
+        ("NCCL_NET=lo", "nccl-net-name-invalid error"),
+        ("NCCL_NET=tcp", "nccl-net-name-invalid error"),
+        *((f"NCCL_NET={name}", "") for name in ("AWS Libfabric", "Libfabric", "OFI", "ib")),
+        ("NCCL_COMM_ID=10.0.0.1:4000", "nccl-comm-id-set error"),
+        ("NCCL_PROTO=LL256", "nccl-algo-proto-invalid error"),
+        ("NCCL_ALGO=Tree", "nccl-algo-proto-invalid warning"),
+        ("TORCH_NCCL_BLOCKING_WAIT=2", "torch-nccl-var-invalid error"),
+        ("TORCH_NCCL_BLOCKING_WAIT=True", "torch-nccl-blocking-wait warning"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING=true", "torch-nccl-var-invalid error"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING=0", "torch-nccl-blocking-wait warning"),
+        ("NCCL_DESYNC_DEBUG=1", "torch-nccl-var-deprecated info"),
+        ("TORCH_DISTRIBUTED_DEBUG=detail", "torch-distributed-debug-detail warning"),
+        ("TORCH_DISTRIBUTED_DEBUG=2", "torch-distributed-debug-detail error"),
+        ("TORCH_DISTRIBUTED_DEBUG=info", ""),
+        ("NCCL_DEBUG=info", "nccl-debug-verbose info"),
+        ("NCCL_P2P_DISABLE=1", "nccl-debugging-vars-left info"),
+        ("NCCL_SHM_DISABLE=1", "nccl-debugging-vars-left warning"),
+        ("NCCL_IB_DISABLE=1", "nccl-debugging-vars-left info"),
+        ("NCCL_NVLS_ENABLE=0", "nccl-debugging-vars-left info"),
+        ("NCCL_PROTO=Simple", "nccl-debugging-vars-left info"),
+        *((setting, "") for setting in ("NCCL_P2P_DISABLE=0", "NCCL_NVLS_ENABLE=1", "NCCL_IB_DISABLE=0")),
     ],
 )
-def test_a_value_on_all_ranks_is_judged_as_nccl_or_torch_reads_it(job, change, says, name, value, expected):
+def test_a_value_on_all_ranks_is_judged_as_nccl_or_torch_reads_it(job, change, says, setting, expected):
+    name, _, value = setting.partition("=")
     found = says(change.environment(job, None, **{name: value}))
-    assert found == [
-        (rule, severity, (0, 1, 2, 3)) for rule, severity in sorted(expected, key=lambda e: e[1] == "info")
-    ]
+    assert found == ([(*expected.split(), ALL)] if expected else [])
 
 
 @pytest.mark.parametrize(
-    ("value", "meant"), [("4M", "4194304"), ("8MB", "8388608"), ("1KiB", "1024"), ('"4194304"', "4194304")]
-)
-def test_the_number_that_is_meant_is_in_the_fix(job, change, judge, value, meant):
-    (finding,) = judge(change.environment(job, None, NCCL_BUFFSIZE=value), "nccl_values").findings
-    assert finding.fix.commands == (f"export NCCL_BUFFSIZE={meant}",)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "nccl", "problem"),
+    ("setting", "commands"),
     [
-        ("NCCL_ALGO", "Ring,Tree", (), ""),
-        ("NCCL_ALGO", "^NVLS", (), ""),
-        ("NCCL_ALGO", "ring,collnetdirect;allreduce:tree,collnetdirect;broadcast:ring", (), ""),
-        ("NCCL_ALGO", "allreduce:^tree", (2, 24, 3), ""),
-        ("NCCL_ALGO", "Ring;Tree", (), "no function before 'Tree'"),
-        ("NCCL_ALGO", "Collnet", (2, 24), "the unknown word 'Collnet'"),
-        ("NCCL_ALGO", "alltoall:ring", (), "the unknown function 'alltoall'"),
-        ("NCCL_ALGO", "PAT", (2, 22, 3), "the unknown word 'PAT'"),
-        ("NCCL_ALGO", "PAT", (2, 23, 4), ""),
-        ("NCCL_PROTO", "^LL128;allreduce:LL128", (), ""),
-        ("NCCL_PROTO", "simple", (2, 20), ""),
-        ("NCCL_PROTO", " LL", (), "the unknown word ' LL'"),
+        ("TORCH_NCCL_BLOCKING_WAIT=1", ("unset TORCH_NCCL_BLOCKING_WAIT",)),
+        ("NCCL_COMM_ID=x:1", ("unset NCCL_COMM_ID",)),
+        ("NCCL_BLOCKING_WAIT=0", ("unset NCCL_BLOCKING_WAIT; export TORCH_NCCL_BLOCKING_WAIT=0",)),
+        ("NCCL_DEBUG=INFO", ("export NCCL_DEBUG=WARN",)),
+        *((f"NCCL_BUFFSIZE={value}", (f"export NCCL_BUFFSIZE={meant}",)) for value, meant in (
+            ("4M", 4194304), ("8MB", 8388608), ("1KiB", 1024), ('"4194304"', 4194304),
+        )),
+        *((f"NCCL_ALGO={value}", ("unset NCCL_ALGO", *freed)) for value, freed in (
+            ("Tree", ["export NCCL_ALGO=allreduce:Tree"]),
+            ("^ring", ["export NCCL_ALGO='allreduce:^ring'"]),
+            ("allreduce:tree;Broadcast:tree", ["export NCCL_ALGO=allreduce:tree"]),
+            ("ring;broadcast:^ring", ["export NCCL_ALGO=allreduce:ring"]),
+            ("tree;allgather:ring", ["export NCCL_ALGO='allreduce:tree;allgather:ring'"]),
+            ("broadcast:tree", []),
+        )),
+    ],
+)  # fmt: skip
+def test_the_fix_is_what_is_meant_and_nccl_takes_it(job, change, only, setting, commands):
+    name, _, value = setting.partition("=")
+    finding, _ = only(change.environment(job, None, **{name: value}))
+    assert finding.fix.commands == commands
+    if name == "NCCL_ALGO" and commands[1:]:
+        freed = shlex.split(commands[1])[1].partition("=")[2]
+        assert (problem_of("NCCL_ALGO", freed, ()), without_algorithm(freed, ())) == ("", False)
+
+
+@pytest.mark.parametrize(
+    ("setting", "nccl", "problem"),
+    [
+        ("NCCL_ALGO=Ring,Tree", (), ""),
+        ("NCCL_ALGO=^NVLS", (), ""),
+        ("NCCL_ALGO=ring,collnetdirect;allreduce:tree,collnetdirect;broadcast:ring", (), ""),
+        ("NCCL_ALGO=allreduce:^tree", (2, 24, 3), ""),
+        ("NCCL_ALGO=Ring;Tree", (), "no function before 'Tree'"),
+        ("NCCL_ALGO=Collnet", (2, 24), "the unknown word 'Collnet'"),
+        ("NCCL_ALGO=alltoall:ring", (), "the unknown function 'alltoall'"),
+        ("NCCL_ALGO=PAT", (2, 22, 3), "the unknown word 'PAT'"),
+        ("NCCL_ALGO=PAT", (2, 23, 4), ""),
+        ("NCCL_PROTO=^LL128;allreduce:LL128", (), ""),
+        ("NCCL_PROTO=simple", (2, 20), ""),
+        ("NCCL_PROTO= LL", (), "the unknown word ' LL'"),
     ],
 )
-def test_the_grammar_of_nccl_algo_is_nccls(name, value, nccl, problem):
+def test_the_grammar_of_nccl_algo_is_nccls(setting, nccl, problem):
+    name, _, value = setting.partition("=")
     assert problem_of(name, value, nccl) == problem
 
 
-@pytest.mark.parametrize(
-    ("value", "nccl", "lacks"),
-    [
-        ("Tree", (), True),
-        ("Tree", (2, 23), False),
-        ("Tree,Ring", (), False),
-        ("^Ring", (), True),
-        ("^Tree", (), False),
-        ("allreduce:tree", (), False),
-        ("tree;broadcast:ring", (), False),
-        ("", (), False),
-        ("Foo", (), False),
-    ],
-)
-def test_broadcast_needs_the_ring(value, nccl, lacks):
-    assert without_algorithm(value, nccl) == lacks
-
-
-@pytest.mark.parametrize(
-    ("value", "freed"),
-    [
-        ("Tree", "allreduce:Tree"),
-        ("^ring", "allreduce:^ring"),
-        ("allreduce:tree;Broadcast:tree", "allreduce:tree"),
-        ("ring;broadcast:^ring", "allreduce:ring"),
-        ("tree;allgather:ring", "allreduce:tree;allgather:ring"),
-        ("broadcast:tree", ""),
-    ],
-)
-def test_the_fix_of_a_broadcast_without_the_ring_is_a_value_that_nccl_takes(job, change, judge, value, freed):
-    (finding,) = judge(change.environment(job, None, NCCL_ALGO=value), "nccl_values").findings
-    export = (f"export NCCL_ALGO={shlex.quote(freed)}",) if freed else ()
-    assert finding.fix.commands == ("unset NCCL_ALGO", *export)
-    assert not problem_of("NCCL_ALGO", freed, ())
-    assert not without_algorithm(freed, ())
+def test_broadcast_needs_the_ring():
+    for value in ("Tree", "^Ring"):
+        assert without_algorithm(value, ())
+    for value in ("Tree,Ring", "^Tree", "allreduce:tree", "tree;broadcast:ring", "", "Foo"):
+        assert not without_algorithm(value, ())
+    assert not without_algorithm("Tree", (2, 23))
 
 
 # -- differences
@@ -245,32 +250,27 @@ def test_the_fix_of_a_broadcast_without_the_ring_is_a_value_that_nccl_takes(job,
 @pytest.mark.parametrize(
     ("variables", "where", "severity"),
     [
-        ({"NCCL_ALGO": "Ring"}, 1, "error"),
+        ({"NCCL_ALGO": "Ring"}, (1,), "error"),
         ({"NCCL_COLLNET_ENABLE": "1"}, (2, 3), "error"),
-        ({"NCCL_NET": "Socket"}, 2, "error"),
-        ({"NCCL_P2P_DISABLE": "1"}, 1, "error"),
+        ({"NCCL_NET": "Socket"}, (2,), "error"),
+        ({"NCCL_P2P_DISABLE": "1"}, (1,), "error"),
         ({"NCCL_P2P_DISABLE": "1"}, (2, 3), "warning"),
         ({"NCCL_IB_QPS_PER_CONNECTION": "4"}, (2, 3), "warning"),
-        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, 3, "info"),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, (3,), "info"),
         ({"NCCL_IB_DISABLE": "1", "NCCL_CROSS_NIC": "1"}, (2, 3), "error"),
+        # defaults, other spellings of a value, and what each node may choose
+        ({"NCCL_IB_DISABLE": "0"}, (2, 3), ""),
+        ({"NCCL_CROSS_NIC": "0x2"}, (2, 3), ""),
+        ({"NCCL_SOCKET_IFNAME": "eth1"}, (2, 3), ""),
+        ({"NCCL_IB_HCA": "mlx5_1"}, (2, 3), ""),
+        ({"NCCL_DEBUG": "WARN"}, (2, 3), ""),
+        ({"NCCL_HOME": "/opt"}, (2, 3), ""),
+        ({"NCCL_DEBUG_FILE": "/tmp/%p"}, (2, 3), ""),
     ],
 )
 def test_nccl_env_differs_weighs_what_hangs_and_what_only_slows(job, change, says, variables, where, severity):
-    ranks = (where,) if isinstance(where, int) else where
-    job = change.environment(job, where, **variables)
-    two_sides = ranks if len(ranks) == 1 else (0, 1, 2, 3)
-    assert says(job) == [("nccl-env-differs", severity, two_sides)]
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"NCCL_IB_DISABLE": "0"}, {"NCCL_SOCKET_IFNAME": "eth1"}, {"NCCL_IB_HCA": "mlx5_1"}, {"NCCL_DEBUG": "WARN"},
-        {"NCCL_HOME": "/opt"}, {"NCCL_DEBUG_FILE": "/tmp/%p"}, {"NCCL_CROSS_NIC": "0x2"},
-    ],
-)  # fmt: skip
-def test_defaults_and_what_each_node_may_choose_are_no_difference(job, change, says, variables):
-    assert says(change.environment(job, (2, 3), **variables)) == []
+    found = says(change.environment(job, where, **variables))
+    assert found == ([("nccl-env-differs", severity, where if len(where) == 1 else ALL)] if severity else [])
 
 
 def test_one_spelling_of_a_value_is_no_difference(job, change, says):
@@ -278,13 +278,29 @@ def test_one_spelling_of_a_value_is_no_difference(job, change, says):
     assert says(change.environment(job, 1, NCCL_IB_TC="0x6a")) == []
 
 
-def test_a_difference_in_the_files_of_a_node_names_the_file(job, change, judge):
-    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=("NCCL_PROTO=Simple",))
-    findings = judge(change.process(job, 3, nccl_files=(file,)), *FAMILIES).findings
-    (finding,) = (f for f in findings if f.rule == "nccl-env-differs")
+def test_a_wrong_value_or_detail_on_one_rank_is_one_finding(job, job_of, change, says):
+    assert says(change.environment(job, 2, NCCL_ALGO="Rnig")) == [("nccl-algo-proto-invalid", "error", (2,))]
+    gloo = change.environment(job_of(1, 4, backend="gloo"), 3, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    assert says(gloo) == [("torch-distributed-debug-detail", "error", (3,))]
+
+
+def test_each_setting_that_differs_is_removed_where_it_is_set(job, change, finding_of):
+    job = change.process(job, 3, nccl_files=(file("NCCL_PROTO=Simple", path="/etc/nccl.conf", origin="system"),))
+    finding = finding_of(job, "nccl-env-differs")
     assert (finding.severity, finding.ranks) == ("error", (3,))
     assert "NCCL_PROTO=Simple (in /etc/nccl.conf); the other 3 do not set NCCL_PROTO" in finding.message
     assert finding.fix.commands == ("sudo sed -i '/^NCCL_PROTO=/d' /etc/nccl.conf",)
+    job = change.environment(job, 3, NCCL_ALGO="Ring")
+    for ranks in (ALL, (0, 3)):
+        finding = finding_of(change.keep(job, *ranks), "nccl-env-differs")
+        assert finding.fix.commands == ("unset NCCL_ALGO", "sudo sed -i '/^NCCL_PROTO=/d' /etc/nccl.conf")
+
+
+# -- files
+
+
+def file(*lines, path="/home/eve/.nccl.conf", origin="HOME"):
+    return NcclFile(path=path, origin=origin, library="nccl", lines=lines)
 
 
 @pytest.mark.process
@@ -297,40 +313,13 @@ def test_a_value_in_a_file_becomes_the_others_value_whatever_sed_reads_in_it(tmp
 
 
 @pytest.mark.process
-def test_a_line_that_nccl_does_not_read_as_intended_is_rewritten_by_its_fix(job, change, judge, tmp_path):
+def test_a_line_that_nccl_does_not_read_as_intended_is_rewritten_by_its_fix(job, change, finding_of, tmp_path):
     conf = tmp_path / "nccl.conf"
     conf.write_text("NCCL_DEBUG_FILE = '/logs/a&b'\n")
-    lines = tuple(conf.read_text().splitlines())
-    own = NcclFile(path=str(conf), origin="HOME", library="nccl", lines=lines)
-    findings = judge(change.process(job, None, nccl_files=(own,)), "nccl_files").findings
-    (finding,) = (f for f in findings if f.rule == "nccl-conf-file-syntax")
+    own = file(*conf.read_text().splitlines(), path=str(conf))
+    finding = finding_of(change.process(job, None, nccl_files=(own,)), "nccl-conf-file-syntax")
     subprocess.run(["sh", "-c", finding.fix.commands[0]], check=True)
     assert conf.read_text() == "NCCL_DEBUG_FILE=/logs/a&b\n"
-
-
-def test_each_setting_that_differs_is_removed_where_it_is_set(job, change, judge):
-    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=("NCCL_PROTO=Simple",))
-    job = change.environment(change.process(job, 3, nccl_files=(file,)), 3, NCCL_ALGO="Ring")
-    (finding,) = (f for f in judge(job, *FAMILIES).findings if f.rule == "nccl-env-differs")
-    assert finding.fix.commands == ("unset NCCL_ALGO", "sudo sed -i '/^NCCL_PROTO=/d' /etc/nccl.conf")
-    (finding,) = (f for f in judge(change.keep(job, 0, 3), *FAMILIES).findings if f.rule == "nccl-env-differs")
-    assert finding.fix.commands == ("unset NCCL_ALGO", "sudo sed -i '/^NCCL_PROTO=/d' /etc/nccl.conf")
-
-
-def test_a_wrong_value_on_one_rank_is_one_finding(job, change, says):
-    assert says(change.environment(job, 2, NCCL_ALGO="Rnig")) == [("nccl-algo-proto-invalid", "error", (2,))]
-
-
-def test_detail_on_some_ranks_is_an_error_whatever_the_backend(job_of, change, says):
-    job = change.environment(job_of(1, 4, backend="gloo"), 3, TORCH_DISTRIBUTED_DEBUG="DETAIL")
-    assert says(job) == [("torch-distributed-debug-detail", "error", (3,))]
-
-
-# -- files
-
-
-def file(*lines, path="/home/eve/.nccl.conf", origin="HOME"):
-    return NcclFile(path=path, origin=origin, library="nccl", lines=lines)
 
 
 @pytest.mark.parametrize(
@@ -339,76 +328,72 @@ def file(*lines, path="/home/eve/.nccl.conf", origin="HOME"):
         ("export NCCL_NET=IB", "NCCL reads the name as 'export NCCL_NET'"),
         (" NCCL_NET=IB", "NCCL reads the name as ' NCCL_NET'"),
         ("NCCL_NET = IB", "NCCL reads the name as 'NCCL_NET '"),
+        ("NCCL_CROSS_NIC =1", "NCCL reads the name as 'NCCL_CROSS_NIC '"),
         ('NCCL_PLUGIN_P2P="ib"', "NCCL reads the value as '\"ib\"'"),
+        ('NCCL_BUFFSIZE="4"', "NCCL reads the value as '\"4\"'"),
         ("NCCL_HOME=/opt # note", "NCCL reads the value as '/opt # note'"),
+        ("NCCL_CROSS_NIC=true # note", "NCCL reads the value as 'true # note'"),
         ("NCCL_NET", "NCCL needs NAME=value"),
     ],
 )
-def test_nccl_conf_file_syntax_shows_how_nccl_reads_the_line(job, change, judge, line, why):
-    findings = judge(change.process(job, None, nccl_files=(file(line),)), "nccl_files").findings
-    (finding,) = (f for f in findings if f.rule == "nccl-conf-file-syntax")
-    assert (finding.severity, finding.ranks) == ("warning", (0, 1, 2, 3))
+def test_nccl_conf_file_syntax_shows_how_nccl_reads_the_line_and_no_other_rule_does(job, change, judge, line, why):
+    findings = judge(change.process(job, None, nccl_files=(file(line),)), *OURS).findings
+    (finding,) = (f for f in findings if f.severity != "info")
+    assert (finding.rule, finding.severity, finding.ranks) == ("nccl-conf-file-syntax", "warning", ALL)
     assert why in finding.message
 
 
-@pytest.mark.parametrize("line", ["NCCL_CROSS_NIC =1", 'NCCL_BUFFSIZE="4"', "NCCL_CROSS_NIC=true # note"])
-def test_a_malformed_line_is_reported_once(job, change, says, line):
-    found = says(change.process(job, None, nccl_files=(file(line),)))
-    assert [rule for rule, severity, _ in found if severity != "info"] == ["nccl-conf-file-syntax"]
-
-
-def test_nccl_conf_file_surprise_is_an_info_and_a_lost_file_a_warning(job, change, says, judge):
+def test_nccl_conf_file_surprise_is_an_info_and_a_lost_file_a_warning(job, change, says, only):
     plain = change.process(job, None, nccl_files=(file("NCCL_CROSS_NIC=1"),))
-    assert says(plain) == [("nccl-conf-file-surprise", "info", (0, 1, 2, 3))]
-    overridden = change.environment(plain, None, NCCL_CROSS_NIC="1")
-    assert says(overridden) == []
+    assert says(plain) == [("nccl-conf-file-surprise", "info", ALL)]
+    assert says(change.environment(plain, None, NCCL_CROSS_NIC="1")) == []
     lost = file(path="/nowhere", origin="NCCL_CONF_FILE")
     seen = {"NCCL_CONF_FILE": NamedPath(path="/nowhere", state="missing", folder="writable")}
-    job = change.process(job, 1, nccl_files=(lost,), named_paths=seen)
-    assert says(job) == [("nccl-conf-file-surprise", "warning", (1,))]
-    assert "NCCL_CONF_FILE=/nowhere does not exist" in judge(job, "nccl_files").findings[0].message
+    finding, _ = only(change.process(job, 1, nccl_files=(lost,), named_paths=seen))
+    assert (finding.rule, finding.severity, finding.ranks) == ("nccl-conf-file-surprise", "warning", (1,))
+    assert "NCCL_CONF_FILE=/nowhere does not exist" in finding.message
 
 
 @pytest.mark.parametrize(
-    ("path", "fields", "fires"),
+    ("path", "folder", "reported"),
     [
-        ("/tmp/log", {}, True),
-        ("/tmp/%p", {}, False),
-        ("~/log.%p", {}, True),
-        ("/nowhere/log.%p", {"folder": "missing"}, True),
-        ("/dev/stderr", {}, False),
+        ("/tmp/log", "writable", True),
+        ("/tmp/%p", "writable", False),
+        ("~/log.%p", "writable", True),
+        ("/nowhere/log.%p", "missing", True),
+        ("/dev/stderr", "writable", False),
     ],
 )
-def test_nccl_debug_file_shared_goes_by_pattern_and_folder(job, change, says, path, fields, fires):
-    seen = NamedPath(**({"path": path, "state": "missing", "folder": "writable"} | fields))
-    job = change.process(
-        change.environment(job, None, NCCL_DEBUG_FILE=path), None, named_paths={"NCCL_DEBUG_FILE": seen}
-    )
-    assert says(job) == ([("nccl-debug-file-shared", "warning", (0, 1, 2, 3))] if fires else [])
+def test_nccl_debug_file_shared_goes_by_pattern_and_folder(job, change, says, path, folder, reported):
+    seen = {"NCCL_DEBUG_FILE": NamedPath(path=path, state="missing", folder=folder)}
+    job = change.process(change.environment(job, None, NCCL_DEBUG_FILE=path), None, named_paths=seen)
+    assert says(job) == ([("nccl-debug-file-shared", "warning", ALL)] if reported else [])
+
+
+def topology(state, absent=()):
+    return {"NCCL_TOPO_FILE": NamedPath(path="/t.xml", state=state, folder="writable", absent_devices=absent)}
 
 
 @pytest.mark.parametrize(
-    ("state", "absent", "fires"),
+    ("state", "absent", "reported"),
     [("readable", (), False), ("missing", (), True), ("readable", ("0000:47:00.0",), True)],
 )
-def test_nccl_topo_file_stale_names_the_node_of_the_file(job, change, says, state, absent, fires):
-    seen = NamedPath(path="/t.xml", state=state, folder="writable", absent_devices=absent)
-    job = change.process(job, (2, 3), named_paths={"NCCL_TOPO_FILE": seen})
+def test_nccl_topo_file_stale_names_the_node_of_the_file(job, change, says, state, absent, reported):
+    job = change.process(job, (2, 3), named_paths=topology(state, absent))
     job = change.environment(job, None, NCCL_TOPO_FILE="/t.xml")
-    assert says(job) == ([("nccl-topo-file-stale", "warning", (2, 3))] if fires else [])
+    assert says(job) == ([("nccl-topo-file-stale", "warning", (2, 3))] if reported else [])
 
 
-def test_a_stale_topology_file_is_unset_where_it_is_set(job, change, judge):
-    seen = NamedPath(path="/t.xml", state="missing", folder="writable")
-    job = change.process(job, None, named_paths={"NCCL_TOPO_FILE": seen})
-    (finding,) = judge(change.environment(job, None, NCCL_TOPO_FILE="/t.xml"), "nccl_files").findings
-    assert (finding.owner, finding.fix.commands) == ("user", ("unset NCCL_TOPO_FILE",))
-    job = change.process(job, None, nccl_files=(file("NCCL_TOPO_FILE=/t.xml", path="/etc/nccl.conf", origin="system"),))
-    (finding,) = (f for f in judge(job, "nccl_files").findings if f.rule == "nccl-topo-file-stale")
-    assert (finding.owner, finding.fix.commands) == (
-        "admin",
-        ("sudo sed -i '/^NCCL_TOPO_FILE=/d' /etc/nccl.conf",),
-    )
+def test_a_stale_topology_file_is_unset_where_it_is_set(job, change, finding_of):
+    job = change.process(job, None, named_paths=topology("missing"))
+    conf = file("NCCL_TOPO_FILE=/t.xml", path="/etc/nccl.conf", origin="system")
+    for where, owner, command in (
+        (change.environment(job, None, NCCL_TOPO_FILE="/t.xml"), "user", "unset NCCL_TOPO_FILE"),
+        (change.process(job, None, nccl_files=(conf,)), "admin", "sudo sed -i '/^NCCL_TOPO_FILE=/d' /etc/nccl.conf"),
+        (job, "admin", "ls -l /t.xml"),
+    ):
+        finding = finding_of(where, "nccl-topo-file-stale")
+        assert (finding.owner, finding.fix.commands) == (owner, (command,))
 
 
 # -- leftovers
@@ -417,22 +402,6 @@ def test_a_stale_topology_file_is_unset_where_it_is_set(job, change, judge):
 def with_adapter(job, change, link_layer):
     nic = Nic(name="mlx5_0", place=PciPlace(path=(), numa_node=None), kind="ib", link_layer=link_layer)
     return change.node(job, None, pci=Pci(gpus={}, nics=(nic,)))
-
-
-@pytest.mark.parametrize(
-    ("variables", "severity"),
-    [
-        ({"NCCL_P2P_DISABLE": "1"}, "info"),
-        ({"NCCL_SHM_DISABLE": "1"}, "warning"),
-        ({"NCCL_IB_DISABLE": "1"}, "info"),
-        ({"NCCL_NVLS_ENABLE": "0"}, "info"),
-        ({"NCCL_PROTO": "Simple"}, "info"),
-        ({"NCCL_P2P_DISABLE": "0", "NCCL_NVLS_ENABLE": "1", "NCCL_IB_DISABLE": "0"}, ""),
-    ],
-)
-def test_nccl_debugging_vars_left_warns_of_a_fast_path_that_is_off(job, change, says, variables, severity):
-    found = says(change.environment(job, None, **variables))
-    assert found == ([("nccl-debugging-vars-left", severity, (0, 1, 2, 3))] if severity else [])
 
 
 @pytest.mark.parametrize(
@@ -449,43 +418,35 @@ def test_p2p_that_is_off_is_a_warning_where_gpus_could_use_it(job_of, change, sa
 
 def test_infiniband_turned_off_beside_an_adapter_is_a_warning(job, change, says):
     job = with_adapter(change.environment(job, None, NCCL_IB_DISABLE="1"), change, "InfiniBand")
-    assert says(job) == [("nccl-debugging-vars-left", "warning", (0, 1, 2, 3))]
+    assert says(job) == [("nccl-debugging-vars-left", "warning", ALL)]
 
 
 def test_nccl_efa_ib_vars_are_unused_where_another_network_is_selected(job, change, says):
     job = change.environment(job, None, NCCL_IB_TC="106")
-    expected = [("nccl-efa-ib-vars", "info", (0, 1, 2, 3))]
-    assert says(job) == []
+    expected = [("nccl-efa-ib-vars", "info", ALL)]
+    assert says(job) == says(with_adapter(job, change, "InfiniBand")) == []
     assert says(with_adapter(job, change, "Unspecified")) == expected
-    assert says(with_adapter(job, change, "InfiniBand")) == []
     assert says(change.environment(job, None, NCCL_NET="AWS Libfabric")) == expected
 
 
-def test_nccl_p2p_disable_and_level_is_an_info(job, change, says, judge):
+def test_nccl_p2p_disable_and_level_is_an_info_that_removes_both_where_they_are(job, change, finding_of):
     level = change.environment(job, None, NCCL_P2P_LEVEL="NVL")
-    both = change.environment(level, None, NCCL_P2P_DISABLE="1")
-    assert ("nccl-p2p-disable-and-level", "info", (0, 1, 2, 3)) in says(both)
-    in_file = change.process(level, None, nccl_files=(file("NCCL_P2P_DISABLE=1"),))
-    (finding,) = (f for f in judge(in_file, *FAMILIES).findings if f.rule == "nccl-p2p-disable-and-level")
+    job = change.process(level, None, nccl_files=(file("NCCL_P2P_DISABLE=1"),))
+    finding = finding_of(job, "nccl-p2p-disable-and-level")
+    assert (finding.severity, finding.ranks) == ("info", ALL)
     assert finding.fix.commands == ("unset NCCL_P2P_LEVEL", "sed -i '/^NCCL_P2P_DISABLE=/d' /home/eve/.nccl.conf")
 
 
 # -- logs
 
 
-@pytest.fixture
-def measured(job_of):
-    """Return a job of two nodes with two ranks each, whose collectives were looked at."""
-    return job_of(2, 2, looks=("environment", "meeting", "collectives"))
+def test_nccl_ib_on_some_nodes_names_the_odd_ranks(job_of, change, says):
+    job = job_of(2, 2, looks=("environment", "meeting", "collectives"))
 
+    def ran(job, where, network):
+        log = NcclLog(version="2.27.3", ranks=4, nodes=2, network=network)
+        return change.rank(job, where, run=RankRun(pid=1, step="done", outcome="done", nccl=log))
 
-def ran(job, change, where, **fields):
-    log = NcclLog(version="2.27.3", ranks=4, nodes=2, **fields)
-    run = RankRun(pid=1, step="done", outcome="done", nccl=log)
-    return change.rank(job, where, run=run)
-
-
-def test_nccl_ib_on_some_nodes_names_the_odd_ranks(measured, change, says):
-    alike = ran(measured, change, None, network="IB")
+    alike = ran(job, None, "IB")
     assert says(alike) == []
-    assert says(ran(alike, change, 3, network="Socket")) == [("nccl-ib-on-some-nodes", "error", (3,))]
+    assert says(ran(alike, 3, "Socket")) == [("nccl-ib-on-some-nodes", "error", (3,))]
