@@ -8,40 +8,31 @@ import time
 import msgspec
 
 from distcheck import __version__
-from distcheck.facts.past_run import Totals
+from distcheck.facts.past_run import NodeTotal, Totals
 from distcheck.facts.quantities import count
 from distcheck.report import Format, tables
 from distcheck.report.harmless import harmless
 from distcheck.report.schema.history import HistoryDocument, LastFailure, NodeHistory
+from distcheck.report.schema.part import part_of
 
 FORMATS: tuple[Format, ...] = ("text", "json", "html", "markdown")
 
 
 def document(folder: str, totals: Totals) -> HistoryDocument:
     """Return the totals as data."""
-    return HistoryDocument(
+    return part_of(
+        HistoryDocument,
+        totals,
         schema=1,
         distcheck=__version__,
         history=folder,
-        nodes=tuple(
-            NodeHistory(
-                node=node.node,
-                runs=node.runs,
-                failed=node.failed,
-                first=_iso(node.first),
-                last=_iso(node.last),
-                last_failure=LastFailure(_iso(node.last_failure.time), node.last_failure.rules)
-                if node.last_failure
-                else None,
-                rules=node.rules,
-            )
-            for node in totals.nodes
-        ),
-        lines=totals.lines,
-        unreadable=totals.unreadable,
-        newer=totals.newer,
-        unread=totals.unread,
+        nodes=tuple(map(_node, totals.nodes)),
     )
+
+
+def _node(node: NodeTotal) -> NodeHistory:
+    failure = node.last_failure and part_of(LastFailure, node.last_failure, time=_iso(node.last_failure.time))
+    return part_of(NodeHistory, node, first=_iso(node.first), last=_iso(node.last), last_failure=failure)
 
 
 def render(format: Format, report: HistoryDocument, *, everything: bool = False) -> str:  # noqa: A002 as `--format`

@@ -79,9 +79,8 @@ def drawn(table: tables.Grid) -> str:
 
 
 def _problem(problem: Problem, options: Detail) -> Iterator[str]:
-    doubt = "" if problem.confirmed else " (not confirmed)"
-    place = f", {escaped(problem.where)}" if problem.where else ""
-    yield f"### {problem.severity}: {escaped(problem.rule)}{doubt}{place}"
+    place = f", {problem.where}" if problem.where else ""
+    yield f"### {escaped(problem.title + place)}"
     yield "\n".join(f"- {escaped(case.message)}" for case in problem.cases)
     if problem.more:
         yield f"… and {problem.more} more like these"

@@ -15,7 +15,7 @@ from distcheck.report.measured import GROUPS, first_calls, models, training_line
 from distcheck.report.plain import bar, drawn
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document
-from distcheck.report.sections import DETAILED, Case, Gap, Problem, evidence_lines, problems, shown_gaps, where
+from distcheck.report.sections import DETAILED, Case, Gap, Problem, evidence_lines, problems, shown_gaps
 from distcheck.report.summary import checked, counts
 from distcheck.rules.diagnose import Diagnosis
 
@@ -167,11 +167,9 @@ def _lines(paragraphs: list[list[str]]) -> int:
 
 def _short(problem: Problem, options: Detail) -> Iterator[str]:
     """Return a problem without evidence and reason, each fix with its first command."""
-    doubt = "" if problem.confirmed else " (not confirmed)"
-    label = f"{problem.severity}: {harmless(problem.rule)}{doubt}"
     more = len(problem.cases) - 1 + problem.more
     text = harmless(problem.cases[0].message) + (f" (and {more} more)" if more else "")
-    first, *rest = _wrapped(options, f"{label} - {text}", 0, 2)
+    first, *rest = _wrapped(options, f"{problem.title} - {text}", 0, 2)
     yield _colored(problem.severity, options, _COLORS[problem.severity]) + first.removeprefix(problem.severity)
     yield from rest
     for fix in problem.fixes:
@@ -185,9 +183,8 @@ def _short(problem: Problem, options: Detail) -> Iterator[str]:
 
 
 def _problem(problem: Problem, options: Detail) -> Iterator[str]:
-    doubt = "" if problem.confirmed else " (not confirmed)"
     place = f" - {problem.where}" if problem.where else ""
-    title, *more = _fitted(f"{problem.severity}: {harmless(problem.rule)}{doubt}{place}", options, 0, 2)
+    title, *more = _fitted(problem.title + place, options, 0, 2)
     yield _colored(problem.severity, options, _COLORS[problem.severity]) + title.removeprefix(problem.severity)
     yield from more
     if len(problem.cases) == 1 and not problem.more:  # the fix stands before what only some readers need
@@ -196,8 +193,8 @@ def _problem(problem: Problem, options: Detail) -> Iterator[str]:
         yield from _evidence(problem.cases[0], options)
     else:
         for n, case in enumerate(problem.cases):
-            place = where(case.ranks, case.nodes)
-            yield from _wrapped(options, harmless(case.message) + (f" [{place}]" if place else ""), 2, 2)
+            place = f" [{case.where}]" if case.where else ""
+            yield from _wrapped(options, harmless(case.message) + place, 2, 2)
             yield from _evidence(case, options) if n < DETAILED or options.verbose else ()
         if problem.more:
             yield f"  … and {problem.more} more like these (-v shows them)"

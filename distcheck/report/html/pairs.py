@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -53,10 +53,7 @@ def matrix(job: Job) -> Matrix | None:
     order = [name for name in names.values() if name in ends] + sorted(ends.keys() - set(names.values()))
     notes = []
     if len(order) > SIDE:
-        count_of: defaultdict[str, int] = defaultdict(int)
-        for pair in bad:
-            for name in pair:
-                count_of[name] += 1
+        count_of = Counter(name for pair in bad for name in pair)
         kept = set(sorted(count_of, key=lambda name: (-count_of[name], name))[:SIDE])
         if len(count_of) > SIDE:
             notes.append(f"{count(len(count_of) - SIDE, 'more node')} with a failed or slow pair")
