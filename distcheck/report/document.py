@@ -24,7 +24,7 @@ from distcheck.report.schema.figures import NO_EXPECTATION, Bandwidth, Expected,
 from distcheck.report.schema.mesh import GroupPlace, MeshRow
 from distcheck.report.schema.part import part_of
 from distcheck.rules.diagnose import Diagnosis
-from distcheck.rules.finding import Finding, excluded_nodes
+from distcheck.rules.finding import Finding, NotChecked, excluded_nodes
 from distcheck.rules.wording import grouped
 
 if TYPE_CHECKING:
@@ -138,7 +138,8 @@ _LEVELS: tuple[Status, ...] = ("ok", "warning", "unknown", "error")
 def _levels(diagnosis: Diagnosis) -> dict[int | str | None, int]:
     """Return how bad the state of each rank is that the diagnosis names, and of each node named without ranks."""
     levels: dict[int | str | None, int] = {}
-    for outcome in (*diagnosis.findings, *diagnosis.not_checked):
+    outcomes: tuple[Finding | NotChecked, ...] = (*diagnosis.findings, *diagnosis.not_checked)
+    for outcome in outcomes:
         if isinstance(outcome, Finding):
             level = 0 if outcome.severity == "info" else _LEVELS.index(outcome.severity)
         else:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from distcheck.facts.job import Collectives, Job
+from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
 from distcheck.report import Detail, tables
 from distcheck.report.comparison import lines, title
 from distcheck.report.document import document
-from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.legend import LEGEND
-from distcheck.report.measured import GROUPS, first_calls, models, training_lines
+from distcheck.report.measured import measured
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, problems, shown_gaps
@@ -100,25 +99,15 @@ def _problem(problem: Problem, options: Detail) -> Iterator[str]:
 
 
 def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
-    if report.bandwidth:
+    blocks = measured(job, report, everything=options.all_ranks)
+    if any(block.table for block in blocks):
         yield "### bandwidth"
-        yield drawn(tables.sweep(report))
-        yield from map(escaped, provenance(job, report.bandwidth))
-    if isinstance(job.collectives, Collectives) and job.collectives.ended:
-        yield f"Collectives ended early: {escaped(job.collectives.ended)}"
-    yield from map(escaped, (*models(report), *first_calls(job), *training_lines(report)))
-    times = tables.times(report, everything=options.all_ranks)
-    if times.rows:
-        yield "Time per operation on each rank, ms:"
-        yield drawn(times)
-    groups = tables.groups(report)
-    if groups.rows:
-        yield f"{GROUPS}:"
-        yield drawn(groups)
-    devices = tables.devices(report)
-    if devices.rows:
-        yield "### devices"
-        yield drawn(devices)
+    for block in blocks:
+        if block.caption:
+            yield f"{block.caption}:"
+        if block.table:
+            yield drawn(block.table)
+        yield from map(escaped, block.lines)
 
 
 def _compared(compared: Comparison, options: Detail) -> Iterator[str]:

@@ -9,9 +9,8 @@ from distcheck.facts.job import Collectives, Job
 from distcheck.facts.network import PeerTrial, Resolution
 from distcheck.report import Detail, tables
 from distcheck.report.document import document
-from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
-from distcheck.report.measured import GROUPS, first_calls, models, training_lines
+from distcheck.report.measured import measured
 from distcheck.report.plain import bar, drawn
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document
@@ -44,7 +43,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     word = report.headline.partition(":")[0]
     first, *more = _fitted(report.headline, options, 0, 2)
     headline = [_colored(word, options, _COLORS[report.verdict]) + first.removeprefix(word), *more]
-    tables = [list(_ranks(report, options)), list(_bandwidth(job, report, options))] if not options.quiet else []
+    tables = [*_ranks(report, options), *_measured(job, report, options)] if not options.quiet else []
     found = _findings(diagnosis, options)
     if options.comparison is not None:
         found += _compared(options.comparison, options)
@@ -94,55 +93,28 @@ def _lines_of(texts: Iterable[str], options: Detail, first: int, rest: int) -> l
     return [line for text in texts for line in _wrapped(options, harmless(text), first, rest)]
 
 
-def _drawn(table: tables.Grid, options: Detail) -> Iterator[str]:
-    yield from drawn(table, 0 if options.verbose else options.width)
+def _drawn(table: tables.Grid | None, options: Detail) -> list[str]:
+    return list(drawn(table, 0 if options.verbose else options.width)) if table and table.rows else []
 
 
 def _gpus(report: Document, options: Detail) -> Iterator[str]:
     table, others = tables.gpus(report, everything=options.verbose, whole_uuids=options.verbose)
-    if table.rows:
-        yield from _drawn(table, options)
+    yield from _drawn(table, options)
     if others:
         yield others
 
 
-def _ranks(report: Document, options: Detail) -> Iterator[str]:
+def _ranks(report: Document, options: Detail) -> Iterator[list[str]]:
     table, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=options.verbose)
     one_node = report.command == "node" and len(table.rows) == 1  # its row would repeat the headline and the verdict
-    if table.rows and not one_node:
-        yield from _drawn(table, options)
-    if others:
-        yield others
-    dimensions = tables.dimensions(report)
-    if dimensions.rows:
-        yield ""
-        yield from _drawn(dimensions, options)
+    yield [*([] if one_node else _drawn(table, options)), *([others] if others else [])]
+    yield _drawn(tables.dimensions(report), options)
 
 
-def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
-    if report.bandwidth:
-        yield from _drawn(tables.sweep(report, bar), options)
-        yield from _lines_of(provenance(job, report.bandwidth), options, 0, 2)
-    if isinstance(job.collectives, Collectives) and job.collectives.ended:
-        yield from _lines_of([f"collectives ended early: {job.collectives.ended}"], options, 0, 2)
-    summary = _lines_of((*models(report), *first_calls(job), *training_lines(report)), options, 0, 2)
-    if summary:
-        yield ""
-        yield from summary
-    times = tables.times(report, everything=options.all_ranks)
-    if times.rows:
-        yield ""
-        yield "time per operation on each rank, ms"
-        yield from _drawn(times, options)
-    groups = tables.groups(report)
-    if groups.rows:
-        yield ""
-        yield GROUPS
-        yield from _drawn(groups, options)
-    devices = tables.devices(report)
-    if devices.rows:
-        yield ""
-        yield from _drawn(devices, options)
+def _measured(job: Job, report: Document, options: Detail) -> Iterator[list[str]]:
+    for block in measured(job, report, everything=options.all_ranks, bar=bar):
+        caption = [block.caption] if block.caption else []
+        yield [*caption, *_drawn(block.table, options), *_lines_of(block.lines, options, 0, 2)]
 
 
 def _findings(diagnosis: Diagnosis, options: Detail) -> list[list[str]]:
@@ -219,10 +191,9 @@ def _compared(compared: Comparison, options: Detail) -> list[list[str]]:
 
     found = _lines_of(lines(compared, everything=options.verbose), options, 2, 4)
     facts = _lines_of((f"{row.name}: {row.before} -> {row.now}" for row in compared.facts), options, 2, 4)
-    figures = list(_drawn(tables.changes(compared), options)) if compared.figures else []
     return [
         [*_lines_of([title(compared)], options, 0, 2), *found],
-        figures,
+        _drawn(tables.changes(compared), options),
         ["what differs", *facts] if facts else [],
     ]
 
@@ -248,10 +219,10 @@ def _gap(gap: Gap, options: Detail) -> str:
 def _timings(job: Job, report: Document, options: Detail) -> Iterator[str]:
     yield "timings"
     yield f"  whole run: {job.seconds:.2f} s"
-    stages = tables.critical_path(report)
-    if stages.rows:
+    stages = _drawn(tables.critical_path(report), options)
+    if stages:
         yield "  critical path: what each stage waited for longest"
-        yield from (f"    {line}" for line in _drawn(stages, options))
+        yield from (f"    {line}" for line in stages)
     resolved = [p.master_resolution for p in job.processes if isinstance(p.master_resolution, Resolution)]
     if resolved:
         slow = max(resolved, key=lambda r: r.seconds)

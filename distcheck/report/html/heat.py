@@ -10,7 +10,7 @@ from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.quantities import count, size
 from distcheck.facts.ranges import fold
-from distcheck.report.measured import figure, largest
+from distcheck.report.figures import figure, largest
 from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.document import STATUSES, Document, RankRow, Status
 from distcheck.report.sections import PIECES

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from distcheck.facts.job import Job
 from distcheck.facts.network import PeerTrial
 from distcheck.facts.quantities import count
-from distcheck.report.measured import figure
+from distcheck.report.figures import figure
 
 SIDE = 24
 """With more nodes than this, only those with a bad pair are in the matrix."""

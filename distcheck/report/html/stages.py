@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
 from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, Stage
-from distcheck.report.measured import figure
+from distcheck.report.figures import figure
 from distcheck.report.node_names import fold_nodes
 from distcheck.rules.wording import grouped
 
