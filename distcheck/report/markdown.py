@@ -30,7 +30,8 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     blocks = [f"## {escaped(report.headline)}"]
     if not options.quiet:
         blocks += [escaped(line) for line in (*checked(job, report), counts(report, diagnosis))]
-        blocks += _gpus(report, options)
+        if gpus := tables.gpus(report, everything=options.verbose, whole_uuids=True):
+            blocks.append(drawn(gpus))
     for problem in problems(diagnosis.findings, everything=options.verbose):
         blocks += _problem(problem, options)
     if options.comparison is not None:
@@ -71,10 +72,11 @@ def _fenced(lines: Sequence[str], language: str = "") -> str:
 
 
 def drawn(table: tables.Grid) -> str:
-    """Return a table."""
+    """Return a table and its note."""
     rules = ("---:" if kind == "number" else "---" for kind in table.kinds)
     first, *others = ("| " + " | ".join(map(escaped, row)) + " |" for row in (table.names, *table.rows))
-    return "\n".join([first, f"|{'|'.join(rules)}|", *others])
+    rows = ["\n".join([first, f"|{'|'.join(rules)}|", *others])] if others else []
+    return "\n\n".join([*rows, *([escaped(table.note)] if table.note else [])])
 
 
 def _problem(problem: Problem, options: Detail) -> Iterator[str]:
@@ -129,23 +131,13 @@ def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:
         yield drawn(tables.not_checked(found))
 
 
-def _gpus(report: Document, options: Detail) -> Iterator[str]:
-    table, others = tables.gpus(report, everything=options.verbose, whole_uuids=True)
-    if table.rows:
-        yield drawn(table)
-    if others:
-        yield escaped(others)
-
-
 def _ranks(report: Document, options: Detail) -> Iterator[str]:
-    table, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
-    if table.rows:
+    table = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
+    if table:
         yield f"<details><summary>{count(len(report.ranks), 'rank')}</summary>"
         yield drawn(table)
-        if others:
-            yield escaped(others)
         yield "</details>"
     dimensions = tables.dimensions(report)
-    if dimensions.rows:
+    if dimensions:
         yield "### dimensions"
         yield drawn(dimensions)

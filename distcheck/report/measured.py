@@ -21,7 +21,6 @@ class Measured(NamedTuple):
 
     caption: str = ""
     table: tables.Grid | None = None
-    """None without rows."""
     lines: Sequence[str] = ()
     """Below the table."""
 
@@ -39,8 +38,7 @@ def measured(
         (GROUPS, tables.groups(report), ()),
         ("What each device reached by itself", tables.devices(report), ()),
     )
-    blocks = (Measured(name, table if table and table.rows else None, lines) for name, table, lines in found)
-    return [block for block in blocks if block.table or block.lines]
+    return [Measured(*block) for block in found if any(block[1:])]
 
 
 def provenance(job: Job, measured: Iterable[Bandwidth]) -> list[str]:

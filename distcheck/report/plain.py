@@ -34,6 +34,14 @@ def ascii_only(text: str) -> str:
 
 
 def drawn(table: Grid, width: int = 0) -> Iterator[str]:
+    """Yield the lines of a table and its note."""
+    if table.rows:
+        yield from _fitted(table, width)
+    if table.note:
+        yield table.note
+
+
+def _fitted(table: Grid, width: int) -> Iterator[str]:
     """Yield the lines of a table; if it is wider than `width`, without the columns that can be spared."""
     kept = list(range(len(table.names)))
     cells = [[harmless(cell) for cell in row] for row in (table.names, *table.rows)]

@@ -18,7 +18,6 @@ from distcheck.report.rank_rows import FoldedRanks, rank_rows
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document, PathStep, RankRow
 from distcheck.report.schema.figures import Bandwidth
-from distcheck.report.schema.history import NodeHistory
 from distcheck.report.schema.mesh import DimensionRow, Range
 from distcheck.report.sections import Gap
 
@@ -52,25 +51,33 @@ class Grid(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
     spare: tuple[int, ...]
     """When a column is left out for lack of width; 0 is never."""
+    note: str = ""
+    """A line below the table, about rows that are left out."""
+
+    def __bool__(self) -> bool:
+        """Whether there is something to draw."""
+        return bool(self.rows or self.note)
 
 
 def _bytes(number: int | None) -> str | None:
     return None if number is None else size(number, 3)
 
 
-def _table(columns: Iterable[Column], items: Sequence[Any]) -> Grid:
+def grid(columns: Iterable[Column], items: Sequence[Any], note: str = "") -> Grid:
+    """Return the table of items."""
     shown = [column for column in columns if column.shown]
     cells = (tuple("-" if (cell := c.cell(item)) is None else str(cell) for c in shown) for item in items)
-    return Grid(tuple(c.name for c in shown), tuple(c.kind for c in shown), tuple(cells), tuple(c.spare for c in shown))
+    names, _, kinds, _, spare = zip(*shown, strict=True)
+    return Grid(names, kinds, tuple(cells), spare, note)
 
 
-def ranks(report: Document, *, everything: bool, whole_uuids: bool) -> tuple[Grid, str]:
-    """Return the table of the ranks, and a line if some are folded.
+def ranks(report: Document, *, everything: bool, whole_uuids: bool) -> Grid:
+    """Return the table of the ranks.
 
     A column about GPUs without any known value is left out.
     """
     shown = rank_rows(report, everything=everything)
-    others = "ranks are folded; --all-ranks shows a row for each" if len(shown) < len(report.ranks) else ""
+    note = "ranks are folded; --all-ranks shows a row for each" if len(shown) < len(report.ranks) else ""
     gpus = [row.gpu for row in shown if row.gpu is not None]
     numa = any(gpu.numa_node is not None for gpu in gpus)
     any_gpu = any(row.gpu is not None for row in report.ranks)
@@ -86,7 +93,7 @@ def ranks(report: Document, *, everything: bool, whole_uuids: bool) -> tuple[Gri
         Column("stage", lambda row: row.stage, spare=2),
         Column("status", lambda row: row.status, "status"),
     )
-    return _table(columns, shown), others
+    return grid(columns, shown, note)
 
 
 def _coordinate(dimension: DimensionRow) -> Column:
@@ -107,7 +114,7 @@ def dimensions(report: Document) -> Grid:
         Column("nodes per group", lambda row: _range(row.nodes), "number"),
         Column("NVLink domains per group", lambda row: _range(row.domains), "number", any(row.domains for row in rows)),
     )
-    return _table(columns, rows)
+    return grid(columns, rows)
 
 
 def critical_path(report: Document) -> Grid:
@@ -118,9 +125,9 @@ def critical_path(report: Document) -> Grid:
         Column("waited for", _process),
         Column("because", lambda step: step.why or None),
     )
-    table = _table(columns, report.critical_path)
+    table = grid(columns, report.critical_path)
     total = ("total", f"{sum(step.seconds for step in report.critical_path):.2f}", "", "")
-    return table._replace(rows=(*table.rows, total)) if table.rows else table
+    return table._replace(rows=(*table.rows, total)) if table else table
 
 
 def _process(step: PathStep) -> str | None:
@@ -156,7 +163,7 @@ def sweep(report: Document, bar: Callable[[float], str] | None = None) -> Grid:
         Column("slowest rank", slowest, "number", spare=1),
         Column("wrong", lambda row: row.wrong, "number"),
     )
-    return _table(columns, report.bandwidth)
+    return grid(columns, report.bandwidth)
 
 
 def times(report: Document, *, everything: bool) -> Grid:
@@ -168,7 +175,7 @@ def times(report: Document, *, everything: bool) -> Grid:
         return Column(name, lambda rank: figure(row.seconds.by_rank[rank], 1e3), "number", spare=measured.index(row))
 
     fewest = min((len(row.seconds.by_rank) for row in measured), default=0)
-    return _table((Column("rank", lambda rank: rank, "number"), *map(column, measured)), range(fewest))
+    return grid((Column("rank", lambda rank: rank, "number"), *map(column, measured)), range(fewest))
 
 
 def groups(report: Document) -> Grid:
@@ -186,11 +193,11 @@ def groups(report: Document) -> Grid:
         Column("its ranks", lambda row: fold(row.slowest, _PIECES) or None),
         Column("wrong", lambda row: row.wrong, "number"),
     )
-    return _table(columns, [row for row in report.groups if row.busbw_GBps])
+    return grid(columns, [row for row in report.groups if row.busbw_GBps])
 
 
-def gpus(report: Document, *, everything: bool, whole_uuids: bool) -> tuple[Grid, str]:
-    """Return the table of the GPUs of nodes without ranks, and a line if some are left out."""
+def gpus(report: Document, *, everything: bool, whole_uuids: bool) -> Grid:
+    """Return the table of the GPUs of nodes without ranks."""
     shown = report.gpus if everything else report.gpus[:_GPUS]
     left_out = len(report.gpus) - len(shown)
     columns = (
@@ -203,7 +210,7 @@ def gpus(report: Document, *, everything: bool, whole_uuids: bool) -> tuple[Grid
         Column("°C", lambda row: row.temperature_celsius, "number", spare=1),
         Column("state", lambda row: "lost" if row.lost else None, shown=any(row.lost for row in shown)),
     )
-    return _table(columns, shown), f"{count(left_out, 'more GPU')}; -v shows them" if left_out else ""
+    return grid(columns, shown, f"{count(left_out, 'more GPU')}; -v shows them" if left_out else "")
 
 
 def devices(report: Document) -> Grid:
@@ -222,7 +229,7 @@ def devices(report: Document) -> Grid:
         Column("of median", lambda row: percent(row.lowest / row.median) if row.median else None, "number", spare=3),
         Column(f"< {SLOW:.0%}", lambda row: row.slow, "number", shown=any(row.slow is not None for row in rows)),
     )
-    return _table(columns, rows)
+    return grid(columns, rows)
 
 
 def changes(compared: Comparison) -> Grid:
@@ -237,7 +244,7 @@ def changes(compared: Comparison) -> Grid:
         Column("noise", lambda row: f"{row.noise:.1%}", "number"),
         Column("change", lambda row: row.change),
     )
-    return _table(columns, compared.figures)
+    return grid(columns, compared.figures)
 
 
 def differing(compared: Comparison) -> Grid:
@@ -247,7 +254,7 @@ def differing(compared: Comparison) -> Grid:
         Column("before", lambda row: row.before, "prose"),
         Column("now", lambda row: row.now, "prose"),
     )
-    return _table(columns, compared.facts)
+    return grid(columns, compared.facts)
 
 
 def not_checked(gaps: Sequence[Gap]) -> Grid:
@@ -258,26 +265,7 @@ def not_checked(gaps: Sequence[Gap]) -> Grid:
         Column("rules", lambda gap: ", ".join(gap.rules), "prose"),
         Column("where", lambda gap: gap.where or "everywhere", "prose"),
     )
-    return _table(columns, gaps)
-
-
-def histories(nodes: Sequence[NodeHistory]) -> Grid:
-    """Return the table of nodes by how often they failed."""
-    columns = (
-        Column("node", lambda node: node.node),
-        Column("failed", lambda node: node.failed, "number"),
-        Column("of runs", lambda node: node.runs, "number"),
-        Column("share", lambda node: percent(node.failed / node.runs), "number"),
-        Column("last failure (UTC)", lambda node: node.last_failure and _minute(node.last_failure.time)),
-        Column("rule", lambda node: node.last_failure and ", ".join(node.last_failure.rules), "prose"),
-        Column("last run (UTC)", lambda node: _minute(node.last), spare=1),
-    )
-    return _table(columns, nodes)
-
-
-def _minute(time: str) -> str:
-    """Return a time without its seconds: 2026-11-22 14:03."""
-    return time[:16].replace("T", " ")
+    return grid(columns, gaps)
 
 
 def _gpu(row: RankRow | FoldedRanks | IdleGpu, *, whole_uuids: bool) -> str | None:

@@ -43,17 +43,18 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     word = report.headline.partition(":")[0]
     first, *more = _fitted(report.headline, options, 0, 2)
     headline = [_colored(word, options, _COLORS[report.verdict]) + first.removeprefix(word), *more]
-    tables = [*_ranks(report, options), *_measured(job, report, options)] if not options.quiet else []
+    figures = [*_ranks(report, options), *_measured(job, report, options)] if not options.quiet else []
     found = _findings(diagnosis, options)
     if options.comparison is not None:
         found += _compared(options.comparison, options)
     found.append(list(_gaps(diagnosis, options)))
     about = [line for text in checked(job, report) for line in _fitted(text, options, 0, 2)]
-    found.insert(0, list(_gpus(report, options)) * (not options.quiet))
+    gpus = tables.gpus(report, everything=options.verbose, whole_uuids=options.verbose)
+    found.insert(0, _drawn(gpus, options) * (not options.quiet))
     if report.verdict == "pass":
-        parts = [[*headline, *about] * (not options.quiet), *tables, *found]
+        parts = [[*headline, *about] * (not options.quiet), *figures, *found]
     else:
-        parts = [headline * (not options.quiet), *found, about * (not options.quiet), *tables]
+        parts = [headline * (not options.quiet), *found, about * (not options.quiet), *figures]
     if options.timings:
         parts += [list(_timings(job, report, options))]
     if options.legend:
@@ -94,20 +95,13 @@ def _lines_of(texts: Iterable[str], options: Detail, first: int, rest: int) -> l
 
 
 def _drawn(table: tables.Grid | None, options: Detail) -> list[str]:
-    return list(drawn(table, 0 if options.verbose else options.width)) if table and table.rows else []
-
-
-def _gpus(report: Document, options: Detail) -> Iterator[str]:
-    table, others = tables.gpus(report, everything=options.verbose, whole_uuids=options.verbose)
-    yield from _drawn(table, options)
-    if others:
-        yield others
+    return list(drawn(table, 0 if options.verbose else options.width)) if table else []
 
 
 def _ranks(report: Document, options: Detail) -> Iterator[list[str]]:
-    table, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=options.verbose)
+    table = tables.ranks(report, everything=options.all_ranks, whole_uuids=options.verbose)
     one_node = report.command == "node" and len(table.rows) == 1  # its row would repeat the headline and the verdict
-    yield [*([] if one_node else _drawn(table, options)), *([others] if others else [])]
+    yield [] if one_node else _drawn(table, options)
     yield _drawn(tables.dimensions(report), options)
 
 

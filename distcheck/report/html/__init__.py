@@ -58,49 +58,32 @@ _BOX = (curves.LEFT, curves.RIGHT, curves.TOP, curves.BOTTOM, curves.WIDTH, curv
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the page."""
     report = document(job, diagnosis)
-    ranks, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
-    found = problems(diagnosis.findings, everything=options.verbose)
-    compared = options.comparison
-    unchecked = tables.not_checked(gaps(diagnosis.not_checked))
-    gpus, more_gpus = tables.gpus(report, everything=options.verbose, whole_uuids=True)
-    blocks = measured(job, report, everything=options.all_ranks)
-    heat, pairs, facts, line = heat_map(job, report), matrix(job), sheet(job, report), time_line(job)
+    facts = sheet(job, report)
     contents = {
-        "gpus": gpus.rows,
-        "findings": found,
-        "not-checked": unchecked.rows,
-        "comparison": compared,
-        "nodes": heat,
-        "paths": pairs,
-        "bandwidth": blocks,
-        "time": line,
-        "ranks": ranks.rows,
-        "facts": facts.common or facts.splits,
-        "columns": options.legend,
+        "gpus": tables.gpus(report, everything=options.verbose, whole_uuids=True),
+        "findings": problems(diagnosis.findings, everything=options.verbose),
+        "not-checked": tables.not_checked(gaps(diagnosis.not_checked)),
+        "comparison": options.comparison,
+        "nodes": heat_map(job, report),
+        "paths": matrix(job),
+        "bandwidth": measured(job, report, everything=options.all_ranks),
+        "time": time_line(job),
+        "ranks": tables.ranks(report, everything=options.all_ranks, whole_uuids=True),
+        "facts": facts if facts.common or facts.splits else None,
+        "columns": LEGEND if options.legend else {},
     }
     return page("report.html.j2").render(
         report=report,
+        contents=contents,
+        sections=_sections(report.verdict, contents, quiet=options.quiet),
         checked=checked(job, report),
         outcome=outcome(diagnosis.verdict),
         counts=counts(report, diagnosis),
-        problems=found,
         detailed=math.inf if options.verbose else DETAILED,
         evidence=lambda case: evidence_lines(case.evidence, everything=options.verbose, said=case.message),
-        not_checked=unchecked,
-        heat=heat,
-        pairs=pairs,
-        line=line,
-        facts=facts,
-        ranks=ranks,
-        gpus=gpus,
-        more_gpus=more_gpus,
-        others=others,
-        measured=blocks,
         charts=curves.charts(job, report),
         options=options,
-        compared=compared,
         script=_script(),
-        sections=_sections(report.verdict, contents, quiet=options.quiet),
     )
 
 
