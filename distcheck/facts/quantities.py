@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
+from collections.abc import Iterable
 
 _HISSING = ("s", "x", "ch", "sh")
 _UNITS = (30, "GiB"), (20, "MiB"), (10, "KiB")
@@ -11,6 +13,11 @@ _UNITS = (30, "GiB"), (20, "MiB"), (10, "KiB")
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: 1 rank, 2 ranks, 2 processes."""
     return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith(_HISSING) else 's'}"
+
+
+def tally(names: Iterable[str]) -> str:
+    """Return how often each name occurs, by name: 2 x NVIDIA A100, 16 x NVIDIA H200."""
+    return ", ".join(f"{number} x {name}" for name, number in sorted(Counter(names).items()))
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.network import Interface
 from distcheck.facts.node import NodeFacts, TorchBuild
+from distcheck.facts.quantities import tally
 from distcheck.facts.rank import ProcessFacts, RankFacts
 
 _MADE_UP = re.compile(r"(?:(veth)\w{4,}|(br-|cali|lxc|eni|gke|azv|tap|enx)[0-9a-f-]{5,}|[0-9a-f]{15})")
@@ -56,11 +57,13 @@ def of_collectives(job: Job) -> Attributes:
 def of_node(node: NodeFacts) -> Attributes:
     """Return the hardware and software of a node."""
     gpus = node.gpus if isinstance(node.gpus, Gpus) else None
+    devices = gpus.devices if gpus else ()
+    firmware = [gpu.health.vbios for gpu in devices if gpu.health]
     hcas = node.infiniband.hcas if isinstance(node.infiniband, Infiniband) else ()
     return _known(
         {
-            "hardware: GPUs": _models(gpu.name for gpu in gpus.devices) if gpus else "",
-            "hardware: GPU firmware": _models(gpu.health.vbios for gpu in gpus.devices if gpu.health) if gpus else "",
+            "hardware: GPUs": tally(gpu.name for gpu in devices if isinstance(gpu.name, str)),
+            "hardware: GPU firmware": tally(bios for bios in firmware if isinstance(bios, str)),
             "hardware: CPUs": node.cpus,
             "hardware: CPU vendor": node.cpu_vendor,
             "hardware: RDMA adapters": ", ".join(sorted(hca.name for hca in hcas)),
@@ -117,16 +120,9 @@ def _of_rank(rank: RankFacts) -> Attributes:
 
 
 def _known(pairs: Mapping[str, object]) -> Attributes:
-    return {name: str(value) for name, value in pairs.items() if value not in {None, ""} and not _missing(value)}
-
-
-def _missing(value: object) -> bool:
-    return isinstance(value, Missing)
-
-
-def _models(names: Iterable[object]) -> str:
-    counted = Counter(str(name) for name in names if isinstance(name, str))
-    return ", ".join(f"{number} x {name}" for name, number in sorted(counted.items()))
+    return {
+        name: str(value) for name, value in pairs.items() if not isinstance(value, Missing) and value not in {None, ""}
+    }
 
 
 def spread(known: Mapping[int, Attributes]) -> list[Spread]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from distcheck.expectation.baseline import Change, compare, differences, of
+from distcheck.expectation.baseline import compare, differences, of
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.ranges import numbered
 from distcheck.report.attributes import Spread, absent, of_ranks, spread
 from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.comparison import Comparison, FactChange, FigureChange, FindingChange
+from distcheck.report.schema.part import part_of
 from distcheck.report.sections import where
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import SEVERITIES, Finding
@@ -98,7 +98,7 @@ def _alone(one: Finding) -> str:
 
 def _changed(findings: Iterable[Finding]) -> Iterator[FindingChange]:
     for one in sorted(findings, key=lambda f: SEVERITIES.index(f.severity)):
-        yield FindingChange(one.rule, one.severity, one.ranks, one.nodes, one.message)
+        yield part_of(FindingChange, one)
 
 
 def _measured(*jobs: Job) -> bool:
@@ -111,17 +111,16 @@ def _figures(before: Job, job: Job) -> Iterator[FigureChange]:
     if not isinstance(job.collectives, Collectives) or differences(then, of(job, "")):
         return
     for change in compare(then, job.collectives.measurements):
-        row = change.row
-        yield FigureChange(
-            row.op, row.dtype, row.bytes, row.group, row.seconds, change.seconds, change.share, change.noise,
-            _standing(change),
-        )  # fmt: skip
-
-
-def _standing(change: Change) -> Literal["lower", "same", "higher"]:
-    if change.fell:
-        return "lower"
-    return "higher" if change.share * (1 - change.noise) > 1 else "same"
+        row, higher = change.row, change.share * (1 - change.noise) > 1
+        yield part_of(
+            FigureChange,
+            row,
+            before_seconds=row.seconds,
+            now_seconds=change.seconds,
+            share=change.share,
+            noise=change.noise,
+            change="lower" if change.fell else "higher" if higher else "same",
+        )
 
 
 def _facts(before: Job, job: Job) -> Iterator[FactChange]:
@@ -172,14 +171,11 @@ def _count(compared: Comparison, standing: str) -> int:
 
 def lines(compared: Comparison, *, everything: bool) -> list[str]:
     """Return new, gone and unchanged findings, one line each; info findings only when everything is shown."""
-    kinds = {"new": compared.new, "gone": compared.gone, "unchanged": compared.unchanged}
     found = []
-    for kind, changes in kinds.items():
-        grouped: defaultdict[tuple[str, str, str], list[FindingChange]] = defaultdict(list)
-        for change in changes:
-            if change.severity != "info" or everything:
-                grouped[change.severity, change.rule, change.message].append(change)
-        for (severity, rule, message), same in grouped.items():
+    for kind in ("new", "gone", "unchanged"):
+        changes: tuple[FindingChange, ...] = getattr(compared, kind)
+        listed = [change for change in changes if change.severity != "info" or everything]
+        for (severity, rule, message), same in grouped(listed, lambda c: (c.severity, c.rule, c.message)).items():
             place = where((r for c in same for r in c.ranks), (n for c in same for n in c.nodes))
             found.append(f"{kind}: {severity}: {rule}{' - ' + place if place else ''}: {message}")
     return found + [f"figures are not compared: {reason}" for reason in compared.not_comparable]

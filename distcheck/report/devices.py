@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.facts.device import DeviceTest
 from distcheck.report.schema.document import Document
 from distcheck.report.schema.figures import DeviceBurn, DeviceRow
+from distcheck.report.schema.part import part_of
+from distcheck.rules.wording import grouped
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
@@ -36,27 +38,13 @@ def device_rows(job: Job) -> Iterator[DeviceRow]:
         if run is None or not isinstance(run.device_test, DeviceTest):
             continue
         test = run.device_test
-        burn = test.burn
-        yield DeviceRow(
-            rank=rank.placement.rank,
-            node=names[node.key],
-            device=run.device,
-            dtype=test.dtype,
-            matmul_TFLOPS=test.matmul_TFLOPS,
-            memory_GBps=test.memory_GBps,
-            h2d_GBps=test.h2d_GBps,
-            d2h_GBps=test.d2h_GBps,
-            products=test.products,
-            different=test.different,
-            burn=None if burn is None else DeviceBurn(burn.seconds, burn.first_TFLOPS, burn.last_TFLOPS),
-        )
+        burn = test.burn and part_of(DeviceBurn, test.burn)
+        yield part_of(DeviceRow, test, rank=rank.placement.rank, node=names[node.key], device=run.device, burn=burn)
 
 
 def figures(report: Document) -> list[Figures]:
     """Return the figures of all devices, by device, each over the ranks."""
-    kinds: dict[tuple[str, str], list[DeviceRow]] = {}
-    for row in report.devices:
-        kinds.setdefault((row.device, row.dtype), []).append(row)
+    kinds = grouped(report.devices, lambda row: (row.device, row.dtype))
     return [made for (device, dtype), rows in kinds.items() for made in _figures(device, dtype, rows)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from distcheck.collectives.plan import bus_factor, label
 from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.node import TorchBuild
-from distcheck.facts.rank import ProcessFacts, RankFacts, Stage
+from distcheck.facts.rank import ProcessFacts
 from distcheck.report.critical_path import critical_path
 from distcheck.report.devices import device_rows
 from distcheck.report.gpus import RankGpu, gpus_of, gpus_without_ranks
@@ -22,8 +22,10 @@ from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.document import Document, Exclude, Found, RankRow, Status, Unlooked, World
 from distcheck.report.schema.figures import NO_EXPECTATION, Bandwidth, Expected, Model, Seconds
 from distcheck.report.schema.mesh import GroupPlace, MeshRow
+from distcheck.report.schema.part import part_of
 from distcheck.rules.diagnose import Diagnosis
-from distcheck.rules.finding import excluded_nodes
+from distcheck.rules.finding import Finding, NotChecked, excluded_nodes
+from distcheck.rules.wording import grouped
 
 if TYPE_CHECKING:
     from distcheck.expectation.judge import Expectation
@@ -43,14 +45,8 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         headline=headline(job, diagnosis),
         seconds=job.seconds,
         world=_world(job),
-        findings=tuple(
-            Found(
-                f.rule, f.aliases, f.severity, f.scope, f.owner, f.confirmed, f.ranks, f.nodes, f.message,
-                storable(f.evidence), f.fix, f.docs,
-            )
-            for f in diagnosis.findings
-        ),
-        not_checked=tuple(Unlooked(n.rule, n.ranks, n.nodes, n.reason) for n in diagnosis.not_checked),
+        findings=tuple(part_of(Found, f, evidence=storable(f.evidence)) for f in diagnosis.findings),
+        not_checked=tuple(part_of(Unlooked, unlooked) for unlooked in diagnosis.not_checked),
         ranks=_rows(job, diagnosis),
         missing_ranks=job.missing_ranks,
         bandwidth=measured,
@@ -65,7 +61,7 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         at=job.at,
         host=job.host,
         command_line=job.asked.line,
-    )  # fmt: skip
+    )
 
 
 def _training(job: Job) -> tuple[TrainingRow, ...]:
@@ -102,7 +98,7 @@ def _world(job: Job) -> World:
 
 def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
     places = _places(job)
-    marked = _Marks(diagnosis)
+    levels = _levels(diagnosis)
     rows = []
     gpus_on = {node.key: gpus for node, gpus in gpus_of(job.nodes)}
     there = None
@@ -111,7 +107,9 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
             there, shown, gpus = node, job.node_names[node.key], gpus_on[node.key]
         where, used = rank.placement, rank.gpu
         gpu = None if used is None else gpus.get(used) or RankGpu(None, used, None, None)
-        status = marked.status(rank, process.stage, node.name)
+        unfinished = process.stage != "done" or (rank.run is not None and rank.run.outcome != "done")
+        level = max(levels.get(where.rank, 0), levels.get(node.name, 0), _LEVELS.index("unknown") * unfinished)
+        status = _LEVELS[level]
         mesh = None if places is None else places(where.rank)
         rows.append(RankRow(where.rank, shown, where.local_rank, gpu, _master(process), process.stage, status, mesh))
     if job.missing_ranks:
@@ -134,39 +132,21 @@ def _places(job: Job) -> Callable[[int | None], dict[str, GroupPlace] | None] | 
     return None
 
 
-class _Marks:
-    """The ranks and nodes that the diagnosis names; without ranks, all ranks of the nodes."""
+_LEVELS: tuple[Status, ...] = ("ok", "warning", "unknown", "error")
 
-    def __init__(self, diagnosis: Diagnosis) -> None:
-        self.ranks: dict[str, set[int]] = {"error": set(), "warning": set(), "unknown": set()}
-        self.nodes: dict[str, set[str]] = {"error": set(), "warning": set(), "unknown": set()}
-        for finding in diagnosis.findings:
-            if finding.severity != "info":
-                self._mark(finding.severity, finding.ranks, finding.nodes)
-        for unlooked in diagnosis.not_checked:
-            if unlooked.required:
-                self._mark("unknown", unlooked.ranks, unlooked.nodes)
-        self.all: set[int | str] = set().union(*self.ranks.values(), *self.nodes.values())
 
-    def _mark(self, status: Status, ranks: tuple[int, ...], nodes: tuple[str, ...]) -> None:
-        if ranks:
-            self.ranks[status].update(ranks)
+def _levels(diagnosis: Diagnosis) -> dict[int | str | None, int]:
+    """Return how bad the state of each rank is that the diagnosis names, and of each node named without ranks."""
+    levels: dict[int | str | None, int] = {}
+    outcomes: tuple[Finding | NotChecked, ...] = (*diagnosis.findings, *diagnosis.not_checked)
+    for outcome in outcomes:
+        if isinstance(outcome, Finding):
+            level = 0 if outcome.severity == "info" else _LEVELS.index(outcome.severity)
         else:
-            self.nodes[status].update(nodes)
-
-    def status(self, rank: RankFacts, stage: Stage, node: str) -> Status:
-        """Return the worst status of a rank; unknown is worse than a warning."""
-        number, run = rank.placement.rank, rank.run
-        unfinished = stage != "done" or (run is not None and run.outcome != "done")
-        if not unfinished and number not in self.all and node not in self.all:
-            return "ok"
-        if number in self.ranks["error"] or node in self.nodes["error"]:
-            return "error"
-        if unfinished or number in self.ranks["unknown"] or node in self.nodes["unknown"]:
-            return "unknown"
-        if number in self.ranks["warning"] or node in self.nodes["warning"]:
-            return "warning"
-        return "ok"
+            level = _LEVELS.index("unknown") if outcome.required else 0
+        for key in outcome.ranks or outcome.nodes:
+            levels[key] = max(levels.get(key, 0), level)
+    return levels
 
 
 _BIND_WORDS = {"bound": "listening", "in-use": "in use"}
@@ -215,11 +195,8 @@ def _models(measured: tuple[Bandwidth, ...]) -> Iterator[Model]:
         return
     from distcheck.collectives.curve import fit
 
-    sweeps: defaultdict[tuple[str, str, int], list[Bandwidth]] = defaultdict(list)
-    for row in measured:
-        if row.group == "world" and row.ranks > 1:
-            sweeps[row.op, row.dtype, row.ranks].append(row)
-    for (op, dtype, ranks), rows in sweeps.items():
+    world = [row for row in measured if row.group == "world" and row.ranks > 1]
+    for (op, dtype, ranks), rows in grouped(world, lambda row: (row.op, row.dtype, row.ranks)).items():
         line = fit((row.bytes, row.seconds.mean) for row in rows if row.seconds.mean is not None)
         if line is not None:
             rate, factor = line.bytes_per_second / 1e9, bus_factor(op, ranks)
@@ -241,25 +218,14 @@ def _measured(measurement: Measurement, wrong: int | None, expectation: Expectat
     factor = bus_factor(measurement.op, ranks)
     busbw = algbw * factor if algbw is not None and factor is not None else None
     expected = expectation.at(measurement.bytes) if expectation and factor is not None else None
-    return Bandwidth(
-        op=measurement.op,
-        bytes=measurement.bytes,
-        dtype=measurement.dtype,
+    return part_of(
+        Bandwidth,
+        measurement,
         ranks=ranks,
-        group=measurement.group,
         algbw_GBps=algbw,
         busbw_GBps=busbw,
-        seconds=Seconds(
-            mean=mean,
-            min=min(times, default=None),
-            max=max(times, default=None),
-            by_rank=by_rank,
-        ),
+        seconds=Seconds(mean, min(times, default=None), max(times, default=None), by_rank),
         wrong=wrong,
         expected_GBps=Expected(expected, expectation.source if expectation else NO_EXPECTATION),
         share_of_expected=busbw / expected if busbw is not None and expected else None,
-        iterations=measurement.iterations,
-        bursts=measurement.bursts,
-        uncertainty=measurement.uncertainty,
-        ended=measurement.ended,
     )

@@ -9,6 +9,7 @@ from distcheck.collectives.plan import bus_factor, label
 from distcheck.facts.groups import GroupFigure, with_groups
 from distcheck.facts.job import Collectives, Job
 from distcheck.report.schema.figures import GroupRow
+from distcheck.report.schema.part import part_of
 
 
 def group_rows(job: Job) -> Iterator[GroupRow]:
@@ -31,11 +32,9 @@ def _row(figure: GroupFigure, groups: Sequence[range], wrong: int | None) -> Gro
     alone, first = figure.alone_seconds, next(iter(figure.seconds), None)
     known = [(seconds, ranks) for seconds, ranks in zip(figure.seconds, groups, strict=False) if seconds is not None]
     slowest = max(known, key=lambda pair: pair[0])[1] if len(known) > 1 else ()
-    return GroupRow(
-        dimension=figure.dimension,
-        op=figure.op,
-        bytes=figure.bytes,
-        dtype=figure.dtype,
+    return part_of(
+        GroupRow,
+        figure,
         groups=len(groups),
         ranks=len(groups[0]),
         alone_busbw_GBps=busbw(alone),
@@ -43,7 +42,6 @@ def _row(figure: GroupFigure, groups: Sequence[range], wrong: int | None) -> Gro
         share_of_alone=alone / first if alone and first else None,
         slowest=tuple(slowest),
         wrong=wrong,
-        lacks=figure.lacks,
     )
 
 

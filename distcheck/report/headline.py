@@ -186,7 +186,7 @@ def _figures(job: Job) -> str:
     """Return the bus bandwidth of each operation at its largest size: all_reduce 412 GB/s at 256 MiB."""
     if not isinstance(job.collectives, Collectives):
         return ""
-    from distcheck.report.measured import figure
+    from distcheck.report.figures import figure
     from distcheck.rules.collectives.figures import busbw
 
     rates: dict[str, tuple[int, str]] = {}

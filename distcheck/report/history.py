@@ -4,67 +4,77 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Sequence
 
 import msgspec
 
 from distcheck import __version__
-from distcheck.facts.past_run import Totals
+from distcheck.facts.past_run import NodeTotal, Totals
 from distcheck.facts.quantities import count
-from distcheck.report import Format, tables
+from distcheck.report import Format
+from distcheck.report.figures import percent
 from distcheck.report.harmless import harmless
 from distcheck.report.schema.history import HistoryDocument, LastFailure, NodeHistory
+from distcheck.report.schema.part import part_of
+from distcheck.report.tables import Column, Grid, grid
 
 FORMATS: tuple[Format, ...] = ("text", "json", "html", "markdown")
 
 
 def document(folder: str, totals: Totals) -> HistoryDocument:
     """Return the totals as data."""
-    return HistoryDocument(
+    return part_of(
+        HistoryDocument,
+        totals,
         schema=1,
         distcheck=__version__,
         history=folder,
-        nodes=tuple(
-            NodeHistory(
-                node=node.node,
-                runs=node.runs,
-                failed=node.failed,
-                first=_iso(node.first),
-                last=_iso(node.last),
-                last_failure=LastFailure(_iso(node.last_failure.time), node.last_failure.rules)
-                if node.last_failure
-                else None,
-                rules=node.rules,
-            )
-            for node in totals.nodes
-        ),
-        lines=totals.lines,
-        unreadable=totals.unreadable,
-        newer=totals.newer,
-        unread=totals.unread,
+        nodes=tuple(map(_node, totals.nodes)),
     )
+
+
+def _node(node: NodeTotal) -> NodeHistory:
+    failure = node.last_failure and part_of(LastFailure, node.last_failure, time=_iso(node.last_failure.time))
+    return part_of(NodeHistory, node, first=_iso(node.first), last=_iso(node.last), last_failure=failure)
 
 
 def render(format: Format, report: HistoryDocument, *, everything: bool = False) -> str:  # noqa: A002 as `--format`
     """Return the report in one of `FORMATS`; with `everything`, nodes that never failed have a row, too."""
     if format == "json":
         return msgspec.json.encode(report).decode() + "\n"
-    shown = [node for node in report.nodes if node.failed or everything]
-    table, hidden = tables.histories(shown), len(report.nodes) - len(shown)
-    others = f"{count(hidden, 'node')} never failed (-v shows {'it' if hidden == 1 else 'them'})" if hidden else ""
+    table = _nodes(report.nodes, everything=everything)
     found = importlib.import_module(f"distcheck.report.{format}")
     if format == "html":
-        page: str = found.page("history.html.j2").render(
-            report=report, lines=_lines(report), table=table, others=others
-        )
+        page: str = found.page("history.html.j2").render(report=report, lines=_lines(report), table=table)
         return page
     title = f"history of {report.history}"
     if format == "markdown":
-        blocks = [f"## {found.escaped(title)}", *map(found.escaped, _lines(report))]
-        blocks += [found.drawn(table)] * bool(shown) + [found.escaped(others)] * bool(others)
-        return "\n\n".join(blocks) + "\n"
-    rows = [*found.drawn(table)] if shown else []
-    parts = [[harmless(line) for line in (title, *_lines(report))], rows, [others] * bool(others)]
-    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+        blocks = [f"## {found.escaped(title)}", *map(found.escaped, _lines(report)), found.drawn(table)]
+    else:
+        blocks = ["\n".join(map(harmless, (title, *_lines(report)))), "\n".join(found.drawn(table))]
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _nodes(nodes: Sequence[NodeHistory], *, everything: bool) -> Grid:
+    """Return the table of nodes by how often they failed; those that never did only with everything."""
+    shown = [node for node in nodes if node.failed or everything]
+    left_out = len(nodes) - len(shown)
+    note = f"{count(left_out, 'node')} never failed (-v shows {'it' if left_out == 1 else 'them'})" if left_out else ""
+    columns = (
+        Column("node", lambda node: node.node),
+        Column("failed", lambda node: node.failed, "number"),
+        Column("of runs", lambda node: node.runs, "number"),
+        Column("share", lambda node: percent(node.failed / node.runs), "number"),
+        Column("last failure (UTC)", lambda node: node.last_failure and _minute(node.last_failure.time)),
+        Column("rule", lambda node: node.last_failure and ", ".join(node.last_failure.rules), "prose"),
+        Column("last run (UTC)", lambda node: _minute(node.last), spare=1),
+    )
+    return grid(columns, shown, note)
+
+
+def _minute(time: str) -> str:
+    """Return a time without its seconds: 2026-11-22 14:03."""
+    return time[:16].replace("T", " ")
 
 
 def _lines(report: HistoryDocument) -> list[str]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from distcheck.facts.job import Collectives, Job
+from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
 from distcheck.report import Detail, tables
 from distcheck.report.comparison import lines, title
 from distcheck.report.document import document
-from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.legend import LEGEND
-from distcheck.report.measured import GROUPS, first_calls, models, training_lines
+from distcheck.report.measured import measured
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, problems, shown_gaps
@@ -31,7 +30,8 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     blocks = [f"## {escaped(report.headline)}"]
     if not options.quiet:
         blocks += [escaped(line) for line in (*checked(job, report), counts(report, diagnosis))]
-        blocks += _gpus(report, options)
+        if gpus := tables.gpus(report, everything=options.verbose, whole_uuids=True):
+            blocks.append(drawn(gpus))
     for problem in problems(diagnosis.findings, everything=options.verbose):
         blocks += _problem(problem, options)
     if options.comparison is not None:
@@ -72,16 +72,16 @@ def _fenced(lines: Sequence[str], language: str = "") -> str:
 
 
 def drawn(table: tables.Grid) -> str:
-    """Return a table."""
+    """Return a table and its note."""
     rules = ("---:" if kind == "number" else "---" for kind in table.kinds)
     first, *others = ("| " + " | ".join(map(escaped, row)) + " |" for row in (table.names, *table.rows))
-    return "\n".join([first, f"|{'|'.join(rules)}|", *others])
+    rows = ["\n".join([first, f"|{'|'.join(rules)}|", *others])] if others else []
+    return "\n\n".join([*rows, *([escaped(table.note)] if table.note else [])])
 
 
 def _problem(problem: Problem, options: Detail) -> Iterator[str]:
-    doubt = "" if problem.confirmed else " (not confirmed)"
-    place = f", {escaped(problem.where)}" if problem.where else ""
-    yield f"### {problem.severity}: {escaped(problem.rule)}{doubt}{place}"
+    place = f", {problem.where}" if problem.where else ""
+    yield f"### {escaped(problem.title + place)}"
     yield "\n".join(f"- {escaped(case.message)}" for case in problem.cases)
     if problem.more:
         yield f"… and {problem.more} more like these"
@@ -101,25 +101,15 @@ def _problem(problem: Problem, options: Detail) -> Iterator[str]:
 
 
 def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
-    if report.bandwidth:
+    blocks = measured(job, report, everything=options.all_ranks)
+    if any(block.table for block in blocks):
         yield "### bandwidth"
-        yield drawn(tables.sweep(report))
-        yield from map(escaped, provenance(job, report.bandwidth))
-    if isinstance(job.collectives, Collectives) and job.collectives.ended:
-        yield f"Collectives ended early: {escaped(job.collectives.ended)}"
-    yield from map(escaped, (*models(report), *first_calls(job), *training_lines(report)))
-    times = tables.times(report, everything=options.all_ranks)
-    if times.rows:
-        yield "Time per operation on each rank, ms:"
-        yield drawn(times)
-    groups = tables.groups(report)
-    if groups.rows:
-        yield f"{GROUPS}:"
-        yield drawn(groups)
-    devices = tables.devices(report)
-    if devices.rows:
-        yield "### devices"
-        yield drawn(devices)
+    for block in blocks:
+        if block.caption:
+            yield f"{block.caption}:"
+        if block.table:
+            yield drawn(block.table)
+        yield from map(escaped, block.lines)
 
 
 def _compared(compared: Comparison, options: Detail) -> Iterator[str]:
@@ -141,23 +131,13 @@ def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:
         yield drawn(tables.not_checked(found))
 
 
-def _gpus(report: Document, options: Detail) -> Iterator[str]:
-    table, others = tables.gpus(report, everything=options.verbose, whole_uuids=True)
-    if table.rows:
-        yield drawn(table)
-    if others:
-        yield escaped(others)
-
-
 def _ranks(report: Document, options: Detail) -> Iterator[str]:
-    table, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
-    if table.rows:
+    table = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
+    if table:
         yield f"<details><summary>{count(len(report.ranks), 'rank')}</summary>"
         yield drawn(table)
-        if others:
-            yield escaped(others)
         yield "</details>"
     dimensions = tables.dimensions(report)
-    if dimensions.rows:
+    if dimensions:
         yield "### dimensions"
         yield drawn(dimensions)

@@ -1,38 +1,61 @@
-"""Shared by the human-readable reports: measured figures, selected and formatted."""
+"""What was measured, as the human-readable reports show it: tables, and lines below them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from distcheck.collectives.plan import label
-from distcheck.facts.job import Job
+from distcheck.facts.job import Collectives, Job
 from distcheck.facts.quantities import count, size
+from distcheck.report import tables
+from distcheck.report.figures import figure
 from distcheck.report.schema.document import Document
 from distcheck.report.schema.figures import Bandwidth, Model
 
 GROUPS = "Groups of the mesh, bus bandwidth: the first group alone, and all groups of a dimension at the same time"
 
 
-def shared_groups(measured: Iterable[Bandwidth]) -> bool:
-    """Return whether every row was measured over the whole world."""
-    return all(row.group == "world" for row in measured)
+class Measured(NamedTuple):
+    """What was measured in one way."""
+
+    caption: str = ""
+    table: tables.Grid | None = None
+    lines: Sequence[str] = ()
+    """Below the table."""
 
 
-def largest(report: Document) -> list[Bandwidth]:
-    """Return the measurement at the largest size of each operation over the whole world."""
-    by_op: dict[tuple[str, str], Bandwidth] = {}
-    for row in report.bandwidth:
-        key = row.op, row.dtype
-        if row.group == "world" and (key not in by_op or row.bytes > by_op[key].bytes):
-            by_op[key] = row
-    return list(by_op.values())
+def measured(
+    job: Job, report: Document, *, everything: bool, bar: Callable[[float], str] | None = None
+) -> list[Measured]:
+    """Return what was measured, without what is empty."""
+    ended = job.collectives.ended if isinstance(job.collectives, Collectives) else ""
+    early = [f"Collectives ended early: {ended}"] if ended else []
+    found = (
+        ("", tables.sweep(report, bar), [*provenance(job, report.bandwidth), *early]),
+        ("", None, [*models(report), *first_calls(job), *training_lines(report)]),
+        ("Time per operation on each rank, ms", tables.times(report, everything=everything), ()),
+        (GROUPS, tables.groups(report), ()),
+        ("What each device reached by itself", tables.devices(report), ()),
+    )
+    return [Measured(*block) for block in found if any(block[1:])]
 
 
-def uncertain(row: Bandwidth) -> str:
-    """Return the uncertainty of a figure, empty if unknown; ``*`` if its time ran out before it was steady."""
-    if row.uncertainty is None:
-        return ""
-    return f"{row.uncertainty:.1%}{'' if row.ended == 'steady' else '*'}"
+def provenance(job: Job, measured: Iterable[Bandwidth]) -> list[str]:
+    """Return one line per source: its operations, and what smaller sizes expect."""
+    baseline = job.asked.baseline
+    operations: dict[str, dict[str, set[float]]] = {}
+    for row in measured:
+        if row.expected_GBps.value is not None:
+            of = operations.setdefault(row.expected_GBps.source, {}).setdefault(label(row.op, row.dtype), set())
+            of.add(row.expected_GBps.value)
+    lines = []
+    for source, values in operations.items():
+        each = "; each size as in that run"
+        if baseline is None or source != baseline.file:
+            each = "; smaller sizes: the usual share of it" if any(len(v) > 1 for v in values.values()) else ""
+        lines.append(f"expected for {' and '.join(values)}: {source}{each}")
+    return lines
 
 
 def first_calls(job: Job) -> list[str]:
@@ -76,19 +99,3 @@ def _model(m: Model) -> str:
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
-
-
-def slowest(row: Bandwidth) -> str:
-    """Return the slowest rank; outside the world group, its position in the group."""
-    if row.ranks < 2 or row.seconds.max is None:
-        return "-"
-    place = row.seconds.by_rank.index(row.seconds.max)
-    return str(place) if row.group == "world" else f"#{place}"
-
-
-def figure(number: float | None, scale: float = 1.0) -> str:
-    """Return a measured quantity with three digits or more; n/a for None."""
-    if number is None:
-        return "n/a"
-    number *= scale
-    return f"{number:.1f}" if abs(number) >= 100 else f"{number:.2f}" if abs(number) >= 1 else f"{number:#.3g}"

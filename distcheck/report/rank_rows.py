@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
-from distcheck.facts.quantities import count
+from distcheck.facts.quantities import count, tally
 from distcheck.facts.ranges import fold
 from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.document import Document, RankRow, Status
@@ -67,12 +66,11 @@ def _fold(rows: list[RankRow]) -> FoldedRanks:
     nodes = {row.node for row in rows if row.node is not None}
     named = fold_nodes(nodes)
     numbers = fold(row.rank for row in rows if row.rank is not None) or "?"
-    models = Counter(row.gpu.name or "GPU" for row in rows if row.gpu is not None)
     return FoldedRanks(
         rank=numbers if len(numbers) <= _SHORT else count(len(rows), "rank"),
         node=(named if len(named) <= _LONGEST else count(len(nodes), "node")) if nodes else None,
         local_rank=fold((row.local_rank for row in rows if row.local_rank is not None), _PIECES) or "-",
-        models=", ".join(f"{number} x {name}" for name, number in sorted(models.items())),
+        models=tally(row.gpu.name or "GPU" for row in rows if row.gpu is not None),
         master=", ".join(sorted({row.master for row in rows})),
         stage=rows[0].stage,
         status=rows[0].status,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,6 +14,7 @@ from distcheck.report.harmless import harmless, storable
 from distcheck.report.node_names import fold_nodes
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import Finding, Fix, NotChecked, Severity
+from distcheck.rules.wording import grouped
 
 CASES = 8
 """Findings of one rule that are listed."""
@@ -31,8 +32,7 @@ class Case(NamedTuple):
     """One message of a rule, and the ranks and nodes that it applies to."""
 
     message: str
-    ranks: tuple[int, ...]
-    nodes: tuple[str, ...]
+    where: str
     evidence: dict[str, Any]
 
 
@@ -42,8 +42,8 @@ class Problem(NamedTuple):
     severity: Severity
     confirmed: bool
     rule: str
-    ranks: tuple[int, ...]
-    nodes: tuple[str, ...]
+    where: str
+    """The ranks and nodes, folded."""
     cases: tuple[Case, ...]
     """One per message; only the first `CASES` unless everything is shown."""
     more: int
@@ -58,9 +58,9 @@ class Problem(NamedTuple):
         return len(self.cases) + self.more
 
     @property
-    def where(self) -> str:
-        """The ranks and nodes, folded."""
-        return where(self.ranks, self.nodes)
+    def title(self) -> str:
+        """Its severity, rule, and whether it is certain."""
+        return harmless(f"{self.severity}: {self.rule}{'' if self.confirmed else ' (not confirmed)'}")
 
 
 class Gap(NamedTuple):
@@ -74,33 +74,20 @@ class Gap(NamedTuple):
 
 def problems(findings: Iterable[Finding], *, everything: bool = False) -> list[Problem]:
     """Group findings by rule, in their order; info findings only when everything is shown."""
-    groups: defaultdict[tuple[Severity, bool, str], list[Finding]] = defaultdict(list)
-    for finding in findings:
-        if finding.severity != "info" or everything:
-            groups[finding.severity, finding.confirmed, finding.rule].append(finding)
+    shown = [finding for finding in findings if finding.severity != "info" or everything]
+    groups = grouped(shown, lambda finding: (finding.severity, finding.confirmed, finding.rule))
     return [_problem(group, everything=everything) for group in groups.values()]
 
 
 def _problem(group: list[Finding], *, everything: bool) -> Problem:
-    by_message: defaultdict[str, list[Finding]] = defaultdict(list)
-    for finding in group:
-        by_message[finding.message].append(finding)
+    by_message = grouped(group, lambda finding: finding.message)
     shown = list(by_message.items())[: None if everything else CASES]
     return Problem(
         severity=group[0].severity,
         confirmed=group[0].confirmed,
         rule=group[0].rule,
-        ranks=tuple(sorted({rank for finding in group for rank in finding.ranks})),
-        nodes=tuple(sorted({node for finding in group for node in finding.nodes})),
-        cases=tuple(
-            Case(
-                message,
-                tuple(sorted({rank for finding in same for rank in finding.ranks})),
-                tuple(sorted({node for finding in same for node in finding.nodes})),
-                same[0].evidence,
-            )
-            for message, same in shown
-        ),
+        where=_place(group),
+        cases=tuple(Case(message, _place(same), same[0].evidence) for message, same in shown),
         more=len(by_message) - len(shown),
         why=why(group[0].rule),
         fixes=_fixes([finding.fix for _, same in shown for finding in same]),
@@ -110,10 +97,8 @@ def _problem(group: list[Finding], *, everything: bool) -> Problem:
 
 def _fixes(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
     """Merge fixes with the same text; keep all their commands."""
-    commands: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    for fix in fixes:
-        commands[fix.text].update(dict.fromkeys(fix.commands))
-    return tuple(Fix(text, tuple(them)) for text, them in commands.items())
+    by_text = grouped(fixes, lambda fix: fix.text).items()
+    return tuple(Fix(text, tuple(dict.fromkeys(chain(*(fix.commands for fix in same))))) for text, same in by_text)
 
 
 def why(rule: str) -> str:
@@ -132,17 +117,10 @@ def why(rule: str) -> str:
 
 def gaps(not_checked: Iterable[NotChecked]) -> list[Gap]:
     """Group what was not checked by reason; required checks first."""
-    groups: defaultdict[tuple[bool, str], list[NotChecked]] = defaultdict(list)
-    for unlooked in not_checked:
-        groups[unlooked.required, unlooked.reason].append(unlooked)
+    groups = grouped(not_checked, lambda unlooked: (unlooked.required, unlooked.reason))
     ordered = sorted(groups.items(), key=lambda item: not item[0][0])
     return [
-        Gap(
-            reason,
-            required,
-            tuple(dict.fromkeys(n.rule for n in group)),
-            where({rank for n in group for rank in n.ranks}, {node for n in group for node in n.nodes}),
-        )
+        Gap(reason, required, tuple(dict.fromkeys(n.rule for n in group)), _place(group))
         for (required, reason), group in ordered
     ]
 
@@ -151,6 +129,11 @@ def shown_gaps(diagnosis: Diagnosis, *, quiet: bool) -> list[Gap]:
     """Return what was not checked; with `quiet`, only what makes the verdict unknown."""
     unknown = diagnosis.verdict.name == "unknown"
     return gaps(n for n in diagnosis.not_checked if not quiet or (unknown and n.required))
+
+
+def _place(outcomes: Iterable[Finding | NotChecked]) -> str:
+    several = list(outcomes)
+    return where((rank for one in several for rank in one.ranks), (node for one in several for node in one.nodes))
 
 
 def where(ranks: Iterable[int], nodes: Iterable[str]) -> str:

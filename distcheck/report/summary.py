@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts, NodeState
-from distcheck.facts.quantities import count
+from distcheck.facts.quantities import count, tally
 from distcheck.facts.ranges import fold
 from distcheck.report.gpus import nodes_without_ranks
 from distcheck.report.harmless import harmless
@@ -26,7 +27,7 @@ def checked(job: Job, report: Document) -> list[str]:
 
 def _checked(job: Job, report: Document) -> list[str]:
     if "node" in job.asked.looks:
-        return [harmless(line) for line in _lone_nodes(job, report)]
+        return list(map(harmless, _lone_nodes(job, report)))
     world = report.world
     absent = report.missing_ranks
     missing = ""
@@ -44,12 +45,14 @@ def _checked(job: Job, report: Document) -> list[str]:
     if job.asked.by_default:
         lines.append("No rank count given; using 2 local Gloo ranks. Use --nproc N to set it.")
     lines += [harmless(f"{node.name}: {', '.join(_gpus_of(node))}") for node in nodes_without_ranks(job)[:PIECES]]
-    models = Counter({row.gpu.uuid: row.gpu.name for row in report.ranks if row.gpu and row.gpu.name}.values())
-    if report.gpus:
-        models = Counter(row.gpu.name for row in report.gpus if row.gpu.name)
-    if models:
-        lines.append("GPUs: " + ", ".join(f"{number} x {harmless(name)}" for name, number in sorted(models.items())))
-    return lines
+    of_ranks = {row.gpu.uuid: row.gpu.name for row in report.ranks if row.gpu and row.gpu.name}
+    idle = [row.gpu.name for row in report.gpus if row.gpu.name]
+    return lines + _gpus(idle if report.gpus else of_ranks.values())
+
+
+def _gpus(names: Iterable[str]) -> list[str]:
+    found = tally(names)
+    return [harmless(f"GPUs: {found}")] if found else []
 
 
 def _restart(job: Job) -> str:
@@ -79,11 +82,8 @@ def _lone_nodes(job: Job, report: Document) -> list[str]:
     parts = [node.name, *_gpus_of(node)]
     if isinstance(node.state, NodeState) and node.state.slurm_context:
         parts.append(f"Slurm {node.state.slurm_context} of job {node.state.slurm_job or '?'}")
-    models = Counter(
-        gpu.name for gpu in (node.gpus.devices if isinstance(node.gpus, Gpus) else ()) if isinstance(gpu.name, str)
-    )
-    named = ", ".join(f"{number} x {name}" for name, number in sorted(models.items()))
-    return [f"{began} {', '.join(parts)}", *([f"GPUs: {named}"] if named else [])]
+    devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
+    return [f"{began} {', '.join(parts)}", *_gpus(gpu.name for gpu in devices if isinstance(gpu.name, str))]
 
 
 def counts(report: Document, diagnosis: Diagnosis) -> str:

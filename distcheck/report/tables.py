@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from distcheck.collectives.plan import label
 from distcheck.facts.quantities import count, size
-from distcheck.facts.ranges import fold
+from distcheck.facts.ranges import fold, numbered
 from distcheck.report.devices import figures
-from distcheck.report.expected import any_expected, percent
+from distcheck.report.figures import figure, largest, percent, slowest, uncertain
 from distcheck.report.gpus import IdleGpu, RankGpu
 from distcheck.report.groups import lowest, middle
 from distcheck.report.harmless import harmless
-from distcheck.report.measured import figure, largest, shared_groups, slowest, uncertain
 from distcheck.report.rank_rows import FoldedRanks, rank_rows
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document, PathStep, RankRow
 from distcheck.report.schema.figures import Bandwidth
-from distcheck.report.schema.history import NodeHistory
 from distcheck.report.schema.mesh import DimensionRow, Range
 from distcheck.report.sections import Gap
 
 _GPUS = 32
 """Most GPUs of nodes without ranks."""
-_EXAMPLE = 4
-"""Ranges of ranks that the example of a group shows."""
 SIDE_BY_SIDE = 16
 """Up to this many ranks, each rank's times are shown."""
-_GROUP_PIECES = 4
-"""Most ranges of a group's ranks."""
+_PIECES = 4
+"""Most ranges of ranks in a cell."""
 Kind = Literal["text", "number", "prose", "status"]
 
 
@@ -55,71 +51,70 @@ class Grid(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
     spare: tuple[int, ...]
     """When a column is left out for lack of width; 0 is never."""
+    note: str = ""
+    """A line below the table, about rows that are left out."""
+
+    def __bool__(self) -> bool:
+        """Whether there is something to draw."""
+        return bool(self.rows or self.note)
 
 
-def _table(columns: Iterable[Column], items: Sequence[Any]) -> Grid:
+def _bytes(number: int | None) -> str | None:
+    return None if number is None else size(number, 3)
+
+
+def grid(columns: Iterable[Column], items: Sequence[Any], note: str = "") -> Grid:
+    """Return the table of items."""
     shown = [column for column in columns if column.shown]
     cells = (tuple("-" if (cell := c.cell(item)) is None else str(cell) for c in shown) for item in items)
-    return Grid(tuple(c.name for c in shown), tuple(c.kind for c in shown), tuple(cells), tuple(c.spare for c in shown))
+    names, _, kinds, _, spare = zip(*shown, strict=True)
+    return Grid(names, kinds, tuple(cells), spare, note)
 
 
-def ranks(report: Document, *, everything: bool, whole_uuids: bool) -> tuple[Grid, str]:
-    """Return the table of the ranks, and a line if some are folded.
+def ranks(report: Document, *, everything: bool, whole_uuids: bool) -> Grid:
+    """Return the table of the ranks.
 
     A column about GPUs without any known value is left out.
     """
     shown = rank_rows(report, everything=everything)
-    others = "ranks are folded; --all-ranks shows a row for each" if len(shown) < len(report.ranks) else ""
+    note = "ranks are folded; --all-ranks shows a row for each" if len(shown) < len(report.ranks) else ""
     gpus = [row.gpu for row in shown if row.gpu is not None]
     numa = any(gpu.numa_node is not None for gpu in gpus)
-    return _table(
-        (
-            Column("rank", lambda row: row.rank, "number"),
-            Column("node", lambda row: row.node),
-            Column("local", lambda row: row.local_rank, "number"),
-            *_coordinates(report),
-            Column(
-                "GPU",
-                partial(_gpu, whole_uuids=whole_uuids),
-                shown=any(row.gpu is not None for row in report.ranks),
-            ),
-            Column("NUMA", lambda row: row.gpu and row.gpu.numa_node, "number", numa, spare=3),
-            Column("NIC", lambda row: _nic(row.gpu), shown=any(gpu.nic is not None for gpu in gpus), spare=4),
-            Column("master", lambda row: row.master, spare=1),
-            Column("stage", lambda row: row.stage, spare=2),
-            Column("status", lambda row: row.status, "status"),
-        ),
-        shown,
-    ), others
+    any_gpu = any(row.gpu is not None for row in report.ranks)
+    columns = (
+        Column("rank", lambda row: row.rank, "number"),
+        Column("node", lambda row: row.node),
+        Column("local", lambda row: row.local_rank, "number"),
+        *map(_coordinate, report.mesh.dimensions if report.mesh else ()),
+        Column("GPU", partial(_gpu, whole_uuids=whole_uuids), shown=any_gpu),
+        Column("NUMA", lambda row: row.gpu and row.gpu.numa_node, "number", numa, spare=3),
+        Column("NIC", lambda row: _nic(row.gpu), shown=any(gpu.nic is not None for gpu in gpus), spare=4),
+        Column("master", lambda row: row.master, spare=1),
+        Column("stage", lambda row: row.stage, spare=2),
+        Column("status", lambda row: row.status, "status"),
+    )
+    return grid(columns, shown, note)
 
 
-def _coordinates(report: Document) -> Iterator[Column]:
-    """Yield a column for each dimension of the mesh."""
-    for row in _dimensions(report):
-        name = f"mesh {row.name}" if row.name in {"rank", "node", "local", "master", "stage", "status"} else row.name
-        yield Column(harmless(name), partial(_coordinate, name=row.name), "number")
-
-
-def _coordinate(row: RankRow, name: str) -> int | None:
-    return row.mesh[name].rank if row.mesh else None
-
-
-def _dimensions(report: Document) -> tuple[DimensionRow, ...]:
-    return report.mesh.dimensions if report.mesh else ()
+def _coordinate(dimension: DimensionRow) -> Column:
+    """Return the column of a dimension of the mesh."""
+    name = dimension.name
+    shown = f"mesh {name}" if name in {"rank", "node", "local", "master", "stage", "status"} else name
+    return Column(harmless(shown), lambda row: row.mesh[name].rank if row.mesh else None, "number")
 
 
 def dimensions(report: Document) -> Grid:
     """Return the table of the mesh's dimensions; no rows without a mesh."""
-    rows = _dimensions(report)
+    rows = report.mesh.dimensions if report.mesh else ()
     columns = (
         Column("dimension", lambda row: row.name),
         Column("size", lambda row: row.size, "number"),
         Column("groups", lambda row: row.groups, "number"),
-        Column("first group", lambda row: f"rank{'s' if row.size > 1 else ''} {fold(row.example, _EXAMPLE)}"),
+        Column("first group", lambda row: numbered(row.example, _PIECES)),
         Column("nodes per group", lambda row: _range(row.nodes), "number"),
         Column("NVLink domains per group", lambda row: _range(row.domains), "number", any(row.domains for row in rows)),
     )
-    return _table(columns, rows)
+    return grid(columns, rows)
 
 
 def critical_path(report: Document) -> Grid:
@@ -130,23 +125,19 @@ def critical_path(report: Document) -> Grid:
         Column("waited for", _process),
         Column("because", lambda step: step.why or None),
     )
-    table, steps = _table(columns, report.critical_path), report.critical_path
-    total = ("total", f"{sum(step.seconds for step in steps):.2f}", "", "")
-    return table._replace(rows=(*table.rows, *([total] if steps else [])))
+    table = grid(columns, report.critical_path)
+    total = ("total", f"{sum(step.seconds for step in report.critical_path):.2f}", "", "")
+    return table._replace(rows=(*table.rows, total)) if table else table
 
 
 def _process(step: PathStep) -> str | None:
     """Return the process that a stage waited for: node3 (ranks 4-5)."""
-    if not step.nodes:
-        return None
-    numbers = f" (rank{'s' * (len(step.ranks) > 1)} {fold(step.ranks, _GROUP_PIECES)})" if step.ranks else ""
-    return step.nodes[0] + numbers
+    numbers = f" ({numbered(step.ranks, _PIECES)})" if step.ranks else ""
+    return step.nodes[0] + numbers if step.nodes else None
 
 
 def _range(numbers: Range | None) -> str | None:
-    if numbers is None:
-        return None
-    return str(numbers.min) if numbers.min == numbers.max else f"{numbers.min}-{numbers.max}"
+    return None if numbers is None else "-".join(dict.fromkeys(map(str, (numbers.min, numbers.max))))
 
 
 def sweep(report: Document, bar: Callable[[float], str] | None = None) -> Grid:
@@ -154,11 +145,11 @@ def sweep(report: Document, bar: Callable[[float], str] | None = None) -> Grid:
 
     `bar` draws a share of the highest bandwidth.
     """
-    expected = any_expected(report.bandwidth)
+    expected = any(row.expected_GBps.value is not None for row in report.bandwidth)
     top = max((row.busbw_GBps or 0.0 for row in report.bandwidth), default=0.0)
     columns: tuple[Column, ...] = (
         Column("operation", lambda row: label(row.op, row.dtype)),
-        Column("group", lambda row: row.group, shown=not shared_groups(report.bandwidth)),
+        Column("group", lambda row: row.group, shown=any(row.group != "world" for row in report.bandwidth)),
         Column("size", lambda row: size(row.bytes), "number"),
         Column("algbw GB/s", lambda row: figure(row.algbw_GBps), "number", spare=3),
         Column("busbw GB/s", lambda row: figure(row.busbw_GBps), "number"),
@@ -172,7 +163,7 @@ def sweep(report: Document, bar: Callable[[float], str] | None = None) -> Grid:
         Column("slowest rank", slowest, "number", spare=1),
         Column("wrong", lambda row: row.wrong, "number"),
     )
-    return _table(columns, report.bandwidth)
+    return grid(columns, report.bandwidth)
 
 
 def times(report: Document, *, everything: bool) -> Grid:
@@ -184,7 +175,7 @@ def times(report: Document, *, everything: bool) -> Grid:
         return Column(name, lambda rank: figure(row.seconds.by_rank[rank], 1e3), "number", spare=measured.index(row))
 
     fewest = min((len(row.seconds.by_rank) for row in measured), default=0)
-    return _table((Column("rank", lambda rank: rank, "number"), *map(column, measured)), range(fewest))
+    return grid((Column("rank", lambda rank: rank, "number"), *map(column, measured)), range(fewest))
 
 
 def groups(report: Document) -> Grid:
@@ -199,14 +190,14 @@ def groups(report: Document) -> Grid:
         Column("together GB/s", lambda row: figure(middle(row)), "number"),
         Column("kept", lambda row: percent(row.share_of_alone), "number"),
         Column("slowest", lambda row: figure(lowest(row)), "number"),
-        Column("its ranks", lambda row: fold(row.slowest, _GROUP_PIECES) or None),
+        Column("its ranks", lambda row: fold(row.slowest, _PIECES) or None),
         Column("wrong", lambda row: row.wrong, "number"),
     )
-    return _table(columns, [row for row in report.groups if row.busbw_GBps])
+    return grid(columns, [row for row in report.groups if row.busbw_GBps])
 
 
-def gpus(report: Document, *, everything: bool, whole_uuids: bool) -> tuple[Grid, str]:
-    """Return the table of the GPUs of nodes without ranks, and a line if some are left out."""
+def gpus(report: Document, *, everything: bool, whole_uuids: bool) -> Grid:
+    """Return the table of the GPUs of nodes without ranks."""
     shown = report.gpus if everything else report.gpus[:_GPUS]
     left_out = len(report.gpus) - len(shown)
     columns = (
@@ -214,16 +205,12 @@ def gpus(report: Document, *, everything: bool, whole_uuids: bool) -> tuple[Grid
         Column("GPU", partial(_gpu, whole_uuids=whole_uuids)),
         Column("model", lambda row: row.gpu.name, spare=3),
         Column("NUMA", lambda row: row.gpu.numa_node, "number", spare=4),
-        Column("memory", lambda row: row.memory_bytes and size(row.memory_bytes, 3), "number", spare=2),
-        Column("in use", lambda row: _some(row.memory_used_bytes), "number", spare=1),
+        Column("memory", lambda row: _bytes(row.memory_bytes), "number", spare=2),
+        Column("in use", lambda row: _bytes(row.memory_used_bytes), "number", spare=1),
         Column("°C", lambda row: row.temperature_celsius, "number", spare=1),
         Column("state", lambda row: "lost" if row.lost else None, shown=any(row.lost for row in shown)),
     )
-    return _table(columns, shown), f"{count(left_out, 'more GPU')}; -v shows them" if left_out else ""
-
-
-def _some(size_bytes: int | None) -> str | None:
-    return None if size_bytes is None else size(size_bytes, 3)
+    return grid(columns, shown, f"{count(left_out, 'more GPU')}; -v shows them" if left_out else "")
 
 
 def devices(report: Document) -> Grid:
@@ -242,7 +229,7 @@ def devices(report: Document) -> Grid:
         Column("of median", lambda row: percent(row.lowest / row.median) if row.median else None, "number", spare=3),
         Column(f"< {SLOW:.0%}", lambda row: row.slow, "number", shown=any(row.slow is not None for row in rows)),
     )
-    return _table(columns, rows)
+    return grid(columns, rows)
 
 
 def changes(compared: Comparison) -> Grid:
@@ -257,7 +244,7 @@ def changes(compared: Comparison) -> Grid:
         Column("noise", lambda row: f"{row.noise:.1%}", "number"),
         Column("change", lambda row: row.change),
     )
-    return _table(columns, compared.figures)
+    return grid(columns, compared.figures)
 
 
 def differing(compared: Comparison) -> Grid:
@@ -267,7 +254,7 @@ def differing(compared: Comparison) -> Grid:
         Column("before", lambda row: row.before, "prose"),
         Column("now", lambda row: row.now, "prose"),
     )
-    return _table(columns, compared.facts)
+    return grid(columns, compared.facts)
 
 
 def not_checked(gaps: Sequence[Gap]) -> Grid:
@@ -278,26 +265,7 @@ def not_checked(gaps: Sequence[Gap]) -> Grid:
         Column("rules", lambda gap: ", ".join(gap.rules), "prose"),
         Column("where", lambda gap: gap.where or "everywhere", "prose"),
     )
-    return _table(columns, gaps)
-
-
-def histories(nodes: Sequence[NodeHistory]) -> Grid:
-    """Return the table of nodes by how often they failed."""
-    columns = (
-        Column("node", lambda node: node.node),
-        Column("failed", lambda node: node.failed, "number"),
-        Column("of runs", lambda node: node.runs, "number"),
-        Column("share", lambda node: percent(node.failed / node.runs), "number"),
-        Column("last failure (UTC)", lambda node: node.last_failure and _minute(node.last_failure.time)),
-        Column("rule", lambda node: node.last_failure and ", ".join(node.last_failure.rules), "prose"),
-        Column("last run (UTC)", lambda node: _minute(node.last), spare=1),
-    )
-    return _table(columns, nodes)
-
-
-def _minute(time: str) -> str:
-    """Return a time without its seconds: 2026-11-22 14:03."""
-    return time[:16].replace("T", " ")
+    return grid(columns, gaps)
 
 
 def _gpu(row: RankRow | FoldedRanks | IdleGpu, *, whole_uuids: bool) -> str | None:

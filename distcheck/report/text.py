@@ -9,13 +9,12 @@ from distcheck.facts.job import Collectives, Job
 from distcheck.facts.network import PeerTrial, Resolution
 from distcheck.report import Detail, tables
 from distcheck.report.document import document
-from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
-from distcheck.report.measured import GROUPS, first_calls, models, training_lines
+from distcheck.report.measured import measured
 from distcheck.report.plain import bar, drawn
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document
-from distcheck.report.sections import DETAILED, Case, Gap, Problem, evidence_lines, problems, shown_gaps, where
+from distcheck.report.sections import DETAILED, Case, Gap, Problem, evidence_lines, problems, shown_gaps
 from distcheck.report.summary import checked, counts
 from distcheck.rules.diagnose import Diagnosis
 
@@ -44,17 +43,18 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     word = report.headline.partition(":")[0]
     first, *more = _fitted(report.headline, options, 0, 2)
     headline = [_colored(word, options, _COLORS[report.verdict]) + first.removeprefix(word), *more]
-    tables = [list(_ranks(report, options)), list(_bandwidth(job, report, options))] if not options.quiet else []
+    figures = [*_ranks(report, options), *_measured(job, report, options)] if not options.quiet else []
     found = _findings(diagnosis, options)
     if options.comparison is not None:
         found += _compared(options.comparison, options)
     found.append(list(_gaps(diagnosis, options)))
     about = [line for text in checked(job, report) for line in _fitted(text, options, 0, 2)]
-    found.insert(0, list(_gpus(report, options)) * (not options.quiet))
+    gpus = tables.gpus(report, everything=options.verbose, whole_uuids=options.verbose)
+    found.insert(0, _drawn(gpus, options) * (not options.quiet))
     if report.verdict == "pass":
-        parts = [[*headline, *about] * (not options.quiet), *tables, *found]
+        parts = [[*headline, *about] * (not options.quiet), *figures, *found]
     else:
-        parts = [headline * (not options.quiet), *found, about * (not options.quiet), *tables]
+        parts = [headline * (not options.quiet), *found, about * (not options.quiet), *figures]
     if options.timings:
         parts += [list(_timings(job, report, options))]
     if options.legend:
@@ -94,55 +94,21 @@ def _lines_of(texts: Iterable[str], options: Detail, first: int, rest: int) -> l
     return [line for text in texts for line in _wrapped(options, harmless(text), first, rest)]
 
 
-def _drawn(table: tables.Grid, options: Detail) -> Iterator[str]:
-    yield from drawn(table, 0 if options.verbose else options.width)
+def _drawn(table: tables.Grid | None, options: Detail) -> list[str]:
+    return list(drawn(table, 0 if options.verbose else options.width)) if table else []
 
 
-def _gpus(report: Document, options: Detail) -> Iterator[str]:
-    table, others = tables.gpus(report, everything=options.verbose, whole_uuids=options.verbose)
-    if table.rows:
-        yield from _drawn(table, options)
-    if others:
-        yield others
-
-
-def _ranks(report: Document, options: Detail) -> Iterator[str]:
-    table, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=options.verbose)
+def _ranks(report: Document, options: Detail) -> Iterator[list[str]]:
+    table = tables.ranks(report, everything=options.all_ranks, whole_uuids=options.verbose)
     one_node = report.command == "node" and len(table.rows) == 1  # its row would repeat the headline and the verdict
-    if table.rows and not one_node:
-        yield from _drawn(table, options)
-    if others:
-        yield others
-    dimensions = tables.dimensions(report)
-    if dimensions.rows:
-        yield ""
-        yield from _drawn(dimensions, options)
+    yield [] if one_node else _drawn(table, options)
+    yield _drawn(tables.dimensions(report), options)
 
 
-def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
-    if report.bandwidth:
-        yield from _drawn(tables.sweep(report, bar), options)
-        yield from _lines_of(provenance(job, report.bandwidth), options, 0, 2)
-    if isinstance(job.collectives, Collectives) and job.collectives.ended:
-        yield from _lines_of([f"collectives ended early: {job.collectives.ended}"], options, 0, 2)
-    summary = _lines_of((*models(report), *first_calls(job), *training_lines(report)), options, 0, 2)
-    if summary:
-        yield ""
-        yield from summary
-    times = tables.times(report, everything=options.all_ranks)
-    if times.rows:
-        yield ""
-        yield "time per operation on each rank, ms"
-        yield from _drawn(times, options)
-    groups = tables.groups(report)
-    if groups.rows:
-        yield ""
-        yield GROUPS
-        yield from _drawn(groups, options)
-    devices = tables.devices(report)
-    if devices.rows:
-        yield ""
-        yield from _drawn(devices, options)
+def _measured(job: Job, report: Document, options: Detail) -> Iterator[list[str]]:
+    for block in measured(job, report, everything=options.all_ranks, bar=bar):
+        caption = [block.caption] if block.caption else []
+        yield [*caption, *_drawn(block.table, options), *_lines_of(block.lines, options, 0, 2)]
 
 
 def _findings(diagnosis: Diagnosis, options: Detail) -> list[list[str]]:
@@ -167,11 +133,9 @@ def _lines(paragraphs: list[list[str]]) -> int:
 
 def _short(problem: Problem, options: Detail) -> Iterator[str]:
     """Return a problem without evidence and reason, each fix with its first command."""
-    doubt = "" if problem.confirmed else " (not confirmed)"
-    label = f"{problem.severity}: {harmless(problem.rule)}{doubt}"
     more = len(problem.cases) - 1 + problem.more
     text = harmless(problem.cases[0].message) + (f" (and {more} more)" if more else "")
-    first, *rest = _wrapped(options, f"{label} - {text}", 0, 2)
+    first, *rest = _wrapped(options, f"{problem.title} - {text}", 0, 2)
     yield _colored(problem.severity, options, _COLORS[problem.severity]) + first.removeprefix(problem.severity)
     yield from rest
     for fix in problem.fixes:
@@ -185,9 +149,8 @@ def _short(problem: Problem, options: Detail) -> Iterator[str]:
 
 
 def _problem(problem: Problem, options: Detail) -> Iterator[str]:
-    doubt = "" if problem.confirmed else " (not confirmed)"
     place = f" - {problem.where}" if problem.where else ""
-    title, *more = _fitted(f"{problem.severity}: {harmless(problem.rule)}{doubt}{place}", options, 0, 2)
+    title, *more = _fitted(problem.title + place, options, 0, 2)
     yield _colored(problem.severity, options, _COLORS[problem.severity]) + title.removeprefix(problem.severity)
     yield from more
     if len(problem.cases) == 1 and not problem.more:  # the fix stands before what only some readers need
@@ -196,8 +159,8 @@ def _problem(problem: Problem, options: Detail) -> Iterator[str]:
         yield from _evidence(problem.cases[0], options)
     else:
         for n, case in enumerate(problem.cases):
-            place = where(case.ranks, case.nodes)
-            yield from _wrapped(options, harmless(case.message) + (f" [{place}]" if place else ""), 2, 2)
+            place = f" [{case.where}]" if case.where else ""
+            yield from _wrapped(options, harmless(case.message) + place, 2, 2)
             yield from _evidence(case, options) if n < DETAILED or options.verbose else ()
         if problem.more:
             yield f"  … and {problem.more} more like these (-v shows them)"
@@ -222,10 +185,9 @@ def _compared(compared: Comparison, options: Detail) -> list[list[str]]:
 
     found = _lines_of(lines(compared, everything=options.verbose), options, 2, 4)
     facts = _lines_of((f"{row.name}: {row.before} -> {row.now}" for row in compared.facts), options, 2, 4)
-    figures = list(_drawn(tables.changes(compared), options)) if compared.figures else []
     return [
         [*_lines_of([title(compared)], options, 0, 2), *found],
-        figures,
+        _drawn(tables.changes(compared), options),
         ["what differs", *facts] if facts else [],
     ]
 
@@ -251,10 +213,10 @@ def _gap(gap: Gap, options: Detail) -> str:
 def _timings(job: Job, report: Document, options: Detail) -> Iterator[str]:
     yield "timings"
     yield f"  whole run: {job.seconds:.2f} s"
-    stages = tables.critical_path(report)
-    if stages.rows:
+    stages = _drawn(tables.critical_path(report), options)
+    if stages:
         yield "  critical path: what each stage waited for longest"
-        yield from (f"    {line}" for line in _drawn(stages, options))
+        yield from (f"    {line}" for line in stages)
     resolved = [p.master_resolution for p in job.processes if isinstance(p.master_resolution, Resolution)]
     if resolved:
         slow = max(resolved, key=lambda r: r.seconds)

@@ -26,7 +26,7 @@ def reported(job_of):
 
 
 def test_the_rank_table_has_a_column_for_each_dimension(reported):
-    table, _ = ranks(document(*reported("pp=2,dp=2,tp=2")), everything=True, whole_uuids=False)
+    table = ranks(document(*reported("pp=2,dp=2,tp=2")), everything=True, whole_uuids=False)
 
     assert table.names[:6] == ("rank", "node", "local", "pp", "dp", "tp")
     assert [row[3:6] for row in table.rows] == [
@@ -35,7 +35,7 @@ def test_the_rank_table_has_a_column_for_each_dimension(reported):
 
 
 def test_a_dimension_with_the_name_of_a_column_is_told_apart(reported):
-    table, _ = ranks(document(*reported("node")), everything=True, whole_uuids=False)
+    table = ranks(document(*reported("node")), everything=True, whole_uuids=False)
 
     assert table.names[:5] == ("rank", "node", "local", "rail", "mesh node")
 

@@ -213,9 +213,9 @@ def test_nothing_hostile_reaches_the_terminal(hostile):
 
 
 def test_times_rank_by_rank_up_to_16_ranks(job_of, judge):
-    assert "time per operation on each rank" in text(judge(job_of(2, 8)))
-    assert "time per operation on each rank" not in text(judge(job_of(2, 9)))
-    assert "time per operation on each rank" in text(judge(job_of(2, 9)), all_ranks=True)
+    assert "Time per operation on each rank" in text(judge(job_of(2, 8)))
+    assert "Time per operation on each rank" not in text(judge(job_of(2, 9)))
+    assert "Time per operation on each rank" in text(judge(job_of(2, 9)), all_ranks=True)
 
 
 def test_expectations_groups_and_an_early_end_are_shown(job_of, judge):

@@ -10,20 +10,18 @@ import base64
 import hashlib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
-from distcheck.facts.job import Collectives, Job
+from distcheck.facts.job import Job
 from distcheck.facts.ranges import fold
 from distcheck.report import Detail, tables
 from distcheck.report.comparison import lines, title
 from distcheck.report.document import document
-from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.html import curves
 from distcheck.report.html.facts import sheet
@@ -31,7 +29,7 @@ from distcheck.report.html.heat import SIGNS, heat_map
 from distcheck.report.html.pairs import matrix
 from distcheck.report.html.stages import time_line
 from distcheck.report.legend import LEGEND
-from distcheck.report.measured import GROUPS, first_calls, models, training_lines
+from distcheck.report.measured import measured
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
 from distcheck.report.summary import checked, counts
 from distcheck.rules.diagnose import Diagnosis
@@ -57,99 +55,41 @@ _ON_PASS = ("findings", "comparison", "bandwidth", "nodes", "paths")
 _BOX = (curves.LEFT, curves.RIGHT, curves.TOP, curves.BOTTOM, curves.WIDTH, curves.HEIGHT)
 
 
-class InlineScript(NamedTuple):
-    """The page's script, and its hash: the page's policy allows no other."""
-
-    text: Markup
-    hash: str
-
-
-class Compared(NamedTuple):
-    """What differs from an earlier run, as the page shows it."""
-
-    title: str
-    lines: list[str]
-    figures: tables.Grid
-    facts: tables.Grid
-
-
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the page."""
     report = document(job, diagnosis)
-    ranks, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
-    found = problems(diagnosis.findings, everything=options.verbose)
-    compared = options.comparison
-    unchecked = tables.not_checked(gaps(diagnosis.not_checked))
-    gpus, more_gpus = tables.gpus(report, everything=options.verbose, whole_uuids=True)
-    groups, devices = tables.groups(report), tables.devices(report)
-    figures = [*models(report), *first_calls(job), *training_lines(report)]
-    ended = job.collectives.ended if isinstance(job.collectives, Collectives) else ""
-    heat, pairs, facts, line = heat_map(job, report), matrix(job), sheet(job, report), time_line(job)
+    facts = sheet(job, report)
+    contents = {
+        "gpus": tables.gpus(report, everything=options.verbose, whole_uuids=True),
+        "findings": problems(diagnosis.findings, everything=options.verbose),
+        "not-checked": tables.not_checked(gaps(diagnosis.not_checked)),
+        "comparison": options.comparison,
+        "nodes": heat_map(job, report),
+        "paths": matrix(job),
+        "bandwidth": measured(job, report, everything=options.all_ranks),
+        "time": time_line(job),
+        "ranks": tables.ranks(report, everything=options.all_ranks, whole_uuids=True),
+        "facts": facts if facts.common or facts.splits else None,
+        "columns": LEGEND if options.legend else {},
+    }
     return page("report.html.j2").render(
         report=report,
+        contents=contents,
+        sections=_sections(report.verdict, contents, quiet=options.quiet),
         checked=checked(job, report),
         outcome=outcome(diagnosis.verdict),
         counts=counts(report, diagnosis),
-        problems=found,
-        anchor=_anchor,
         detailed=math.inf if options.verbose else DETAILED,
         evidence=lambda case: evidence_lines(case.evidence, everything=options.verbose, said=case.message),
-        not_checked=unchecked,
-        heat=heat,
-        signs=SIGNS,
-        pairs=pairs,
-        line=line,
-        facts=facts,
-        ranks=ranks,
-        gpus=gpus,
-        more_gpus=more_gpus,
-        others=others,
-        dimensions=tables.dimensions(report),
-        sweep=tables.sweep(report),
-        times=tables.times(report, everything=options.all_ranks),
-        groups=groups,
-        about_groups=GROUPS,
-        devices=devices,
-        provenance=provenance(job, report.bandwidth),
-        models=figures,
         charts=curves.charts(job, report),
-        box=_BOX,
-        fold=fold,
-        ended=ended,
-        legend=LEGEND,
         options=options,
-        compared=None
-        if compared is None
-        else Compared(
-            title(compared),
-            lines(compared, everything=options.verbose),
-            tables.changes(compared),
-            tables.differing(compared),
-        ),
         script=_script(),
-        sections=_sections(
-            report.verdict,
-            {"findings", "comparison"} if options.quiet else {*SECTIONS},
-            {
-                "gpus": gpus.rows,
-                "findings": found,
-                "not-checked": unchecked.rows,
-                "comparison": compared,
-                "nodes": heat,
-                "paths": pairs,
-                "bandwidth": report.bandwidth or groups.rows or devices.rows or figures or ended,
-                "time": line,
-                "ranks": ranks.rows,
-                "facts": facts.common or facts.splits,
-                "columns": options.legend,
-            },
-        ),
     )
 
 
-def _sections(verdict: str, wanted: set[str], contents: dict[str, object]) -> list[tuple[str, str]]:
+def _sections(verdict: str, contents: Mapping[str, object], *, quiet: bool) -> list[tuple[str, str]]:
     """Return name and title of each section that has contents; a pass shows its figures before what was not checked."""
-    names = [name for name in SECTIONS if name in wanted and contents[name]]
+    names = [name for name in SECTIONS if contents[name] and (not quiet or name in {"findings", "comparison"})]
     if verdict in {"pass", "warn"}:
         names.sort(key=lambda name: _ON_PASS.index(name) if name in _ON_PASS else len(_ON_PASS))
     return [(name, SECTIONS[name]) for name in names]
@@ -173,6 +113,9 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     found.filters.update(marked=marked, lined=lined)
+    found.globals.update(
+        anchor=_anchor, box=_BOX, fold=fold, legend=LEGEND, lines=lines, signs=SIGNS, tables=tables, title_of=title
+    )
     return found
 
 
@@ -185,9 +128,11 @@ def _source(name: str) -> str:
     return resources.files("distcheck.report.html").joinpath(name).read_text("utf-8")
 
 
-def _script() -> InlineScript:
+def _script() -> dict[str, str]:
+    """Return the page's script, and its hash: the page's policy allows no other."""
     text = _source("copy.js")
-    return InlineScript(Markup(text), base64.b64encode(hashlib.sha256(text.encode()).digest()).decode())  # noqa: S704 our own
+    known = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"text": Markup(text), "hash": known}  # noqa: S704 our own
 
 
 def _anchor(problem: Problem) -> str:

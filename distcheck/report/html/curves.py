@@ -9,7 +9,7 @@ from typing import NamedTuple
 from distcheck.collectives.plan import bus_factor, label
 from distcheck.facts.job import Job
 from distcheck.facts.quantities import size
-from distcheck.report.measured import figure
+from distcheck.report.figures import figure
 from distcheck.report.schema.document import Document
 from distcheck.report.schema.figures import Bandwidth
 

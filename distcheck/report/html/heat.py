@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from statistics import median
 from typing import NamedTuple
 
@@ -11,10 +10,11 @@ from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.quantities import count, size
 from distcheck.facts.ranges import fold
-from distcheck.report.measured import figure, largest
+from distcheck.report.figures import figure, largest
 from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.document import STATUSES, Document, RankRow, Status
 from distcheck.report.sections import PIECES
+from distcheck.rules.wording import grouped
 
 ROWS = 48
 """With more nodes than this, healthy ones are folded into one row, and a small map shows all."""
@@ -110,10 +110,7 @@ class HeatMap(NamedTuple):
 
 def heat_map(job: Job, report: Document) -> HeatMap | None:
     """Return the map; None without ranks on nodes."""
-    by_node: defaultdict[str, list[RankRow]] = defaultdict(list)
-    for row in report.ranks:
-        if row.node is not None:
-            by_node[row.node].append(row)
+    by_node = grouped((row for row in report.ranks if row.node is not None), lambda row: row.node or "")
     if not by_node:
         return None
     scales = tuple(_scales(job, report))
@@ -223,10 +220,7 @@ def _folded(every: list[HeatRow]) -> tuple[list[HeatRow], list[str]]:
     shown, rest = odd[:ROWS], odd[ROWS:]
     notes = [f"{count(len(rest), 'more node')} with problems: {fold_nodes(row.name for row in rest)}"] if rest else []
     names = {row.name for row in odd}
-    plain: defaultdict[int, list[HeatRow]] = defaultdict(list)
-    for row in every:
-        if row.name not in names:
-            plain[len(row.cells)].append(row)
+    plain = grouped((row for row in every if row.name not in names), lambda row: len(row.cells))
     return [*shown, *(_one(rows) for rows in plain.values())], notes
 
 

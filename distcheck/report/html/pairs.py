@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from statistics import median
 from typing import Literal, NamedTuple
 
 from distcheck.facts.job import Job
 from distcheck.facts.network import PeerTrial
 from distcheck.facts.quantities import count
-from distcheck.report.measured import figure
+from distcheck.report.figures import figure
 
 SIDE = 24
 """With more nodes than this, only those with a bad pair are in the matrix."""
@@ -53,10 +53,7 @@ def matrix(job: Job) -> Matrix | None:
     order = [name for name in names.values() if name in ends] + sorted(ends.keys() - set(names.values()))
     notes = []
     if len(order) > SIDE:
-        count_of: defaultdict[str, int] = defaultdict(int)
-        for pair in bad:
-            for name in pair:
-                count_of[name] += 1
+        count_of = Counter(name for pair in bad for name in pair)
         kept = set(sorted(count_of, key=lambda name: (-count_of[name], name))[:SIDE])
         if len(count_of) > SIDE:
             notes.append(f"{count(len(count_of) - SIDE, 'more node')} with a failed or slow pair")

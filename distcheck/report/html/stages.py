@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from statistics import median
 from typing import NamedTuple, get_args
@@ -10,8 +9,9 @@ from typing import NamedTuple, get_args
 from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
 from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, Stage
-from distcheck.report.measured import figure
+from distcheck.report.figures import figure
 from distcheck.report.node_names import fold_nodes
+from distcheck.rules.wording import grouped
 
 FEW = 8
 """With more nodes than this, those that are as fast as the others are folded into one row."""
@@ -68,9 +68,7 @@ def time_line(job: Job) -> TimeLine | None:
             first.setdefault(process.node, process)
     if not first:
         return None
-    ranks: defaultdict[str, list[RankFacts]] = defaultdict(list)
-    for rank in job.ranks:
-        ranks[job.process_of(rank).node].append(rank)
+    ranks = grouped(job.ranks, lambda rank: job.process_of(rank).node)
     steps = _steps([rank.run for rank in job.ranks if rank.run is not None])
     every = [at for process in first.values() for at in process.began_seconds.values()]
     zero = min(0.0, *every)  # on the leader's clock; a process may have started before the leader
@@ -79,7 +77,7 @@ def time_line(job: Job) -> TimeLine | None:
         _Times(
             job.node_names[node],
             tuple(None if (at := process.began_seconds.get(stage)) is None else at - zero for stage in stages),
-            tuple(_slowest(step, ranks[node]) for step in steps.values()),
+            tuple(_slowest(step, ranks.get(node, [])) for step in steps.values()),
         )
         for node, process in first.items()
     ]

@@ -163,8 +163,8 @@ def isolation_bad_link(job: Job, culprit: CulpritFacts) -> Answer:
     if culprit.part != "link" or len(hosts) < 2:
         return None
     a, *_, b = hosts
-    values = {"hosts": (on_hosts(job, (a, b)).strip(),), "host": (quote(a),), "peer": (quote(quote(b)),)}
-    return Fault(culprit.sentence, values=values)
+    both = on_hosts(job, (a, b)).strip()
+    return Fault(culprit.sentence, values={"hosts": (both,), "host": (quote(a),), "peer": (quote(quote(b)),)})
 
 
 @rule("isolation", scope="link", owner="admin")

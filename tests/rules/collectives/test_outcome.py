@@ -95,55 +95,119 @@ def test_wrong_numbers_everywhere_blame_no_node(ran, only):
     assert "up to 5 of 262147 elements of all_reduce and 2 of 262147 elements of broadcast" in found.message
 
 
-# --- collective-rank-stopped
+# --- which ranks are named, and what the finding says
 
 
-def test_a_stopped_rank_is_named_and_those_that_wait_are_not(ran, only):
-    run = alike((0, 1), WAITING)
-    run[2] = {"outcome": "stopped", "step": "all_reduce 16777216 B", "detail": "stopped (state T)"}
-    run[3] = {"outcome": "failed", "step": "all_reduce 16777216 B", "detail": "Timed out waiting 60000ms"}
-    found, code = only(ran(run=run, collectives=measured(0)), "collective-rank-stopped")
-    assert found.ranks == (2,)
-    assert found.nodes == ("node2",)
-    assert found.message.startswith("rank 2 (node2) was stopped during 'all_reduce 16777216 B'")
-    assert found.fix.commands[-1] == "kill -CONT 4711"
-    assert (found.confirmed, code) == (False, 20)
+def died(detail, **fields):
+    return {"outcome": "died", "detail": detail, **fields}
 
 
-def test_a_watchdog_that_aborts_the_waiting_ranks_does_not_hide_the_stopped_one(ran, only):
-    run = alike(range(3), {"outcome": "died", "detail": "was ended by SIGABRT"})
-    run[3] = {"outcome": "stopped"}
-    found, _ = only(ran(run=run, collectives=measured(0)), "collective-rank-stopped")
-    assert found.ranks == (3,)
+def failed(detail, **fields):
+    return {"outcome": "failed", "detail": detail, **fields}
 
 
-# --- collective-rank-died
+def unstarted(detail):
+    return {"outcome": "not started", "step": "started", "detail": detail}
 
 
-@pytest.mark.parametrize(
-    ("signal", "owner", "hint"),
-    [
-        ("SIGKILL", "user", "memory"),
-        ("SIGBUS", "user", "/dev/shm"),
-        ("SIGSEGV", "unknown", "crashed"),
-        ("SIGABRT", "unknown", "watchdog"),
-        ("SIGTERM", "unknown", "scheduler"),
-        ("SIGILL", "admin", "processor"),
-        ("signal 64", "unknown", "log"),
-    ],
+ALL = range(4)
+STEP = "all_reduce 16777216 B"
+MEMORY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB."
+NO_TORCH = "torch cannot be imported: ImportError: libcudart.so.12"
+HIDDEN = "torch cannot be imported: ModuleNotFoundError: No module named 'torch.distributed'; 'torch' is not a package"
+LIMIT = "the limit of processes and threads (ulimit -u) is 1; raise it with: ulimit -u unlimited"
+DENIED = "no process could be started: Permission denied"
+LATE = "the run was ended while torch was being imported"
+SHM = (
+    "DistBackendError: NCCL error: Last error: Error while creating shared memory segment /dev/shm/nccl-Ab12Cd (size 9)"
 )
-def test_a_dead_rank_is_named_with_the_cause_of_its_signal(ran, only, signal, owner, hint):
-    run = {
-        0: WAITING,
-        1: {"outcome": "died", "step": "broadcast 1048576 B", "detail": f"was ended by {signal}"},
-        2: {"outcome": "failed", "detail": GONE.format(1)},
-        3: {"outcome": "failed", "detail": GONE.format(1)},
-    }
-    found, code = only(ran(run=run, collectives=measured(0)), "collective-rank-died")
-    assert found.ranks == (1,)
-    assert found.message == (f"rank 1 (node1) died during 'broadcast 1048576 B': its process was ended by {signal}")
-    assert hint in found.fix.text
-    assert (found.owner, found.confirmed, code) == (owner, False, 20)
+LACK = "unavailable: this torch 2.13.0+cpu has no NCCL; it has gloo"
+LOST = failed(GONE.format(1))
+SIGNALS = {
+    "SIGKILL": ("user", "memory"),
+    "SIGBUS": ("user", "/dev/shm"),
+    "SIGSEGV": ("unknown", "crashed"),
+    "SIGABRT": ("unknown", "watchdog"),
+    "SIGTERM": ("unknown", "scheduler"),
+    "SIGILL": ("admin", "processor"),
+    "signal 64": ("unknown", "log"),
+}
+STOPPED, DIED, FAILED = "collective-rank-stopped", "collective-rank-died", "collective-failed"
+CASES = {
+    "a stopped rank, not those that wait": (
+        {**alike((0, 1), WAITING), 2: {"outcome": "stopped", "step": STEP}, 3: failed("Timed out waiting 60000ms")},
+        STOPPED, (2,), ("node", "unknown", 20), f"rank 2 (node2) was stopped during '{STEP}'", "kill -CONT 4711",
+    ),
+    "a stopped rank, not those that the watchdog aborts": (
+        {**alike(range(3), died("was ended by SIGABRT")), 3: {"outcome": "stopped"}},
+        STOPPED, (3,), ("node", "unknown", 20), "", "",
+    ),
+    **{
+        f"a rank that {signal} ended": (
+            {0: WAITING, 1: died(f"was ended by {signal}", step="broadcast 1048576 B"), 2: LOST, 3: LOST},
+            DIED, (1,), ("node", owner, 20),
+            f"rank 1 (node1) died during 'broadcast 1048576 B': its process was ended by {signal}", hint,
+        )
+        for signal, (owner, hint) in SIGNALS.items()
+    },
+    "ranks that died alike": (
+        {**alike((0, 1), {}), **alike((2, 3), died("exited with code 3", step="process group"))},
+        DIED, (2, 3), ("node", "unknown", 20), "each process exited with code 3", "",
+    ),
+    "a failed rank, not one that the watchdog aborted": (
+        {0: died("was ended by SIGABRT"), 1: failed("RuntimeError: CUDA error: illegal memory access"), 2: {}, 3: {}},
+        FAILED, (1,), ("node", "unknown", 20), "", "",
+    ),
+    "a rank's own error, not lost connections": (
+        {**alike(range(3), LOST), 3: failed(MEMORY, step=STEP)},
+        FAILED, (3,), ("node", "unknown", 20), f"rank 3 (node2) failed in '{STEP}': {MEMORY}", "",
+    ),
+    "a died rank, not those that it kept from starting": (
+        {**alike(range(3), unstarted(LATE)), 3: died("was ended by SIGSEGV")},
+        DIED, (3,), ("node", "unknown", 20), "", "",
+    ),
+    "ranks that lost each other": (
+        alike(ALL, failed(GONE.format(1), step="process group")), FAILED, (0, 1, 2, 3), ("link", "unknown", 20), "", "",
+    ),
+    "ranks that could not start, not those that wait": (
+        {**alike((0, 1), {**WAITING, "step": "process group"}), **alike((2, 3), unstarted(NO_TORCH))},
+        FAILED, (2, 3), ("node", "user", 20), f"ranks 2-3 (node2) could not start: {NO_TORCH}", "'import torch'",
+    ),
+    "a file that hides torch": (
+        alike(ALL, unstarted(HIDDEN)),
+        FAILED, (0, 1, 2, 3), ("node", "user", 20), "", "python -c 'import torch; print(torch.__file__)'",
+    ),
+    "a limit of processes": (
+        alike(ALL, unstarted(LIMIT)), FAILED, (0, 1, 2, 3), ("node", "user", 20), f"start: {LIMIT}", "ulimit -u;",
+    ),
+    "an interpreter that cannot be run": (
+        alike(ALL, unstarted(DENIED)), FAILED, (0, 1, 2, 3), ("node", "user", 20), f"start: {DENIED}", "interpreter",
+    ),
+    "full shared memory": (
+        {**alike(range(3), {}), 3: failed(SHM)},
+        FAILED, (3,), ("node", "unknown", 20), "", "# add to docker run: --shm-size=8g",
+    ),
+    "a backend that torch lacks": (
+        {**alike((0, 1), {**WAITING, "step": "process group"}), **alike((2, 3), failed(LACK))},
+        "torch-backend-missing", (2, 3), ("job", "user", 30), LACK.removeprefix("unavailable: "), "--backend gloo",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("run", "rule", "ranks", "judged", "message", "fix"), CASES.values(), ids=CASES)
+def test_the_ranks_at_fault_are_named_with_what_they_show(ran, only, run, rule, ranks, judged, message, fix):
+    found, code = only(ran(run=run, collectives=measured(0)), rule)
+    assert (found.ranks, found.scope, found.owner, code) == (ranks, *judged)
+    assert found.confirmed == (rule == "torch-backend-missing")
+    assert message in found.message
+    assert fix in " ".join((found.fix.text, *found.fix.commands))
+
+
+@pytest.mark.parametrize("detail", [LIMIT, DENIED])
+def test_a_start_that_fails_without_torch_is_no_fault_of_torch(ran, only, detail):
+    found, _ = only(ran(run=alike(ALL, unstarted(detail)), collectives=measured(0)), FAILED)
+    assert "torch" not in f"{found.fix}"
+    assert ("ulimit" in f"{found.fix}") == (detail == LIMIT)
 
 
 def test_a_reached_memory_limit_is_the_jobs_fault(ran, only):
@@ -165,54 +229,11 @@ def test_deaths_with_different_causes_are_separate_findings(ran, judge):
     ]
 
 
-def test_ranks_that_died_alike_are_one_finding(ran, only):
-    dead = {"outcome": "died", "step": "process group", "detail": "exited with code 3"}
-    found, _ = only(ran(run={2: dead, 3: dead}), "collective-rank-died")
-    assert found.ranks == (2, 3)
-    assert "each process exited with code 3" in found.message
-
-
-def test_ranks_aborted_by_the_watchdog_are_not_the_cause_if_another_rank_failed(ran, only):
-    run = {0: {"outcome": "died", "detail": "was ended by SIGABRT"}}
-    run[1] = {"outcome": "failed", "detail": "RuntimeError: CUDA error: an illegal memory access"}
-    found, _ = only(ran(run=run), "collective-failed")
-    assert found.ranks == (1,)
-
-
-# --- collective-failed
-
-
-def test_a_ranks_own_error_is_the_cause_and_lost_connections_are_not(ran, only):
-    run = {r: {"outcome": "failed", "detail": GONE.format(r)} for r in range(3)}
-    error = "OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB."
-    run[3] = {"outcome": "failed", "step": "all_reduce 16777216 B", "detail": error}
-    found, code = only(ran(run=run, collectives=measured(0)), "collective-failed")
-    assert found.ranks == (3,)
-    assert found.message == f"rank 3 (node2) failed in 'all_reduce 16777216 B': {error}"
-    assert found.evidence == {"rank 3": f"pid 4711 in 'all_reduce 16777216 B': {error}"}
-    assert (found.scope, found.confirmed, code) == ("node", False, 20)
-
-
 def test_a_long_error_is_one_line_in_the_message_and_complete_in_the_evidence(ran, only):
     error = f"DistBackendError: {'NCCL error in ' * 20}\nException raised from\nframe #0: c10::Error"
     found, _ = only(ran(run={3: {"outcome": "failed", "detail": error}}, collectives=measured(0)), "collective-failed")
     assert len(found.message) < 200
     assert found.evidence["rank 3"].endswith("frame #0: c10::Error")
-
-
-def test_ranks_that_lost_each_other_blame_the_link(ran, only):
-    run = {r: {"outcome": "failed", "step": "process group", "detail": GONE.format(r)} for r in range(4)}
-    found, code = only(ran(run=run, collectives=measured(0)), "collective-failed")
-    assert (found.scope, found.ranks, code) == ("link", (0, 1, 2, 3), 20)
-
-
-def test_ranks_that_could_not_start_are_the_cause_of_the_wait(ran, only):
-    run = alike((0, 1), {**WAITING, "step": "process group"})
-    no_torch = "torch cannot be imported: ImportError: libcudart.so.12"
-    run |= alike((2, 3), {"outcome": "not started", "step": "started", "detail": no_torch})
-    found, code = only(ran(run=run, collectives=measured(0)), "collective-failed")
-    assert found.message == f"ranks 2-3 (node2) could not start: {no_torch}"
-    assert (found.fix.commands, code) == (("python -c 'import torch'",), 20)
 
 
 @pytest.mark.parametrize(
@@ -229,52 +250,10 @@ def test_a_short_time_limit_blames_no_rank_for_a_slow_import(ran, change, judge,
     assert diagnosis.verdict.exit_code == 20
 
 
-def test_a_file_that_hides_torch_is_what_the_fix_looks_for(ran, only):
-    hidden = (
-        "torch cannot be imported: ModuleNotFoundError: No module named 'torch.distributed'; 'torch' is not a package"
-    )
-    run = alike(range(4), {"outcome": "not started", "step": "started", "detail": hidden})
-    found, _ = only(ran(run=run, collectives=measured(0)), "collective-failed")
-    assert found.fix.commands == ("python -c 'import torch; print(torch.__file__)'",)
-
-
-def test_ranks_that_a_limit_of_processes_kept_from_starting_are_no_fault_of_torch(ran, only):
-    limit = "the limit of processes and threads (ulimit -u) is 1; raise it with: ulimit -u unlimited"
-    run = alike(range(4), {"outcome": "not started", "step": "started", "detail": limit})
-    found, _ = only(ran(run=run, collectives=measured(0)), "collective-failed")
-    assert found.message == f"ranks 0-3 (node1 and node2) could not start: {limit}"
-    assert "torch" not in f"{found.fix}"
-
-
-def test_an_interpreter_that_cannot_be_run_is_no_limit(ran, only):
-    denied = "no process could be started: Permission denied"
-    run = alike(range(4), {"outcome": "not started", "step": "started", "detail": denied})
-    found, _ = only(ran(run=run, collectives=measured(0)), "collective-failed")
-    assert found.message == f"ranks 0-3 (node1 and node2) could not start: {denied}"
-    assert "interpreter" in found.fix.text
-    assert "ulimit" not in f"{found.fix}"
-
-
-def test_ranks_that_could_not_start_because_of_another_rank_are_not_blamed(ran, only):
-    late = {"outcome": "not started", "detail": "the run was ended while torch was being imported"}
-    died = {"outcome": "died", "detail": "was ended by SIGSEGV"}
-    found, _ = only(ran(run={**alike(range(3), late), 3: died}, collectives=measured(0)), "collective-rank-died")
-    assert found.ranks == (3,)
-
-
 def test_only_ranks_that_never_started_do_not_pass(ran, judge):
     late = {"outcome": "not started", "detail": "the run was ended while torch was being imported"}
     result = judge(ran(run=alike(range(4), late), collectives=measured(0, operations=())), "collectives")
     assert (result.findings, result.verdict.exit_code) == ((), 20)
-
-
-def test_a_failed_shared_memory_allocation_of_nccl_is_reported_with_its_fix(ran, only):
-    error = "DistBackendError: NCCL error: Last error: Error while creating shared memory segment /dev/shm/nccl-Ab12Cd "
-    error += "(size 9637888), error: No space left on device (28)"
-    run = {3: {"outcome": "failed", "step": "check all_reduce", "detail": error}}
-    found, _ = only(ran(run=run, collectives=measured(0)), "collective-failed")
-    assert found.ranks == (3,)
-    assert "# add to docker run: --shm-size=8g" in found.fix.commands
 
 
 @pytest.mark.parametrize(
@@ -471,23 +450,11 @@ def test_a_slow_torch_import_is_named_with_its_seconds_and_rank(ran, only):
         assert found.message.endswith("; no rank shows a cause")
 
 
-# --- torch-backend-missing
-
-
-def test_a_backend_that_torch_lacks_is_the_jobs_fault(ran, only):
-    lack = {"outcome": "failed", "detail": "unavailable: this torch 2.13.0+cpu has no NCCL; it has gloo"}
-    run = {**alike((0, 1), {**WAITING, "step": "process group"}), 2: lack, 3: lack}
-    found, code = only(ran(run=run, collectives=measured(0)), "torch-backend-missing")
-    assert found.ranks == (2, 3)
-    assert found.message.endswith("this torch 2.13.0+cpu has no NCCL; it has gloo")
-    assert (found.scope, code) == ("job", 30)
-
-
 # --- the family's docstrings
 
 
 def test_every_rule_says_how_to_fix_it():
-    for rule in (r for r in all_rules() if r.family == "collectives"):
+    for rule in (r for r in all_rules() if r.family in {"collectives", "performance"}):
         assert "\nFix: " in rule.doc
         assert "\nSee: https://" in rule.doc
         assert "Found" in rule.doc.split()
