@@ -20,8 +20,8 @@ _FRAME = re.compile(
     re.MULTILINE,
 )
 """A file's line in a traceback with the code below it and what marks a part of that, or an indented line."""
-_REASON, _REASON_BYTES = b"last error:", 160
-"""What NCCL writes before the reason of a return code, and how far below it the reason may end."""
+_REASON, _REASON_BYTES = b"Last error:", 20
+"""What NCCL writes before the reason of a return code, and how far above that it may begin."""
 _CLOCK = re.compile(r"\d:\d\d:\d")
 
 
@@ -137,8 +137,9 @@ class LogLine:
 
     @cached_property
     def is_reason(self) -> bool:
-        """Whether the line has, or is below, the words with which NCCL adds the reason to its return code."""
-        return _REASON in self._piece.data[max(0, self._start - _REASON_BYTES) : self._end].lower()
+        """Whether the line has, or is the first below, what NCCL writes before the reason of a return code."""
+        _, above, between = self._piece.data[max(0, self._start - _REASON_BYTES) : self._start].rpartition(_REASON)
+        return bool(above and not between.strip()) or _REASON in self.raw
 
     @cached_property
     def _around_lower(self) -> str:
