@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 
 from distcheck.explain import remedies
-from distcheck.explain.barrier import barrier
-from distcheck.explain.gloo import unheard
+from distcheck.explain.gloo import barrier, unheard
 from distcheck.explain.hang import Hang, hang, mismatch
 from distcheck.explain.judging import LikelyCause, judged
 from distcheck.explain.known import known
-from distcheck.explain.matching import Matcher, Sighting
+from distcheck.explain.matching import Matcher
 from distcheck.explain.places import of_path
 from distcheck.explain.quoted import quoted
 from distcheck.explain.reading import logs, pieces
 from distcheck.explain.redaction import shown
+from distcheck.explain.sighting import Sighting
 from distcheck.explain.spelling import CONSEQUENCE, HINT, About, Spelling
 from distcheck.explain.steps import BY_CLASS, steps
 from distcheck.explain.subject import known_rule

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from distcheck.explain.matching import Sighting
+from distcheck.explain.sighting import Sighting
 from distcheck.explain.spelling import CONSEQUENCE, ERROR, GUESS, LIKELY, NOISE, SHAPE, SYMPTOM, About
 
 _MOST_CAUSES = 3

@@ -13,7 +13,7 @@ import os
 import select
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -43,6 +43,9 @@ _BINARY = (
     ".whl",
     ".png",
 )
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_COMPRESSED: dict[bytes, Callable[[Path], Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
+"""What opens a file, by its first bytes."""
 
 
 class Log(NamedTuple):
@@ -169,13 +172,9 @@ def _opened(path: Path) -> BinaryIO:
         return path.open("rb")
     with path.open("rb") as file:
         magic = file.read(6)
-    if magic.startswith(b"\x1f\x8b"):
-        return cast("BinaryIO", gzip.open(path))
-    if magic.startswith(b"\xfd7zXZ\x00"):
-        return cast("BinaryIO", lzma.open(path))
-    if magic.startswith(b"BZh"):
-        return cast("BinaryIO", bz2.open(path))
-    if magic.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # what PowerShell writes
+    if opener := next((opener for first, opener in _COMPRESSED.items() if magic.startswith(first)), None):
+        return cast("BinaryIO", opener(path))
+    if magic.startswith(_UTF_16):  # what PowerShell writes
         return cast("BinaryIO", codecs.EncodedFile(path.open("rb"), "utf-8", "utf-16", "replace"))
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
         try:

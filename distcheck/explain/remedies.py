@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections.abc import Collection, Mapping
 
-from distcheck.explain.fixes import FIXES, FIXES_BY_LINE
+from distcheck.explain.fixes import BY_LINE, COMMANDS, TEXTS
 from distcheck.explain.subject import command
 from distcheck.rules import find_rule
 from distcheck.rules.docstring import docstring, fix_in
@@ -27,21 +27,20 @@ _MOST_HOSTS = 64
 
 
 def fix(rule: str, values: Mapping[str, str], line: str = "", settings: Collection[str] = ()) -> Fix:
-    """Return the fix of a rule, with a log's values in its commands; from its docstring if the tables have none.
+    """Return the fix of a rule: the one in its docstring, with the commands that fit a log and the log's values.
 
-    `line` shows the rule, and may decide between several fixes. A rule that the tables lack has the commands that its
-    docstring quotes without an ellipsis. Only variables that the log shows as set (`settings`) are unset.
+    `line` shows the rule, and may decide between several fixes. Without commands for logs, those that the docstring
+    quotes without an ellipsis are taken. Only variables that the log shows as set (`settings`) are unset.
     """
-    by_line = (
-        (text, own) for pattern, text, own in FIXES_BY_LINE.get(rule, ()) if re.search(pattern, line, re.IGNORECASE)
-    )
-    text, commands = next(by_line, None) or FIXES.get(rule) or _quoted(rule)
+    quoted, commands = _quoted(rule)
+    found = (own for own in BY_LINE.get(rule, ()) if re.search(own[0], line, re.IGNORECASE))
+    _, text, commands = next(found, ("", TEXTS.get(rule, quoted), COMMANDS.get(rule, commands)))
     filled = (_VALUE.sub(lambda m: _value(values, m[1], m[2] or m[1].upper()), command) for command in commands)
     return Fix(text, tuple(filter(None, (_unset(command, settings) for command in filled))))
 
 
 def _quoted(rule: str) -> tuple[str, tuple[str, ...]]:
-    """Return the fix that a rule's docstring has, and the commands that it quotes."""
+    """Return the fix that a rule's docstring has, with the commands below it, else with those that it quotes."""
     known = find_rule(rule)
     doc = docstring(known.judge) if known else ""
     own = fix_in(doc)

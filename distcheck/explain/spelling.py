@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 About = Literal["start-up", "network", "GPU", "process killed", "application"]
 """What a fault concerns; the `class` of the answer."""
@@ -61,8 +61,8 @@ class Spelling(NamedTuple):
     rules: tuple[str, ...]
     """Rules that name the cause, the most likely first; empty where no rule does."""
     about: About
-    weight: int
-    says: str
+    weight: int = CAUSE
+    says: str = ""
     """What the line means, where no rule does."""
     sources: tuple[str, ...] = ()
     """Addresses of the code or pages that have these words."""
@@ -97,24 +97,8 @@ def precedence(spelling: Spelling) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def told(
-    pattern: str,
-    rules: str = "",
-    *,
-    about: About,
-    sources: tuple[str, ...] = (),
-    weight: int = CAUSE,
-    says: str = "",
-    near: str = "",
-    unless: str = "",
-    only: Callable[[Mapping[str, str]], bool] | None = None,
-    trace: str = "",
-    twice: bool = False,
-    fallback: bool = False,
-    first: int = 0,
-    tags: frozenset[str] = frozenset(),
-) -> Spelling:
-    """Return a spelling; `rules` are separated by spaces, patterns are searched without regard to case.
+def told(pattern: str, rules: str = "", **fields: Any) -> Spelling:
+    """Return a spelling with further fields; `rules` are separated by spaces.
 
     Raises:
         ValueError: the pattern has alternatives outside groups, or its constant part is so short that too many lines
@@ -122,23 +106,7 @@ def told(
     """
     if len(constant := anchor(pattern)) < _SHORTEST_ANCHOR:
         raise ValueError(f"no constant part: {pattern}")
-    return Spelling(
-        Pattern(pattern),
-        constant,
-        tuple(rules.split()),
-        about,
-        weight,
-        says,
-        sources,
-        Pattern(near) if near else None,
-        Pattern(unless) if unless else None,
-        only,
-        Pattern(trace) if trace else None,
-        twice,
-        fallback,
-        first,
-        tags,
-    )
+    return Spelling(Pattern(pattern), constant, tuple(rules.split()), **fields)
 
 
 def anchor(pattern: str) -> bytes:

@@ -6,7 +6,7 @@ import re
 
 from distcheck.explain.fixes import PARTITIONS, STACK
 from distcheck.explain.hang import Hang
-from distcheck.explain.matching import Sighting
+from distcheck.explain.sighting import Sighting
 from distcheck.explain.spelling import ERROR
 
 _COMMAND = "COMMAND  # COMMAND: what starts the job"

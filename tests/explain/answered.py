@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from explain.measure import matcher
 
 from distcheck.explain.answer import Answer, answer
-from distcheck.explain.matching import Sighting
 from distcheck.explain.reading import whole_lines
+from distcheck.explain.sighting import Sighting
 
 HEALTHY = """
 node1: NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>

@@ -1,14 +1,17 @@
-"""The commands that follow a log's answer can be pasted, on every node the same."""
+"""The fixes and commands that follow a log's answer read well and can be pasted, on every node the same."""
 
 from __future__ import annotations
 
 from rules.misread import misleading, misread
 
-from distcheck.explain.fixes import FIXES, FIXES_BY_LINE
+from distcheck.explain.fixes import BY_LINE, COMMANDS, TEXTS
+from distcheck.rules import find_rule
 
 
 def test_every_fix_reads_well_and_every_command_is_one_of_a_shell():
-    fixes = [*FIXES.values(), *((text, commands) for rows in FIXES_BY_LINE.values() for _, text, commands in rows)]
-    assert len(fixes) > 50
-    assert [text for text, _ in fixes if misread(text)] == []
-    assert [command for _, commands in fixes for command in commands if misleading(command)] == []
+    by_line = [row for rows in BY_LINE.values() for row in rows]
+    assert [text for text in (*TEXTS.values(), *(text for _, text, _ in by_line)) if misread(text)] == []
+    commands = (*COMMANDS.values(), *(own for _, _, own in by_line))
+    assert len(commands) > 50
+    assert [command for own in commands for command in own if misleading(command)] == []
+    assert all(find_rule(name).name == name for name in (*COMMANDS, *TEXTS, *BY_LINE))

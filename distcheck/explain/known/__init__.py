@@ -25,13 +25,13 @@ counts only if the same text stands twice. They hold for the wordings below them
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, get_args
 
 from distcheck.explain.known.predicates import PREDICATES
-from distcheck.explain.spelling import WEIGHTS, About, Spelling, told
+from distcheck.explain.spelling import WEIGHTS, About, Pattern, Spelling, told
 
 _FOLDER = Path(__file__).parent
 _HEADER = re.compile(
@@ -41,19 +41,9 @@ _HEADER = re.compile(
 _NAME = re.compile(r"([a-z][a-z0-9-]*) = (.+)")
 _USE = re.compile(r"\{\{([a-z0-9-]+)\}\}")
 _EACH = re.compile(r"<<(.+?)>>")
-_CONDITIONS = frozenset({"near", "unless", "trace", "only", "twice"})
-
-
-class _Answer(NamedTuple):
-    """A header: what its wordings have in common."""
-
-    rules: str
-    about: About
-    weight: int
-    first: int
-    fallback: bool
-    tags: frozenset[str]
-    sources: tuple[str, ...]
+_CONDITIONS: dict[str, Callable[[str], Any]] = {
+    "near": Pattern, "unless": Pattern, "trace": Pattern, "only": PREDICATES.__getitem__, "twice": lambda _: True,
+}  # fmt: skip
 
 
 @cache
@@ -82,9 +72,9 @@ class _Table:
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
-        self._answer: _Answer | None = None
-        self._says = ""
-        self._conditions: dict[str, str] = {}
+        self._answer: dict[str, Any] = {}
+        """What the wordings below a header have in common, by the names of a spelling's fields."""
+        self._conditions: dict[str, Any] = {}
         self._begun = False
         """Whether a wording follows the conditions, so that the next condition replaces them."""
 
@@ -95,40 +85,43 @@ class _Table:
         if definition := _NAME.fullmatch(line):
             self.names[definition[1]] = definition[2]
         elif line.startswith("["):
-            self._answer, self._says, self._conditions, self._begun = _answer(line), "", {}, False
+            self._answer, self._conditions, self._begun = _answer(line), {}, False
         elif line.startswith('"'):
-            self._says = line.strip('"')
+            self._answer["says"] = line.strip('"')
         elif line.startswith("  @"):
             self._conditions = ({} if self._begun else self._conditions) | _condition(line[3:])
             self._begun = False
-        elif line.startswith("  ") and self._answer is not None:
+        elif line.startswith("  ") and self._answer:
+            if bool(self._answer["says"]) == bool(self._answer["rules"]):
+                raise ValueError("an answer has rules or a sentence")
             self._begun = True
             for pattern in _each(line[2:]):
-                yield _spelling(self._answer, self._says, pattern, self._conditions)
+                yield told(pattern, **self._answer, **self._conditions)
         else:
             raise ValueError("this is no header, name, sentence or wording")
 
 
-def _answer(line: str) -> _Answer:
+def _answer(line: str) -> dict[str, Any]:
     header = _HEADER.fullmatch(line)
     if header is None or header["about"] not in get_args(About):
         raise ValueError("expected [RULES] CLASS, WEIGHT #TAGS <SOURCE>")
-    return _Answer(
-        header["rules"],
-        header["about"],  # type: ignore[arg-type]
-        WEIGHTS[header["weight"]],
-        len(header["first"]),
-        bool(header["fallback"]),
-        frozenset(header["tags"].replace("#", "").split()),
-        tuple(re.findall(r"<(.+?)>", header["sources"])),
-    )
+    return {
+        "rules": header["rules"],
+        "says": "",
+        "about": header["about"],
+        "weight": WEIGHTS[header["weight"]],
+        "first": len(header["first"]),
+        "fallback": bool(header["fallback"]),
+        "tags": frozenset(header["tags"].replace("#", "").split()),
+        "sources": tuple(re.findall(r"<(.+?)>", header["sources"])),
+    }
 
 
-def _condition(words: str) -> dict[str, str]:
+def _condition(words: str) -> dict[str, Any]:
     name, _, value = words.partition(" ")
     if name not in _CONDITIONS:
         raise ValueError(f"a condition is one of {', '.join(sorted(_CONDITIONS))}")
-    return {name: value}
+    return {name: _CONDITIONS[name](value)}
 
 
 def _each(wording: str) -> Iterator[str]:
@@ -138,24 +131,3 @@ def _each(wording: str) -> Iterator[str]:
         return
     for word in each[1].split(" | "):
         yield from _each(wording[: each.start()] + word + wording[each.end() :])
-
-
-def _spelling(answer: _Answer, says: str, pattern: str, conditions: dict[str, str]) -> Spelling:
-    if bool(says) == bool(answer.rules):
-        raise ValueError("an answer has rules or a sentence")
-    return told(
-        pattern,
-        answer.rules,
-        about=answer.about,
-        sources=answer.sources,
-        weight=answer.weight,
-        first=answer.first,
-        says=says,
-        near=conditions.get("near", ""),
-        unless=conditions.get("unless", ""),
-        only=PREDICATES[conditions["only"]] if "only" in conditions else None,
-        trace=conditions.get("trace", ""),
-        twice="twice" in conditions,
-        fallback=answer.fallback,
-        tags=answer.tags,
-    )
