@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from distcheck.facts.quantities import count
 from distcheck.isolation import culprits, words
 from distcheck.isolation.alone import Alone
-from distcheck.isolation.groups import Boundary
+from distcheck.isolation.larger import Boundary
 from distcheck.isolation.round import GROUPED
 from distcheck.isolation.sight import Sight
 from distcheck.isolation.state import State

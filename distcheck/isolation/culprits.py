@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from distcheck.isolation import words
 from distcheck.isolation.alone import Alone
 from distcheck.isolation.attribution import TIMES, Attribution
-from distcheck.isolation.groups import Boundary
+from distcheck.isolation.larger import Boundary
 from distcheck.isolation.round import WORST_FIRST, MemberReport, Outcome, Trial
 from distcheck.isolation.sight import Sight
 from distcheck.isolation.tally import Edge, Tally

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from distcheck.isolation.groups import Boundary
+from distcheck.isolation.larger import Boundary
 from distcheck.isolation.round import MemberReport, Outcome, Purpose
 
 Kind = Literal["healthy", "found", "undecided", "boundary", "shared", "unmeasured"]

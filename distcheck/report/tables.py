@@ -12,9 +12,9 @@ from distcheck.facts.ranges import fold
 from distcheck.report.devices import figures
 from distcheck.report.expected import any_expected, percent
 from distcheck.report.gpus import IdleGpu, RankGpu
-from distcheck.report.groups import lowest, middle
 from distcheck.report.harmless import harmless
 from distcheck.report.measured import figure, largest, shared_groups, slowest, uncertain
+from distcheck.report.mesh_groups import lowest, middle
 from distcheck.report.rank_rows import FoldedRanks, rank_rows
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document, PathStep, RankRow

@@ -7,7 +7,7 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING
 
-from distcheck.isolation import alone, groups, pairing
+from distcheck.isolation import alone, larger, pairing
 from distcheck.isolation.pairing import rounds_of_pairs
 from distcheck.isolation.round import Compute, MemberReport, NodeGroup, Rail, Result, Round
 from distcheck.isolation.schedule import next_round, take
@@ -40,7 +40,7 @@ def is_certain(verdict: SearchVerdict) -> bool:
 
 def most_rounds(nodes: int) -> int:
     """Return the bound on the rounds of a whole search."""
-    return 1 + alone.RUNS + pairing.ROUNDS + pairing.FURTHER_ROUNDS + groups.most_rounds(nodes)
+    return 1 + alone.RUNS + pairing.ROUNDS + pairing.FURTHER_ROUNDS + larger.most_rounds(nodes)
 
 
 def link(a: str, b: str) -> frozenset[str]:
