@@ -69,7 +69,6 @@ def conclude(
         untested=tuple(n for n in state.nodes if n not in tested),
         only_alone=tuple(n for n in state.nodes if n in single) if len(state.nodes) > 1 else (),
         missing=state.missing,
-        widespread=widespread,
         largest_passed=max((len(t.nodes) for t in state.tests if t.outcome == "passed"), default=0),
         rounds=len(state.rounds),
         sentence="",

@@ -84,7 +84,7 @@ def measured(cluster: Cluster, index: int, group: NodeGroup, random: Random) -> 
     if any(random.random() >= passes for passes in _passes(cluster, group.nodes, alone=alone)) or (
         not alone and _path_fails(cluster, group.nodes)
     ):
-        said = tuple(MemberReport(n, 0, "timed out") for n in group.nodes)
+        said = tuple(MemberReport(n, "timed out") for n in group.nodes)
         return Result(group=index, ended=cluster.ended, said=said)
     speed = BUSBW * _noise(cluster, random)
     if not alone:
