@@ -194,12 +194,12 @@ def _measure_groups(
     """Measure the groups of the mesh, if there is one."""
     if task.plan.mesh is None or task.plan.mesh.ranks != task.world_size:
         return
-    from distcheck.collectives import groups
+    from distcheck.collectives import mesh_groups
 
     if debug is not None:
         # The log of the world, before the groups have communicators of their own.
         say(NcclSaid(nccl_debug.read(debug, last=False)))
-    groups.measure_all(task, device, store, begin, say)
+    mesh_groups.measure_all(task, device, store, begin, say)
 
 
 def _test_device(task: Task, device: torch.device, store: Store, left: float, say: Tell) -> DeviceTest | Missing:

@@ -176,11 +176,9 @@ TEXTS: dict[str, str] = {
     "net-nccl-auto-wrong-iface": (
         "Name the interface that connects the nodes, on every node; the second equals sign makes it exact."
     ),
-    ),
     "gpu-fewer-than-needed": (
         "Start no more ranks than the job has GPUs, or request more. If the node has fewer than it should, look for "
         "the lost one on the PCI bus and in the kernel log."
-    ),
     ),
 }  # fmt: skip
 """Where the docstring's words are about what distcheck itself has seen."""

@@ -12,8 +12,6 @@ class CudaDevice(Facts, frozen=True, omit_defaults=True):
     """In NVML's form: GPU-…, or MIG-… for a MIG device."""
     pci: str = ""
     """0000:1b:00.0; empty if CUDA does not report it, and in a rank's facts if it equals NVML's for this UUID."""
-    name: str = ""
-    """Empty under the same conditions as `pci`."""
     capability: tuple[Count, Count] = (0, 0)
     """Compute capability; (0, 0) if CUDA does not report it."""
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from distcheck.facts.quantities import count
 from distcheck.isolation import culprits, words
 from distcheck.isolation.alone import Alone
-from distcheck.isolation.groups import Boundary
+from distcheck.isolation.larger import Boundary
 from distcheck.isolation.round import GROUPED
 from distcheck.isolation.sight import Sight
 from distcheck.isolation.state import State
@@ -69,7 +69,6 @@ def conclude(
         untested=tuple(n for n in state.nodes if n not in tested),
         only_alone=tuple(n for n in state.nodes if n in single) if len(state.nodes) > 1 else (),
         missing=state.missing,
-        widespread=widespread,
         largest_passed=max((len(t.nodes) for t in state.tests if t.outcome == "passed"), default=0),
         rounds=len(state.rounds),
         sentence="",

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from distcheck.isolation import words
 from distcheck.isolation.alone import Alone
 from distcheck.isolation.attribution import TIMES, Attribution
-from distcheck.isolation.groups import Boundary
+from distcheck.isolation.larger import Boundary
 from distcheck.isolation.round import WORST_FIRST, MemberReport, Outcome, Trial
 from distcheck.isolation.sight import Sight
 from distcheck.isolation.tally import Edge, Tally
@@ -52,13 +52,12 @@ def of_alone(node: str, its: Alone, *, of_two: bool = False) -> Culprit:
         return _slow_ranks(node, its, of_two=of_two)
     bad = its.hard or its.slow
     passed = sum(not t.bad for t in its.runs) if its.hard else 0
-    tests = passed + len(bad)
     sentence = (
         f"{node} {words.DID[worst(bad)]} alone, without any other node{words.share(bad)}: "
-        f"{words.score(passed, tests)} {words.rounds(bad)}"
+        f"{words.score(passed, passed + len(bad))} {words.rounds(bad)}"
     )
     return Culprit(
-        part="node", nodes=(node,), fault=worst(bad), passed=passed, tests=tests,
+        part="node", nodes=(node,), fault=worst(bad), passed=passed,
         certain=len(bad) > 1 and (bool(its.hard) or not of_two or _beyond_chance(t.ratio for t in bad)),
         evidence=evidence(bad), sentence=sentence,
     )  # fmt: skip
@@ -77,7 +76,7 @@ def _slow_ranks(node: str, its: Alone, *, of_two: bool) -> Culprit:
         f"of the speed of the others {words.rounds(shown)}"
     )
     return Culprit(
-        part="rank", nodes=(node,), local_ranks=at, fault="slow", passed=0, tests=len(shown),
+        part="rank", nodes=(node,), local_ranks=at, fault="slow", passed=0,
         certain=not of_two or len({c.local_rank for c in its.runs[-1].compute}) >= ENOUGH_RANKS
         or _beyond_chance(s.ratio for s in its.slow_ranks),
         evidence=evidence(replace(t, said=(_slowest(t, at),)) for t in shown), sentence=sentence,
@@ -88,7 +87,7 @@ def _slowest(test: Trial, local_ranks: Sequence[int]) -> MemberReport:
     """Return the slowest own work of these ranks in a test, whose outcome is that of its collective."""
     slowest = min((s for s in test.slow_ranks if s.local_rank in local_ranks), key=lambda s: s.ratio)
     text = f"local rank {slowest.local_rank}: {words.WORK[slowest.work]} at {slowest.ratio:.0%} of the others"
-    return MemberReport(slowest.node, slowest.local_rank, text)
+    return MemberReport(slowest.node, text)
 
 
 def of_pairs(seen: Sight) -> list[Culprit]:
@@ -110,7 +109,7 @@ def _node(node: str, known: Tally, shown: tuple[Trial, ...]) -> Culprit:
     )
     return Culprit(
         part="rail" if at else "node", nodes=(node,), local_ranks=at, fault=fault, passed=passed,
-        tests=passed + len(shown), certain=certain, evidence=evidence(shown), sentence=sentence,
+        certain=certain, evidence=evidence(shown), sentence=sentence,
     )  # fmt: skip
 
 
@@ -130,7 +129,7 @@ def _link(edge: Edge, bad: Sequence[Trial], found: Attribution) -> Culprit:
         f"{len(bad)} of {len(bad)} tests {words.rounds(bad)}, and both work with others"
     )
     return Culprit(
-        part="link", nodes=edge, local_ranks=at, fault=worst(bad), passed=0, tests=len(bad),
+        part="link", nodes=edge, local_ranks=at, fault=worst(bad), passed=0,
         certain=not found.widespread, evidence=evidence(bad), sentence=sentence,
     )  # fmt: skip
 
@@ -139,7 +138,7 @@ def of_group(found: Boundary) -> Culprit:
     """Return the link that the search in groups found."""
     return Culprit(
         part="link", nodes=(*found.sides[0], *found.sides[1]), fault=worst(found.tests), passed=0,
-        tests=len(found.tests), certain=True, evidence=evidence(found.tests), sentence=words.boundary(found),
+        certain=True, evidence=evidence(found.tests), sentence=words.boundary(found),
     )  # fmt: skip
 
 

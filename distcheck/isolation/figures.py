@@ -66,7 +66,7 @@ def trials_of(now: Round, results: Iterable[Result]) -> list[Trial]:
     return [_trial(now.number, group, by_group.get(i)) for i, group in enumerate(now.groups)]
 
 
-def judge(
+def mark_slow(
     now: Sequence[Trial],
     before: Iterable[Trial],
     floor: float | None = None,
@@ -95,7 +95,7 @@ def judge(
             for rank in test.compute if timed else ():
                 for name, speed in _work(rank):
                     work.add((name, rank.device), (f"{rank.node} {rank.local_rank}",), speed, current=current)
-    return [_judged(test, speeds, rails, work, floor, by_rail=by_rail) for test in now]
+    return [_marked(test, speeds, rails, work, floor, by_rail=by_rail) for test in now]
 
 
 def settled(tests: Sequence[Trial], most: float) -> list[Trial]:
@@ -248,7 +248,7 @@ def _work(rank: Compute) -> Iterable[tuple[Literal["matmul", "copy"], float]]:
     return ((name, 1 / seconds) for name, seconds in times if seconds is not None and seconds > 0)
 
 
-def _judged(test: Trial, speeds: _Pool, rails: _Pool, work: _Pool, floor: float | None, *, by_rail: bool) -> Trial:
+def _marked(test: Trial, speeds: _Pool, rails: _Pool, work: _Pool, floor: float | None, *, by_rail: bool) -> Trial:
     if test.speed is None and not test.rail_speeds and not test.compute:
         return test
     outcome, ratio, bad_rails, kind = test.ended, None, test.rails, _kind(test)

@@ -58,7 +58,6 @@ class MemberReport(msgspec.Struct, frozen=True):
     """A group member's report: evidence for the reader, never a reason to blame that member."""
 
     node: str
-    local_rank: int | None
     text: str
 
 

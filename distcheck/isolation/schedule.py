@@ -7,10 +7,10 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from distcheck.isolation import alone, groups, pairing
+from distcheck.isolation import alone, larger, pairing
 from distcheck.isolation.attribution import cut
 from distcheck.isolation.conclusion import SHARED, conclude
-from distcheck.isolation.figures import FEW_NODES, judge, settled, trials_of
+from distcheck.isolation.figures import FEW_NODES, mark_slow, settled, trials_of
 from distcheck.isolation.round import NodeGroup, Result, Round
 from distcheck.isolation.sight import Side, Sight, see, split
 from distcheck.isolation.state import State
@@ -83,11 +83,11 @@ def take(state: State, now: Round, results: Iterable[Result]) -> State:
         new = [replace(test, speed=None) if len(test.nodes) == 1 else test for test in new]
     share, of_work, floor = chosen.slow_share, chosen.slow_work_share, chosen.floor_GBps
     if len(state.nodes) > FEW_NODES:
-        judged = judge(new, state.tests, floor, slow_share=share, slow_work_share=of_work)
-        return replace(state, rounds=(*state.rounds, (now, tuple(judged))))
+        marked = mark_slow(new, state.tests, floor, slow_share=share, slow_work_share=of_work)
+        return replace(state, rounds=(*state.rounds, (now, tuple(marked))))
     # Few nodes give few figures, so earlier measurements are judged again together with the new ones.
-    judged = judge([*state.tests, *new], (), floor, together=True, slow_share=share, slow_work_share=of_work)
-    every = iter(settled(judged, share))
+    marked = mark_slow([*state.tests, *new], (), floor, together=True, slow_share=share, slow_work_share=of_work)
+    every = iter(settled(marked, share))
     rounds = [(r, tuple(islice(every, len(r.groups)))) for r, _ in (*state.rounds, (now, ()))]
     return replace(state, rounds=tuple(rounds))
 
@@ -106,10 +106,10 @@ def _left(state: State, sides: Sequence[Side], joined: Together) -> tuple[tuple[
     return tuple(left)
 
 
-def _groups(state: State, left: tuple[tuple[str, ...], ...]) -> groups.Search:
+def _groups(state: State, left: tuple[tuple[str, ...], ...]) -> larger.Search:
     """Return the next tests of groups, without the nodes that have left."""
     present = frozenset(state.nodes)
     parts = [tuple(n for n in part if n in present) for part in left]
     if len(parts) == 2 and all(parts):
-        return groups.search(state, (*parts[0], *parts[1]), (parts[0], parts[1]))
-    return groups.search(state, [n for part in parts for n in part])
+        return larger.search(state, (*parts[0], *parts[1]), (parts[0], parts[1]))
+    return larger.search(state, [n for part in parts for n in part])

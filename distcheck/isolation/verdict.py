@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from distcheck.isolation.groups import Boundary
+from distcheck.isolation.larger import Boundary
 from distcheck.isolation.round import MemberReport, Outcome, Purpose
 
 Kind = Literal["healthy", "found", "undecided", "boundary", "shared", "unmeasured"]
@@ -37,8 +37,7 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     fault: Outcome
     """The worst outcome: wrong, hung, failed, slow."""
     passed: int
-    tests: int
-    """The tests that count for it, and how many of them passed; flaky if some passed and some did not."""
+    """How many of the tests that count for it passed."""
     certain: bool
     evidence: tuple[Evidence, ...]
     sentence: str
@@ -76,7 +75,5 @@ class SearchVerdict(msgspec.Struct, frozen=True, kw_only=True):
     missing: dict[str, str] = {}
     largest_passed: int = 0
     """The most nodes that passed together."""
-    widespread: bool = False
-    """Whether so many pairs fail that the network is a likelier cause than any node."""
     rounds: int = 0
     sentence: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distcheck.isolation.groups import Boundary
+from distcheck.isolation.larger import Boundary
 from distcheck.isolation.round import Outcome, Trial
 
 MOST_NAMES = 8

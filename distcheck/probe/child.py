@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OUTLIVE_SECONDS = 5
+_PAUSE_SECONDS = 0.01
 
 
 class Question(NamedTuple):
@@ -66,57 +67,131 @@ async def ask(
 
     A child may answer several times, each time more fully. If it does not finish, `in_part` builds the answer from the
     last one and the reason why there is no more. Without `environ` the child inherits our environment.
+    """
+    import asyncio
+
+    talk = Conversation(question, timeout, environ, given if until is None else None)
+    deadline = time.monotonic() + timeout
+    try:
+        while talk.lives and time.monotonic() < deadline:
+            if until is not None and until.is_set():
+                talk.hang_up()
+                until, timeout, deadline = None, patience, min(deadline, time.monotonic() + patience)
+            await asyncio.sleep(_PAUSE_SECONDS)
+        return talk.last_answer(kind, timeout, in_part)  # type: ignore[no-any-return]
+    finally:
+        await talk.close(0.0)
+
+
+class Conversation:
+    """A child that answers several questions, one after the other, and stays until its standard input ends.
 
     The child is polled and not awaited: a child stuck in the kernel is never reaped, and asyncio's watcher would wait
     for it. It writes to memory and not to a pipe, so that nothing has to be read while it runs, and it holds none of
     our descriptors open.
     """
-    import asyncio
 
-    with ExitStack() as held:
-
-        def file(name: str) -> int:
-            descriptor = memory_file(name)
-            held.callback(os.close, descriptor)
-            return descriptor
-
+    def __init__(
+        self, question: Question, lifetime: float, environ: Mapping[str, str] | None, given: bytes | None = None
+    ) -> None:
+        """Start the child; its lifetime, in seconds, is its first argument. `given` is all of its standard input."""
+        self._question, self._read, self._error = question, 0, ""
+        self._output: int | None = None
+        self._child: subprocess.Popen[bytes] | Fork | None = None
+        source: int | None = None
         try:
-            output, source = file("distcheck-answer"), file("distcheck-question")
-            os.pwrite(source, given, 0)
-            child = start(question, timeout, source if until is None else None, output, environ)
-        except OSError as error:
-            return Missing(reason=not_started(question, error))
-        deadline = time.monotonic() + timeout
-        try:
-            while child.poll() is None and time.monotonic() < deadline:
-                if until is not None and until.is_set() and child.stdin is not None:
-                    child.stdin.close()
-                    child.stdin, timeout = None, patience
-                    deadline = min(deadline, time.monotonic() + patience)
-                await asyncio.sleep(0.01)
-            in_time = child.returncode is not None
+            self._output = memory_file("distcheck-answer")
+            if given is not None:
+                source = memory_file("distcheck-question")
+                os.pwrite(source, given, 0)
+            self._child = _start(question, lifetime, source, self._output, environ)
+        except OSError as error:  # too many processes or files, or no memory
+            reason = limit_behind(error) or error
+            self._error = f"could not start the process that queries {question.subject}: {reason}"
         finally:
-            if child.stdin is not None:
-                child.stdin.close()
-            if child.poll() is None:
-                await end_group(child)
-        written = os.pread(output, 1 << 24, 0)
-        reason = failure(question, timeout, child.returncode if in_time else None, written)
-        answer: T | Missing | None = last_answer(kind | Missing, written)
-        if not reason and answer is not None:
+            if source is not None:
+                os.close(source)
+
+    @property
+    def lives(self) -> bool:
+        """Whether the child runs."""
+        return self._child is not None and self._child.poll() is None
+
+    async def hear(self, kind: Any, seconds: float) -> Any:
+        """Return the next answer of type `kind`, or `Missing` if none comes in time."""
+        import asyncio
+
+        until = time.monotonic() + seconds
+        while self._child is not None and self._output is not None:
+            ended = not self.lives
+            written = os.pread(self._output, 1 << 24, self._read)
+            answer = last_answer(kind | Missing, written)
+            if answer is not None and written.endswith(b"\n"):
+                self._read += len(written)
+                return answer
+            if ended or time.monotonic() >= until:
+                return Missing(reason=self._failure(seconds, written))
+            await asyncio.sleep(_PAUSE_SECONDS)
+        return Missing(reason=self._error)
+
+    def last_answer(self, kind: Any, seconds: float, in_part: Callable[[Any, str], Any] | None) -> Any:
+        """Return the last answer of a child that should have ended within `seconds`, see `ask`."""
+        if self._child is None or self._output is None:
+            return Missing(reason=self._error)
+        written = os.pread(self._output, 1 << 24, 0)
+        answer = last_answer(kind | Missing, written)
+        if answer is not None and self._child.poll() == 0:
             return answer
-        reason = reason or f"the process that queries {question.subject} gave no answer: {_last_line(written)}"
+        reason = self._failure(seconds, written)
         if in_part is None or answer is None or isinstance(answer, Missing):
             return Missing(reason=reason)
         return in_part(answer, reason)
 
+    def say(self, line: str) -> None:
+        """Send a line to the child; one that has ended does not hear it."""
+        if self._child is not None and self._child.stdin is not None:
+            with suppress(OSError):
+                self._child.stdin.write(f"{line}\n".encode())
+                self._child.stdin.flush()
 
-def not_started(question: Question, error: OSError) -> str:
-    """Return why there is no child: there are too many processes or files, or there is no memory."""
-    return f"could not start the process that queries {question.subject}: {limit_behind(error) or error}"
+    def hang_up(self) -> None:
+        """End the child's standard input."""
+        if self._child is not None and self._child.stdin is not None:
+            with suppress(OSError):
+                self._child.stdin.close()
+            self._child.stdin = None
+
+    async def close(self, seconds: float) -> None:
+        """Let the child end within `seconds`, then kill it."""
+        import asyncio
+
+        self.hang_up()
+        child, self._child = self._child, None
+        output, self._output = self._output, None
+        try:
+            until = time.monotonic() + seconds
+            while child is not None and child.poll() is None and time.monotonic() < until:  # noqa: ASYNC110 no event
+                await asyncio.sleep(_PAUSE_SECONDS)
+            if child is not None and child.poll() is None:
+                await end_group(child)
+        finally:
+            if output is not None:
+                os.close(output)
+
+    def _failure(self, seconds: float, written: bytes) -> str:
+        """Return why the child gave no answer, or did not finish."""
+        code, subject = None if self._child is None else self._child.poll(), self._question.subject
+        if code is None:
+            return f"{subject} did not answer within {seconds:.3g} s: {self._question.silent}"
+        if code < 0:
+            return f"{subject} crashed the process that queried it: {signal_name(-code)}"
+        lines = [line for line in written.splitlines() if line.strip()]
+        last = lines[-1].decode("utf-8", "replace")[:200] if lines else "no output"
+        how = f" (exit code {code})" if code else ""
+        return f"the process that queries {subject} gave no answer{how}: {last}"
 
 
-def start(
+def _start(
     question: Question, lifetime: float, source: int | None, output: int, environ: Mapping[str, str] | None
 ) -> subprocess.Popen[bytes] | Fork:
     """Start the child of a question; without `source` its standard input is a pipe.
@@ -135,25 +210,6 @@ def start(
         env=environ,
         start_new_session=True,
     )
-
-
-def failure(question: Question, timeout: float, returncode: int | None, written: bytes) -> str:
-    """Return why the child did not finish; '' if it did."""
-    if returncode is None:
-        return f"{question.subject} did not answer within {timeout:.3g} s: {question.silent}"
-    if returncode < 0:
-        return f"{question.subject} crashed the process that queried it: {signal_name(-returncode)}"
-    if returncode:
-        return (
-            f"the process that queries {question.subject} gave no answer"
-            f" (exit code {returncode}): {_last_line(written)}"
-        )
-    return ""
-
-
-def _last_line(written: bytes) -> str:
-    lines = [line for line in written.splitlines() if line.strip()]
-    return lines[-1].decode("utf-8", "replace")[:200] if lines else "no output"
 
 
 def last_answer(kind: Any, written: bytes) -> Any:

@@ -74,7 +74,7 @@ def as_nvml_names(view: CudaView, gpus: tuple[Gpu, ...], predicted: tuple[str, .
 
     CUDA's UUIDs do not have a kind, so each is looked up as a GPU's and as a MIG device's, then by its PCI address;
     unknown devices keep their own. A driver before 470 gives a MIG device the UUID of its GPU: then `predicted` names
-    it. Names and addresses that NVML reports as well are left out: every rank would repeat them.
+    it. Addresses that NVML reports as well are left out: every rank would repeat them.
     """
     from distcheck.facts.gpu import usable_name
 
@@ -96,8 +96,7 @@ def as_nvml_names(view: CudaView, gpus: tuple[Gpu, ...], predicted: tuple[str, .
         uuid = name(device)
         gpu = known.get(uuid)
         pci = "" if gpu is not None and gpu.pci == device.pci else device.pci
-        model = "" if gpu is not None and gpu.name == device.name else device.name
-        return CudaDevice(uuid, pci, model, device.capability)
+        return CudaDevice(uuid, pci, device.capability)
 
     return msgspec.structs.replace(view, devices=tuple(named(device) for device in view.devices))
 
@@ -130,12 +129,11 @@ def _device(cuda: ctypes.CDLL, ordinal: int) -> CudaDevice:
     handle = ctypes.c_int()
     if cuda.cuDeviceGet(ctypes.byref(handle), ordinal):
         return CudaDevice("", "")
-    pci, name = ctypes.create_string_buffer(32), ctypes.create_string_buffer(256)
+    pci = ctypes.create_string_buffer(32)
     at = "" if cuda.cuDeviceGetPCIBusId(pci, len(pci), handle) else pci.value.decode("ascii", "replace")
     return CudaDevice(
         uuid=_uuid(cuda, handle),
         pci=pci_address(at),
-        name="" if cuda.cuDeviceGetName(name, len(name), handle) else name.value.decode("utf-8", "replace"),
         capability=(_attribute(cuda, _MAJOR, handle), _attribute(cuda, _MINOR, handle)),
     )
 

@@ -15,9 +15,9 @@ from distcheck.facts.rank import ProcessFacts
 from distcheck.report.critical_path import critical_path
 from distcheck.report.devices import device_rows
 from distcheck.report.gpus import RankGpu, gpus_of, gpus_without_ranks
-from distcheck.report.groups import group_rows
 from distcheck.report.harmless import storable
 from distcheck.report.headline import headline
+from distcheck.report.mesh_groups import group_rows
 from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.document import Document, Exclude, Found, RankRow, Status, Unlooked, World
 from distcheck.report.schema.figures import NO_EXPECTATION, Bandwidth, Expected, Model, Seconds

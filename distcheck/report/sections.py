@@ -22,6 +22,8 @@ DETAILED = 3
 """Findings of one rule that are listed with evidence."""
 PROSE = 400
 """Most characters of a *why*; `distcheck explain` prints the whole text."""
+_MOST_LINES, _WIDEST = 12, 200
+"""Of evidence, and the characters of a line."""
 PIECES = 40
 """Most ranges in a folded list of ranks."""
 _HOW = re.compile(r"(?<=[.`]) Found (?=by|from|in|on|when|where|while)")
@@ -144,9 +146,7 @@ def where(ranks: Iterable[int], nodes: Iterable[str]) -> str:
     return " on ".join(parts)
 
 
-def evidence_lines(
-    evidence: dict[str, Any], *, everything: bool, said: str = "", limit: int = 12, width: int = 200
-) -> list[str]:
+def evidence_lines(evidence: dict[str, Any], *, everything: bool, said: str = "") -> list[str]:
     """Return evidence as `name: value` lines; unless `everything`, cut and without what the message `said`."""
     lines: list[str] = []
     for name, value in evidence.items():
@@ -157,8 +157,8 @@ def evidence_lines(
         lines += [harmless(f"  {line}") for line in more]
     if everything:
         return lines
-    cut = [line if len(line) <= width else line[: width - 1] + "…" for line in lines[:limit]]
-    return cut + ([f"… {len(lines) - limit} more (-v shows them)"] if len(lines) > limit else [])
+    cut = [line if len(line) <= _WIDEST else line[: _WIDEST - 1] + "…" for line in lines[:_MOST_LINES]]
+    return cut + ([f"… {len(lines) - _MOST_LINES} more (-v shows them)"] if len(lines) > _MOST_LINES else [])
 
 
 def _repeats(value: Any, said: str) -> bool:

@@ -12,8 +12,8 @@ from distcheck.facts.ranges import fold, numbered
 from distcheck.report.devices import figures
 from distcheck.report.figures import figure, largest, percent, slowest, uncertain
 from distcheck.report.gpus import IdleGpu, RankGpu
-from distcheck.report.groups import lowest, middle
 from distcheck.report.harmless import harmless
+from distcheck.report.mesh_groups import lowest, middle
 from distcheck.report.rank_rows import FoldedRanks, rank_rows
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.document import Document, PathStep, RankRow

@@ -42,7 +42,7 @@ async def recall(run: Session) -> RunAttempt | Missing | None:
     if "meeting" not in run.asked.looks or not restarts(environ):
         return None
     from distcheck.probe.attempts import folder, question
-    from distcheck.probe.conversation import Conversation
+    from distcheck.probe.child import Conversation
 
     run.memory = Conversation(question(folder(environ), environ), run.remaining(), environ)
     found: RunAttempt | Missing = await run.memory.hear(RunAttempt, min(_READ_SECONDS, run.remaining(5.0)))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from distcheck.facts.base import Missing
     from distcheck.facts.infiniband import Counters
     from distcheck.facts.mesh import Mesh
-    from distcheck.probe.conversation import Conversation
+    from distcheck.probe.child import Conversation
     from distcheck.probe.gpu_load import Watch
     from distcheck.rules.diagnose import Diagnosis
 

@@ -225,7 +225,7 @@ async def _call_last(run: Session, server: Server, attempt: RunAttempt | None) -
     """Ask which followers are alive: the verdict covers only processes that receive it."""
     asked = run.record.followers
     since, left = time.monotonic(), [server.followers[uid] for uid in asked]
-    run.progress.begin("", lambda: waiting.followers("verdict", "", left, since, why="no answer yet"))
+    run.progress.begin("", lambda: waiting.followers("verdict", left, since, why="no answer yet"))
     keepers = attempts.keepers(run.record.job(), asked) if attempt else ()
     server.say_to_all(LastCall(attempt), keepers)
     server.say_to_all(LastCall(), [uid for uid in asked if uid not in keepers])

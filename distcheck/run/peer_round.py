@@ -143,7 +143,7 @@ async def hold(run: Session, server: Server) -> None:
     since = time.monotonic()
     run.progress.begin(
         f"peers: {len(doors)} processes test the ports between them, {duration(patience)} at most",
-        lambda: waiting.followers("peers", "", [*here.values()], since, why="testing ports", until=since + patience),
+        lambda: waiting.followers("peers", [*here.values()], since, why="testing ports", until=since + patience),
     )
     done_at: dict[str, float] = {}
 

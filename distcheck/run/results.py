@@ -60,7 +60,7 @@ def result_of(
             for rank, c in computed.items()
         ),
         said=tuple(
-            MemberReport(node_of[rank], members.local_ranks.get(rank), words)
+            MemberReport(node_of[rank], words)
             for rank, run in runs.items()
             if (words := _words(run, wrong=rank in wrong))
         ),

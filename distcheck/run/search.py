@@ -74,7 +74,7 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
 def _show(run: Session, server: Server | None, announced: str) -> None:
     """Show a round, and the processes that it waits for."""
     each = [server.followers[uid] for uid in run.record.followers] if server is not None else []
-    view = partial(followers, "isolation", announced, each, time.monotonic(), why="still testing")
+    view = partial(followers, "isolation", each, time.monotonic(), doing=announced, why="still testing")
     run.progress.begin(f"isolation: {announced}", view)
 
 

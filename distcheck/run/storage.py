@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from distcheck.facts.asked import Asked
-    from distcheck.probe.conversation import Conversation
+    from distcheck.probe.child import Conversation
     from distcheck.probe.storage import StorageTask
     from distcheck.rollcall.protocol import Welcome
     from distcheck.run.context import Session
@@ -80,7 +80,7 @@ def task_of(
 
 def start(task: StorageTask, lifetime: float, environ: Mapping[str, str]) -> Conversation:
     """Start the child."""
-    from distcheck.probe.conversation import Conversation
+    from distcheck.probe.child import Conversation
     from distcheck.probe.storage import question
 
     return Conversation(question(task), lifetime, environ)

@@ -53,7 +53,7 @@ def roll_call_reminder(server: Server, left: float) -> str:
 
 
 def followers(
-    stage: str, doing: str, each: Sequence[Follower], since: float, *, why: str, until: float | None = None
+    stage: str, each: Sequence[Follower], since: float, *, why: str, doing: str = "", until: float | None = None
 ) -> StageView:
     """Return which followers sent no message since a moment (time.monotonic())."""
     silent = [one for one in each if one.heard_at < since and not one.gone]

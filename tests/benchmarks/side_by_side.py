@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.collectives import groups, worker
+from distcheck.collectives import mesh_groups, worker
 from distcheck.collectives.figure import measure
 from distcheck.collectives.operations import Group
 from distcheck.collectives.plan import Plan, Task
@@ -104,7 +104,7 @@ def be_rank(task: Task, patience: Patience) -> Iterator[int | Told]:
     worker._join_group(task, store, CPU)
     group = Group(task.rank, task.world_size, CPU)
     if task.plan.mesh:
-        group = groups._formed(task, task.plan.mesh, "tp", CPU, store)
+        group = mesh_groups._formed(task, task.plan.mesh, "tp", CPU, store)
     if group.origin == 0:
         for op in task.plan.operations:
             for size in task.plan.sizes_bytes:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from distcheck.collectives import groups, worker
+from distcheck.collectives import mesh_groups, worker
 from distcheck.collectives.plan import Plan, StoreOpen, Task
 from distcheck.facts.mesh import Mesh
 
-groups.ENTER_SECONDS = 1.0
+mesh_groups.ENTER_SECONDS = 1.0
 
 
 def corrupt(rank, asked):

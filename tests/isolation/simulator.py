@@ -7,7 +7,7 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING
 
-from distcheck.isolation import alone, groups, pairing
+from distcheck.isolation import alone, larger, pairing
 from distcheck.isolation.pairing import rounds_of_pairs
 from distcheck.isolation.round import Compute, MemberReport, NodeGroup, Rail, Result, Round
 from distcheck.isolation.schedule import next_round, take
@@ -40,7 +40,7 @@ def is_certain(verdict: SearchVerdict) -> bool:
 
 def most_rounds(nodes: int) -> int:
     """Return the bound on the rounds of a whole search."""
-    return 1 + alone.RUNS + pairing.ROUNDS + pairing.FURTHER_ROUNDS + groups.most_rounds(nodes)
+    return 1 + alone.RUNS + pairing.ROUNDS + pairing.FURTHER_ROUNDS + larger.most_rounds(nodes)
 
 
 def link(a: str, b: str) -> frozenset[str]:
@@ -84,7 +84,7 @@ def measured(cluster: Cluster, index: int, group: NodeGroup, random: Random) -> 
     if any(random.random() >= passes for passes in _passes(cluster, group.nodes, alone=alone)) or (
         not alone and _path_fails(cluster, group.nodes)
     ):
-        said = tuple(MemberReport(n, 0, "timed out") for n in group.nodes)
+        said = tuple(MemberReport(n, "timed out") for n in group.nodes)
         return Result(group=index, ended=cluster.ended, said=said)
     speed = BUSBW * _noise(cluster, random)
     if not alone:

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from isolation.simulator import Cluster, convicted, link, names, search
 
-from distcheck.isolation.figures import judge, settled, trials_of
+from distcheck.isolation.figures import mark_slow, settled, trials_of
 from distcheck.isolation.round import Compute, MemberReport, NodeGroup, Rail, Result, Round, Trial
 from distcheck.isolation.schedule import next_round, take
 from distcheck.isolation.state import Settings, settings_for, start
@@ -25,7 +25,7 @@ def test_only_a_slow_node_is_named_after_three_slow_tests(n, speed):
         assert convicted(run.verdict) == (slow,), run.verdict.sentence
         (culprit,) = run.verdict.culprits
         assert culprit.fault == "slow"
-        assert culprit.tests >= 3
+        assert len(culprit.evidence) >= 3
         assert "of what the others show" in culprit.sentence
 
 
@@ -183,7 +183,7 @@ def _pairs(speeds):
 def test_a_figure_of_a_slow_node_that_noise_lifts_above_the_bound_is_slow_too():
     slow, lifted = [("34", 13.9), ("23", 19.5), ("34", 14.2)], [("13", 30.5)]
     others = [("12", 211.0), ("14", 146.0), ("24", 76.0), ("12", 262.0)]
-    judged = judge(_pairs([*slow, *lifted, *others]), (), together=True, slow_share=0.35)
+    judged = mark_slow(_pairs([*slow, *lifted, *others]), (), together=True, slow_share=0.35)
     assert [t.outcome for t in judged] == ["slow"] * 3 + ["passed"] * 5
     assert [t.outcome for t in settled(judged, 0.35)] == ["slow"] * 4 + ["passed"] * 4
 
@@ -197,16 +197,16 @@ def test_a_figure_of_a_slow_node_that_noise_lifts_above_the_bound_is_slow_too():
     ids=["slow with one node only", "as fast as others with one node"],
 )
 def test_other_figures_stay_as_they_are_judged(speeds):
-    judged = judge(_pairs(speeds.items()), (), together=True, slow_share=0.35)
+    judged = mark_slow(_pairs(speeds.items()), (), together=True, slow_share=0.35)
     assert settled(judged, 0.35) == judged
 
 
 def test_unlike_groups_are_not_compared():
     now = Round(1, tuple(NodeGroup((f"a{i}", f"b{i}"), "pair") for i in range(6)))
     results = [Result(group=i, ended="passed", busbw_GBps=[40.0, 8.0][i % 2], like="ab"[i % 2]) for i in range(6)]
-    assert {t.outcome for t in judge(trials_of(now, results), ())} == {"passed"}
+    assert {t.outcome for t in mark_slow(trials_of(now, results), ())} == {"passed"}
     alike = [Result(group=i, ended="passed", busbw_GBps=8.0 if i == 0 else 40.0) for i in range(6)]
-    assert [t.outcome for t in judge(trials_of(now, alike), ())] == ["slow", *["passed"] * 5]
+    assert [t.outcome for t in mark_slow(trials_of(now, alike), ())] == ["slow", *["passed"] * 5]
 
 
 def test_a_floor_makes_every_pair_below_it_slow_even_of_two_nodes():
@@ -227,9 +227,7 @@ def test_a_node_that_reports_a_failure_is_not_blamed_for_it():
         results = []
         for i, group in enumerate(now.groups):
             bad = "node5" in group.nodes and len(group.nodes) > 1
-            said = (
-                tuple(MemberReport(n, 0, "timeout in all_reduce") for n in group.nodes if n != "node5") if bad else ()
-            )
+            said = tuple(MemberReport(n, "timeout in all_reduce") for n in group.nodes if n != "node5") if bad else ()
             results.append(Result(group=i, ended="hung" if bad else "passed", said=said))
         state = take(state, now, results)
     assert convicted(now) == ("node5",)

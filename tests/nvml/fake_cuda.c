@@ -242,14 +242,6 @@ CUresult cuDeviceGetPCIBusId(char *out, int length, CUdevice device) {
     return snprintf(out, (size_t)length, "%04X:%02X:%02X.0", domain, bus, slot) < length ? SUCCESS : INVALID_VALUE;
 }
 
-CUresult cuDeviceGetName(char *out, int length, CUdevice device) {
-    char value[LONGEST];
-    CUresult found = check(device);
-    if (found != SUCCESS) return found;
-    snprintf(out, (size_t)length, "%s", of_gpu(seen[device].gpu, "name", value) ? value : "");
-    return SUCCESS;
-}
-
 CUresult cuDeviceGetAttribute(int *out, int attribute, CUdevice device) {
     char value[LONGEST];
     int major = 9, minor = 0;

@@ -49,7 +49,7 @@ def uuids(view):
 def test_every_device_has_its_uuid_and_address(views, fake_nvml):
     (view,) = views(H100)
     assert uuids(view) == [h100(i) for i in range(8)]
-    assert view.devices[0] == CudaDevice(h100(0), "0000:1b:00.0", "NVIDIA H100 80GB HBM3", (9, 0))
+    assert view.devices[0] == CudaDevice(h100(0), "0000:1b:00.0", (9, 0))
     assert view.version > 12000
     assert view.library == str((fake_nvml.folder / "libcuda.so.1").resolve())
 
@@ -200,7 +200,7 @@ def test_cuda_decides_the_gpu_of_a_rank(views, rank_of):
     assert rank.visible_gpus == tuple(h100(i) for i in (1, 2, 0, 3))
     assert rank.gpu == h100(2)
     assert uuids(rank.cuda) == uuids(view)
-    assert {(device.pci, device.name) for device in rank.cuda.devices} == {("", "")}, "NVML says it already"
+    assert {device.pci for device in rank.cuda.devices} == {""}, "NVML says it already"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distcheck.probe.child import Question, ask
-from distcheck.probe.conversation import Conversation
+from distcheck.probe.child import Conversation, Question, ask
 from distcheck.probe.memory_file import memory_file
 
 FILES = Path("/proc/self/fd")

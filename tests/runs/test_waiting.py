@@ -52,7 +52,7 @@ def test_a_rank_that_looks_elsewhere_is_the_reason():
 
 def test_followers_that_sent_nothing_since_are_awaited():
     each = [follower("node2", 2, 3, heard=5.0), follower("node3", 4, 5), follower("node4", 6, gone=True)]
-    view = waiting.followers("peers", "", each, 4.0, why="testing ports", until=9.0)
+    view = waiting.followers("peers", each, 4.0, why="testing ports", until=9.0)
     assert (view.done, view.of, view.awaited) == (2, 3, "node3 (ranks 4-5)")
 
 

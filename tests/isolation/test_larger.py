@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from isolation.simulator import Cluster, convicted, is_certain, link, names, search
 
-from distcheck.isolation.groups import most_rounds, sizes, split
+from distcheck.isolation.larger import most_rounds, sizes, split
 from distcheck.isolation.state import Settings
 
 
