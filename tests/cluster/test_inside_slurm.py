@@ -19,6 +19,7 @@ from cluster.inside import (
     PLAIN_JOB,
     assert_healthy,
     blocks,
+    filtered,
     finding,
     findings,
     mapped,
@@ -293,9 +294,7 @@ def test_a_name_that_resolves_differently_on_one_node_is_reported_with_both_addr
 def test_the_ranks_of_a_node_that_cannot_reach_rank_0_give_one_report(cluster):
     rename(cluster, "node3", "node1", f"{cluster.networks[0]}.14")
     side_doors = f"ip saddr {cluster.networks[0]}.13 tcp dport {{ 20000-29499, 29501-31999 }} drop"
-    for node in ("node1", "node2", "node4"):
-        table = f"table inet t {{ chain c {{ type filter hook input priority 0; {side_doors}; }}; }}"
-        assert cluster.netns(node, "nft", "-f", "-", text=table).code == 0
+    filtered(cluster, ("node1", "node2", "node4"), side_doors)
     ended, told_by, _ = _wrong(cluster, "distcheck", "net", "--join-timeout", "6")
     assert len(told_by) == 2, (ended, [blamed(report) for report in told_by])
     lost, rest = sorted(told_by, key=lambda report: sum(row["status"] != "missing" for row in report["ranks"]))
