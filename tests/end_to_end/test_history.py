@@ -10,10 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 import pytest
+from made.nvml_jobs import PROFILES
 from real.ended import STARTING_SECONDS
 from real.spoiling import planted
 from real.waiting import until
@@ -22,7 +22,7 @@ from distcheck.facts import saved
 from distcheck.probe.history import collect
 from distcheck.rules.diagnose import judge
 
-H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
+H100 = PROFILES["dgx_h100"]
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
+from made.nvml_jobs import PROFILES
 from real.ended import STARTING_SECONDS
 
-H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
+H100 = PROFILES["dgx_h100"]
 SECONDS = 10
 PROLOG = {
     "SLURM_SCRIPT_CONTEXT": "prolog_slurmd",

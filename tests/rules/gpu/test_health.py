@@ -5,18 +5,14 @@ The text is what tests/nvml/fake_nvml.c answers; nvidia-ml-py and the facts are 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
+from made.nvml_jobs import PROFILES as TEXT
 
 from distcheck.rules import FAMILIES
 from distcheck.selection.visible_devices import device_of, visible
 
 LOOKS = ("environment", "meeting", "gpu")
-NVML = Path(__file__).parents[2] / "nvml"
-PROFILES = sorted(path.stem for path in NVML.glob("*.txt"))
-TEXT = {name: (NVML / f"{name}.txt").read_text() for name in PROFILES}
 H100, H200, A100, L40S = TEXT["dgx_h100"], TEXT["h200"], TEXT["dgx_a100"], TEXT["pcie_l40s"]
 CLUSTER = "fabric.cluster 0123456789abcdef0123456789abcdef\nfabric.clique 7\n"
 replace = msgspec.structs.replace
@@ -82,7 +78,7 @@ def says(judge):
     return says
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", TEXT)
 @pytest.mark.parametrize("number", [1, 8])
 def test_every_healthy_machine_is_silent(on, says, profile, number):
     text = TEXT[profile]
