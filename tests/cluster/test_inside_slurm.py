@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-import time
 
 import pytest
 from cluster import batch
@@ -28,6 +27,7 @@ from cluster.inside import (
 )
 from cluster.reaching import blamed, rename
 from forms.sampled import sampled
+from real.waiting import until
 
 from distcheck.selection.nodelist import deal, expand, tasks_per_node
 
@@ -200,10 +200,7 @@ def test_from_outside_cyclic_tasks_that_end_early_are_named_on_their_node(cluste
 def test_another_job_on_the_port_is_named_and_not_to_be_killed(cluster):
     first = "test $SLURM_PROCID = 1 && exec sleep 300; exec distcheck env --join-timeout 250 --timeout 300"
     holder = cluster.start("node1", "srun", "--nodelist=node1", "--ntasks=2", *tasks("bash", "-c", first), env=MASTER)
-    until = time.monotonic() + 60
-    while ":29500" not in cluster.netns("node1", "ss", "-Hltn").out:
-        assert time.monotonic() < until, "it never listened"
-        time.sleep(0.1)
+    until(lambda: ":29500" in cluster.netns("node1", "ss", "-Hltn").out, 60)
     step = ("srun", "--nodelist=node1,node2", "--ntasks-per-node=1", *tasks("distcheck", "env", "--format", "json"))
     ended = cluster.run("node1", *step, env=MASTER, timeout=PATIENCE)
     jobs = sorted(cluster.run("node1", "squeue", "--noheader", "--format=%i").out.split(), key=int)

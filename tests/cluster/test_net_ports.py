@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 
 import pytest
 from cluster.inside import NODES, filtered, finding, findings, reports
 from cluster.reaching import by_hand, net
 from forms.sampled import sampled
+from real.waiting import until
 
 BOTH_WAYS = "on ephemeral ports"
 ONE_WAY = f"{BOTH_WAYS}, but the other direction works"
@@ -157,11 +157,7 @@ def taken(cluster):
     def take(*argv, user="root"):
         script = 'echo $$ > /tmp/pid; exec setpriv --reuid="$0" --clear-groups "$@"'
         started.append(cluster.start("node1", "sh", "-c", script, user, sys.executable, *argv))
-        until = time.monotonic() + 60
-        while not cluster.netns("node1", "ss", "-Hltn", "sport = :29500").out:
-            assert time.monotonic() < until
-            assert started[-1].process.poll() is None
-            time.sleep(0.05)
+        until(lambda: cluster.netns("node1", "ss", "-Hltn", "sport = :29500").out, 60)
         return int(cluster.read("node1", "/tmp/pid"))
 
     yield take

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 import psutil
 import pytest
 from real.spoiling import planted
+from real.waiting import soon
 
 from distcheck.collectives.plan import Plan, Task
 from distcheck.facts.errors import processes
@@ -63,10 +64,7 @@ class Running:
 
     async def until_busy(self) -> list[int]:
         """Wait until every rank is in the middle of the long plan; returns their pids."""
-        end = time.monotonic() + 60
-        while not all(r.step.startswith("all_reduce") for r in self.ranks.ranks):
-            assert time.monotonic() < end
-            await asyncio.sleep(0.05)
+        await soon(lambda: all(r.step.startswith("all_reduce") for r in self.ranks.ranks), 60)
         return [r.pid for r in self.ranks.ranks if r.pid]
 
     @property
@@ -135,10 +133,7 @@ async def test_a_stopped_rank_is_reported_after_some_seconds():
         measuring = asyncio.ensure_future(running.measure(LONG, seconds=30))
         pids = await running.until_busy()
         os.kill(pids[1], signal.SIGSTOP)
-        end = time.monotonic() + 20
-        while not running.trouble:
-            assert time.monotonic() < end
-            await asyncio.sleep(0.1)
+        await soon(lambda: running.trouble)
         assert running.trouble == ["rank 1: its process is stopped"]
         running.aborted.set()
         await asyncio.wait_for(measuring, 10)
