@@ -97,6 +97,16 @@ def assert_broken_probe(ended: Ended, report: dict[str, Any]) -> None:
 
 def limit(cluster, node, mbit):
     """Limit what a node sends on its first network to so many Mbit/s."""
-    shape = f"tc qdisc add dev eth0 root tbf rate {mbit}mbit burst 64kb latency 50ms"
-    ended = cluster.netns(node, *shape.split())
+    change(cluster, node, *f"tc qdisc add dev eth0 root tbf rate {mbit}mbit burst 64kb latency 50ms".split())
+
+
+def change(cluster, node, *command):
+    ended = cluster.netns(node, *command)
     assert ended.code == 0, ended
+
+
+def filtered(cluster, nodes, *rules):
+    """Have a node, or several, treat what comes in by rules of nftables; what is not named in them passes."""
+    chain = "add table inet f; add chain inet f in { type filter hook input priority 0; }; "
+    for node in [nodes] if isinstance(nodes, str) else nodes:
+        change(cluster, node, "nft", chain + "; ".join(f"add rule inet f in {rule}" for rule in rules))

@@ -80,11 +80,6 @@ def test_the_environment_of_a_program_is_minimal(cluster, monkeypatch):
     }  # fmt: skip
 
 
-def test_python_and_distcheck_of_the_tests_are_found(cluster):
-    assert cluster.run("node1", "python", "-c", "import sys; print(sys.prefix)").out == f"{sys.prefix}\n"
-    assert cluster.run("node1", "distcheck", "--help").code == 0
-
-
 @pytest.mark.parametrize("suffix", ["", "-data"])
 def test_every_pair_of_nodes_reaches_each_other_on_both_networks(cluster, suffix):
     script = "".join(f"ping -q -c1 -W5 {node}{suffix} && " for node in _everyone(cluster)) + "true"
@@ -101,11 +96,6 @@ def test_no_route_leads_out(cluster):
     assert len(links) == 1 + 2 + 2 * 5  # lo, the bridges, and two ports for each node and the head
 
 
-def test_slurm_starts_tasks_on_every_node(cluster):
-    ended = cluster.run("node1", "srun", "--nodes=4", "--ntasks-per-node=2", "hostname")
-    assert sorted(ended.out.split()) == sorted(2 * cluster.nodes)
-
-
 def test_slurm_hands_out_the_two_gpus_of_a_node(cluster):
     ask = ["sh", "-c", "echo $SLURM_LOCALID:$CUDA_VISIBLE_DEVICES"]
     ended = cluster.run("node1", "srun", "-N1", "--ntasks-per-node=2", "--gpus-per-task=1", *ask)
@@ -119,29 +109,11 @@ def test_ssh_logs_in_without_a_question(cluster, name):
     assert (ended.code, ended.out, ended.err) == (0, "node2\n", "")
 
 
-def test_ssh_on_another_port_and_addresses_of_another_kind_need_no_options(make_cluster):
-    cluster = make_cluster(nodes=2, slurm=False, ssh_port=2222, networks=("192.168.77", "192.168.78"))
-    assert cluster.run("node1", "ssh", "node2", "echo $SSH_CONNECTION").out.split()[2:] == ["192.168.77.12", "2222"]
-
-
 def test_addresses_may_be_of_ipv6_alone(make_cluster):
     cluster = make_cluster(nodes=2, slurm=False, networks=("fd00:77::", "fd00:78::"))
     assert "eth" not in cluster.run("node1", "ip", "-4", "-o", "address").out
     for name in ("node2", "node2-data", "fd00:78::12"):
         assert cluster.run("node1", "ssh", name, "hostname").out == "node2\n"
-
-
-@pytest.mark.parametrize(
-    ("launcher", "variable"),
-    [
-        (["mpirun", "--host", "node1:2,node2:2"], "OMPI_COMM_WORLD_RANK"),
-        (["mpiexec.hydra", "-hosts", "node1,node2", "-ppn", "2", "-n", "4"], "PMI_RANK"),
-    ],
-    ids=["open-mpi", "mpich"],
-)
-def test_mpi_runtimes_start_ranks_over_ssh(cluster, launcher, variable):
-    ended = cluster.run("node1", *launcher, "sh", "-c", f"echo $(hostname) ${variable}")
-    assert sorted(ended.out.splitlines()) == ["node1 0", "node1 1", "node2 2", "node2 3"], ended
 
 
 def test_clusters_side_by_side_do_not_meet(cluster, make_cluster):
@@ -338,10 +310,6 @@ def test_a_process_that_a_test_leaves_is_named_and_ended(cluster):
         "node2: sleep 1234",
     ]
     assert cluster.end_processes() == []
-
-
-def test_a_healthy_cluster_has_no_processes_besides_its_services(cluster):
-    assert cluster.processes() == {}
 
 
 def test_a_program_that_takes_too_long_is_ended_and_fails_the_test(cluster):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from pathlib import Path
 
 import pytest
 from cluster.inside import NODES, reports
 from forms.sampled import sampled
+from made.nvml_jobs import PROFILES
 
-H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
-MIG = (Path(__file__).parents[1] / "nvml" / "dgx_h100_mig.txt").read_text()
+H100 = PROFILES["dgx_h100"]
+MIG = PROFILES["dgx_h100_mig"]
 NODE3 = list(range(16, 24))
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from cluster.inside import NODES, reports
 from made import machines
+from made.nvml_jobs import PROFILES
 
-H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
+H100 = PROFILES["dgx_h100"]
 NICS = ["mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11"]
 _ON_THE_MACHINE = """#!/bin/sh
 exec unshare --mount sh -c '

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 from cluster.inside import findings, reports
+from made.nvml_jobs import PROFILES
 
-H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
+H100 = PROFILES["dgx_h100"]
 BUSES = ("1b", "43", "52", "61")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-import time
 
 import pytest
 from cluster import batch
@@ -19,6 +18,7 @@ from cluster.inside import (
     PLAIN_JOB,
     assert_healthy,
     blocks,
+    filtered,
     finding,
     findings,
     mapped,
@@ -27,6 +27,7 @@ from cluster.inside import (
 )
 from cluster.reaching import blamed, rename
 from forms.sampled import sampled
+from real.waiting import until
 
 from distcheck.selection.nodelist import deal, expand, tasks_per_node
 
@@ -199,10 +200,7 @@ def test_from_outside_cyclic_tasks_that_end_early_are_named_on_their_node(cluste
 def test_another_job_on_the_port_is_named_and_not_to_be_killed(cluster):
     first = "test $SLURM_PROCID = 1 && exec sleep 300; exec distcheck env --join-timeout 250 --timeout 300"
     holder = cluster.start("node1", "srun", "--nodelist=node1", "--ntasks=2", *tasks("bash", "-c", first), env=MASTER)
-    until = time.monotonic() + 60
-    while ":29500" not in cluster.netns("node1", "ss", "-Hltn").out:
-        assert time.monotonic() < until, "it never listened"
-        time.sleep(0.1)
+    until(lambda: ":29500" in cluster.netns("node1", "ss", "-Hltn").out, 60)
     step = ("srun", "--nodelist=node1,node2", "--ntasks-per-node=1", *tasks("distcheck", "env", "--format", "json"))
     ended = cluster.run("node1", *step, env=MASTER, timeout=PATIENCE)
     jobs = sorted(cluster.run("node1", "squeue", "--noheader", "--format=%i").out.split(), key=int)
@@ -293,9 +291,7 @@ def test_a_name_that_resolves_differently_on_one_node_is_reported_with_both_addr
 def test_the_ranks_of_a_node_that_cannot_reach_rank_0_give_one_report(cluster):
     rename(cluster, "node3", "node1", f"{cluster.networks[0]}.14")
     side_doors = f"ip saddr {cluster.networks[0]}.13 tcp dport {{ 20000-29499, 29501-31999 }} drop"
-    for node in ("node1", "node2", "node4"):
-        table = f"table inet t {{ chain c {{ type filter hook input priority 0; {side_doors}; }}; }}"
-        assert cluster.netns(node, "nft", "-f", "-", text=table).code == 0
+    filtered(cluster, ("node1", "node2", "node4"), side_doors)
     ended, told_by, _ = _wrong(cluster, "distcheck", "net", "--join-timeout", "6")
     assert len(told_by) == 2, (ended, [blamed(report) for report in told_by])
     lost, rest = sorted(told_by, key=lambda report: sum(row["status"] != "missing" for row in report["ranks"]))

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from cluster.inside import NODES, findings, limit, reports
+from cluster.inside import NODES, filtered, findings, limit, reports
 from cluster.reaching import on
 from forms.sampled import sampled
 from real.spoiling import DIE, FREEZE, RAISE, SITE, WRONG, site
@@ -42,16 +42,11 @@ def told(report):
     return [(f["rule"], f["ranks"], f["nodes"]) for f in report["findings"] if f["severity"] != "info"]
 
 
-def ruled(cluster, node, *rules):
-    """Give a node a filter; what is not named in it passes."""
-    chain = "add table inet f; add chain inet f in { type filter hook input priority 0; }; "
-    ended = cluster.netns(node, "nft", chain + "; ".join(f"add rule inet f in {rule}" for rule in rules))
-    assert ended.code == 0, ended
-
-
 def drops(cluster, node, megabytes=1):
     """Let the first megabytes between ports that the kernel chooses through to a node, and nothing after it."""
-    ruled(cluster, node, f"iifname eth0 tcp sport 32768-60999 tcp dport 32768-60999 quota over {megabytes} mbytes drop")
+    filtered(
+        cluster, node, f"iifname eth0 tcp sport 32768-60999 tcp dport 32768-60999 quota over {megabytes} mbytes drop"
+    )
 
 
 def slow_network(cluster, node):
@@ -154,7 +149,7 @@ def test_if_every_node_fails_none_is_excluded(cluster, isolate):
 def closed(cluster, node, *others):
     """Let a node take no new connections of others on ephemeral ports."""
     sources = ", ".join(f"10.77.0.1{other[-1]}" for other in others)
-    ruled(cluster, node, f"ip saddr {{ {sources} }} tcp dport 32768-60999 tcp flags & (syn | ack) == syn drop")
+    filtered(cluster, node, f"ip saddr {{ {sources} }} tcp dport 32768-60999 tcp flags & (syn | ack) == syn drop")
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import signal
 import sys
 
 import pytest
-from cluster.inside import JOB, NODES, blocks, finding, findings, placed, reports
+from cluster.inside import JOB, NODES, blocks, filtered, finding, findings, placed, reports
 from cluster.reaching import blamed, by_hand, net, on, rename
 from forms.sampled import sampled
 
@@ -173,8 +173,7 @@ def test_names_with_an_ipv6_address_that_one_node_has_not(dual):
 
 
 def test_a_dead_ipv6_address_of_master_addr_is_reported_by_every_node_that_tries_it(dual):
-    drop = "table ip6 t { chain in { type filter hook input priority 0; iifname eth0 tcp dport 29500 drop; }; }"
-    assert dual.netns("node1", "nft", "-f", "-", text=drop).code == 0
+    filtered(dual, "node1", "meta nfproto ipv6 iifname eth0 tcp dport 29500 drop")
     ended, report = net(dual)
     assert (ended.code, blamed(report)) == (0, {}), report
     assert blamed(report, "warning") == {"net-ipv4-ipv6-mixed": on(2, 3, 4)}, report
@@ -206,8 +205,7 @@ def test_equal_host_names_of_two_machines_are_an_error_only_if_nccl_confuses_the
 
 
 def test_hanging_reverse_dns_is_a_warning_and_delays_only_briefly(bare):
-    silent = "table inet t { chain c {\ntype filter hook input priority 0\nudp dport 53 drop\n}\n}\n"
-    assert bare.netns("head", "nft", "-f", "-", text=silent).code == 0
+    filtered(bare, "head", "udp dport 53 drop")
     network = bare.networks[0]
     for number, node in enumerate(("head", *NODES), start=10):
         bare.write(node, "/etc/hosts", f"127.0.0.1 localhost\n{network}.{number} {node}\n")

@@ -23,11 +23,9 @@ GLOO_ETH0 = ["export GLOO_SOCKET_IFNAME=eth0"]
     sampled(
         [
             ("eth9", "auto", "net-nccl-ifname-no-match", "error", ETH0),
-            (" eth0", "nccl", "net-nccl-ifname-syntax", "error", ["export NCCL_SOCKET_IFNAME=eth0"]),
             ("eth0, eth1", "auto", "net-nccl-ifname-syntax", "warning", ["export NCCL_SOCKET_IFNAME=eth0,eth1"]),
             ("docker,^lo", "auto", "net-nccl-ifname-syntax", "error", ETH0),
             ("^lo,^docker", "nccl", "net-nccl-ifname-syntax", "info", ["export NCCL_SOCKET_IFNAME=^lo,docker"]),
-            ("^docker,^eth1", "nccl", "net-nccl-ifname-syntax", "error", ETH0),
             ("^docker", "nccl", "net-nccl-picks-loopback-or-docker", "error", ETH0),
         ],
         ("eth9", "auto", "net-nccl-ifname-no-match", "error", ETH0),

@@ -8,29 +8,28 @@ import sys
 
 import pytest
 from cluster import delay
-from cluster.inside import MASTER, NODES, blocks, finding, findings, limit, mapped, placed, reports
+from cluster.inside import (
+    MASTER,
+    NODES,
+    blocks,
+    change,
+    filtered,
+    finding,
+    findings,
+    limit,
+    mapped,
+    placed,
+    reports,
+)
 from cluster.reaching import by_hand, net, on, rename
 from forms.sampled import sampled
 
-TABLE = "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in "
 HEAVY = "meta length > 1400 drop"
 TENTH, FIFTIETH = (f"numgen random mod 100 < {percent} drop" for percent in (10, 2))
 SINGLE = "meta length 1000-1500"
 RATE = "tbf rate 100mbit burst 64kb latency 50ms"
 FROM_NODE2 = "ip saddr 10.77.0.12"
 OTHERS = ("node1", "node3", "node4")
-
-
-def filtered(cluster, *nodes, rule):
-    """Have nodes treat what comes in by a rule of nftables."""
-    for node in nodes:
-        ended = cluster.netns(node, "nft", TABLE + rule)
-        assert ended.code == 0, ended
-
-
-def change(cluster, node, *command):
-    ended = cluster.netns(node, *command)
-    assert ended.code == 0, ended
 
 
 # -- a healthy cluster, at rest and at work
@@ -68,6 +67,13 @@ def test_two_nodes_whose_cpus_are_busy_are_healthy(cluster, at_work, start):
     assert_healthy(*start(cluster))
 
 
+def told_by_hand(cluster):
+    """Return the exit codes of ranks that were started by hand, and their one report."""
+    ended = by_hand(cluster)
+    (report,) = [report for _, told in ended for report in told]
+    return {e.code for e, _ in ended}, report
+
+
 # -- packet sizes: ssh itself would hang, so that one rank is started on each node by hand
 
 
@@ -95,11 +101,11 @@ NATURE = "although small ones arrive"
     ("spoil", "words"),
     [
         (
-            lambda cluster: filtered(cluster, "node2", rule=HEAVY),
+            lambda cluster: filtered(cluster, "node2", HEAVY),
             f"node1, node3 and node4 cannot send full-size packets to node2 {NATURE}, but the other direction works",
         ),
         (
-            lambda cluster: filtered(cluster, *OTHERS, rule=f"{FROM_NODE2} {HEAVY}"),
+            lambda cluster: filtered(cluster, OTHERS, f"{FROM_NODE2} {HEAVY}"),
             f"node2 cannot send full-size packets to node1, node3 and node4 {NATURE}, but the other direction works",
         ),
         (
@@ -113,9 +119,8 @@ def test_a_black_hole_of_full_packets_is_named_with_its_direction_and_the_others
     cluster, single_segments, spoil, words
 ):
     spoil(cluster)
-    ended = by_hand(cluster)
-    (report,) = [report for _, told in ended for report in told]
-    assert ({e.code for e, _ in ended}, findings(report)) == ({20}, ["net-mtu-mismatch-ip"]), report["findings"]
+    codes, report = told_by_hand(cluster)
+    assert (codes, findings(report)) == ({20}, ["net-mtu-mismatch-ip"]), report["findings"]
     found = finding(report, "net-mtu-mismatch-ip")
     assert (found["severity"], found["ranks"], found["nodes"]) == ("error", [1], ["node2"])
     assert found["message"].startswith(words)
@@ -123,10 +128,9 @@ def test_a_black_hole_of_full_packets_is_named_with_its_direction_and_the_others
 
 
 def test_full_packets_that_arrive_nowhere_are_the_sites_fault(cluster):
-    filtered(cluster, *NODES, rule=f"iifname eth0 {HEAVY}")
-    ended = by_hand(cluster)
-    (report,) = [report for _, told in ended for report in told]
-    assert ({e.code for e, _ in ended}, findings(report)) == ({30}, ["net-mtu-mismatch-ip"]), report["findings"]
+    filtered(cluster, NODES, f"iifname eth0 {HEAVY}")
+    codes, report = told_by_hand(cluster)
+    assert (codes, findings(report)) == ({30}, ["net-mtu-mismatch-ip"]), report["findings"]
     found = finding(report, "net-mtu-mismatch-ip")
     assert (found["scope"], found["ranks"]) == ("system", [0, 1, 2, 3])
     assert found["message"].startswith(f"no node can send full-size packets to any other {NATURE}")
@@ -169,9 +173,8 @@ def guest(cluster):
 
 
 def test_rank_0_behind_one_forwarded_port_is_no_firewall(cluster, guest):
-    ended = by_hand(cluster)
-    (report,) = [report for _, told in ended for report in told]
-    assert ({e.code for e, _ in ended}, findings(report)) == ({30}, ["net-subnet-mismatch"]), report["findings"]
+    codes, report = told_by_hand(cluster)
+    assert (codes, findings(report)) == ({30}, ["net-subnet-mismatch"]), report["findings"]
     found = finding(report, "net-subnet-mismatch")
     assert (found["severity"], found["ranks"], found["nodes"]) == ("error", [0], ["node1"])
     assert "the others see node1 at 10.77.0.11, which none of its interfaces has, and node" in found["message"]
@@ -213,9 +216,9 @@ def test_an_adapter_that_the_kernel_does_not_send_by_is_named_and_the_fix_makes_
 # -- losses and rates
 
 
-def lossy(cluster, *nodes, rule):
+def lossy(cluster, nodes, rule):
     """Have nodes lose packets; return the finding of a single run, which must be about packet loss and nothing else."""
-    filtered(cluster, *nodes, rule=rule)
+    filtered(cluster, nodes, rule)
     ended, report = net(cluster)
     assert (ended.code, findings(report)) == (20, ["net-packet-loss"]), report["findings"]
     return finding(report, "net-packet-loss")
@@ -226,7 +229,7 @@ def test_a_node_to_which_packets_are_lost_is_named_with_the_direction(cluster):
 
     The filter sees up to 64 KB at a time, and drops all of that or nothing.
     """
-    found = lossy(cluster, "node2", rule=f"iifname eth0 {FIFTIETH}")
+    found = lossy(cluster, "node2", f"iifname eth0 {FIFTIETH}")
     assert "node2" in found["nodes"]
     senders = r"node[134](?:, node[34])?(?: and node[34])?"
     words = rf"{senders} cannot send to node2 without packet loss, but the other direction works \("
@@ -236,7 +239,7 @@ def test_a_node_to_which_packets_are_lost_is_named_with_the_direction(cluster):
 @pytest.mark.slow
 def test_a_node_that_loses_single_packets_it_sends_is_named_with_the_direction(cluster):
     """The filter spares the pieces of up to 64 KB in which the kernel passes on a whole transfer."""
-    found = lossy(cluster, *OTHERS, rule=f"{FROM_NODE2} {SINGLE} {TENTH}")
+    found = lossy(cluster, OTHERS, f"{FROM_NODE2} {SINGLE} {TENTH}")
     assert (found["ranks"], found["nodes"]) == on(2)
     words = "node2 cannot send to node1, node3 and node4 without packet loss, but the other direction works ("
     assert found["message"].startswith(words), found["message"]
@@ -262,7 +265,7 @@ def assert_slow(cluster, node, words):
 
 
 def test_a_node_with_a_slow_link_is_named(cluster):
-    change(cluster, "node2", "tc", "qdisc", "add", "dev", "eth0", "root", *RATE.split())
+    limit(cluster, "node2", 100)
     assert_slow(cluster, 2, "to(?: and from)?")
 
 
@@ -328,5 +331,5 @@ def test_a_node_that_answers_late_is_named_with_its_round_trip_and_nothing_else_
 
 def test_equally_slow_links_blame_no_node(cluster):
     for node in NODES:
-        change(cluster, node, "tc", "qdisc", "add", "dev", "eth0", "root", *RATE.split())
+        limit(cluster, node, 100)
     assert_healthy(*net(cluster))

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 
 import pytest
-from cluster.inside import NODES, finding, findings, reports
+from cluster.inside import NODES, filtered, finding, findings, reports
 from cluster.reaching import by_hand, net
 from forms.sampled import sampled
+from real.waiting import until
 
-TABLE = "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in "
 BOTH_WAYS = "on ephemeral ports"
 ONE_WAY = f"{BOTH_WAYS}, but the other direction works"
 NEW = "tcp flags & (syn|ack) == syn"
 CLOSED = "net-master-unreachable"
-
-
-def filtered(cluster, node, rule):
-    """Have a node treat what comes in by a rule of nftables."""
-    ended = cluster.netns(node, "nft", TABLE + rule)
-    assert ended.code == 0, ended
 
 
 def only(report, rule, ranks, severity="error"):
@@ -138,8 +131,7 @@ def test_a_blocked_path_is_named_with_its_direction_and_no_other_is_blamed(clust
     ),
 )
 def test_only_ssh_and_master_port_open_everywhere_is_the_site_s_fault(cluster, manner, words):
-    for node in NODES:
-        filtered(cluster, node, f"{NEW} tcp dport != {{ 22, 29500 }} {manner}")
+    filtered(cluster, NODES, f"{NEW} tcp dport != {{ 22, 29500 }} {manner}")
     ended, report = net(cluster)
     found = only(report, "net-firewall-ephemeral", [*range(8)])
     assert (ended.code, found["scope"], report["exclude"]["nodes"]) == (30, "system", [])
@@ -165,11 +157,7 @@ def taken(cluster):
     def take(*argv, user="root"):
         script = 'echo $$ > /tmp/pid; exec setpriv --reuid="$0" --clear-groups "$@"'
         started.append(cluster.start("node1", "sh", "-c", script, user, sys.executable, *argv))
-        until = time.monotonic() + 60
-        while not cluster.netns("node1", "ss", "-Hltn", "sport = :29500").out:
-            assert time.monotonic() < until
-            assert started[-1].process.poll() is None
-            time.sleep(0.05)
+        until(lambda: cluster.netns("node1", "ss", "-Hltn", "sport = :29500").out, 60)
         return int(cluster.read("node1", "/tmp/pid"))
 
     yield take

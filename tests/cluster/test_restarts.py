@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 
 import pytest
 from real.agents import QUICK_TORCHRUN
+from real.waiting import until
 
 pytestmark = pytest.mark.without_slurm
 
@@ -42,10 +42,8 @@ def report(cluster):
     """Wait for the report of an attempt: world size, restart and rank are in its name."""
 
     def report(name):
-        path, until = cluster.shared / f"report-{name}.json", time.monotonic() + 90
-        while not (path.exists() and path.read_text().endswith("\n")):
-            assert time.monotonic() < until, [p.name for p in cluster.shared.iterdir()]
-            time.sleep(0.1)
+        path = cluster.shared / f"report-{name}.json"
+        until(lambda: path.exists() and path.read_text().endswith("\n"), 90)
         return json.loads(path.read_text())
 
     return report

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from cluster.recipes import RECIPES, Recipes
+from real.waiting import until
 
 
 @pytest.fixture
@@ -32,7 +31,4 @@ def test_a_job_leaves_out_the_check_and_others_do_not(cluster, bad_node):
     assert cluster.run("node1", "srun", "--nodelist=node2", "hostname").code == 0, "it wants no GPU"
     assert bad_node.state("node2")[1] == "none"
     assert job("--comment=nodistchecks").code != 0
-    end = time.monotonic() + 20
-    while (found := bad_node.drained("node2")) is None and time.monotonic() < end:
-        time.sleep(0.2)
-    assert found[1] == "Prolog error"
+    assert until(lambda: bad_node.drained("node2"))[1] == "Prolog error"

@@ -13,6 +13,7 @@ from cluster.reaching import on
 from forms.sampled import sampled
 from real.ended import BEYOND_SECONDS
 from real.spoiling import SHARED_MEMORY, site
+from real.waiting import until
 
 pytestmark = pytest.mark.without_slurm
 
@@ -40,11 +41,8 @@ def measures(process):
 
 
 def wait_until_busy(cluster, nodes, runs):
-    until = time.monotonic() + 40
-    while not busy(cluster, nodes):
-        assert time.monotonic() < until, cluster.processes()
-        assert all(run.process.poll() is None for run in runs), [run.wait() for run in runs]
-        time.sleep(0.2)
+    until(lambda: busy(cluster, nodes) or any(run.process.poll() is not None for run in runs))
+    assert all(run.process.poll() is None for run in runs), [run.wait() for run in runs]
     time.sleep(1)
 
 
@@ -124,9 +122,7 @@ def test_a_signal_in_the_collectives_leaves_nothing_on_any_node(cluster, signum)
     (report,) = reports(ended)
     assert (ended.code, report["verdict"]) == (128 + signum, "unknown")
     assert errors(report) == []
-    until = time.monotonic() + 10
-    while left(cluster)[0] and time.monotonic() < until:
-        time.sleep(0.2)
+    until(lambda: not left(cluster)[0])
     assert left(cluster) == ({}, before)
 
 

@@ -6,11 +6,11 @@ rank's messages. One import of torch serves all of them, as in distcheck.launch.
 
 import json
 import os
-import sys
 import threading
 import time
 from pathlib import Path
 
+import forking
 import msgspec
 
 from distcheck.collectives import mesh_groups, worker
@@ -94,39 +94,14 @@ def run(asked):
         group_bytes=asked.get("group_bytes", 4096),
         group_seconds=asked.get("group_seconds", 0.0),
     )
-    port_read, port_write = os.pipe()
-    pipes = []
-    store = None
-    for rank in range(asked["ranks"]):
-        read, write = os.pipe()
-        if os.fork() == 0:
-            try:
-                # Torch 2.8 to 2.10 print their connections to standard output.
-                for descriptor, path in ((1, os.devnull), (2, asked["stderr"])):
-                    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
-                corrupt(rank, asked)
-                be_rank(Task(plan, rank, asked["ranks"], rank, store), write, port_write)
-            finally:
-                os._exit(0)
-        os.close(write)
-        pipes.append(read)
-        if store is None:
-            store = ("127.0.0.1", int.from_bytes(os.read(port_read, 2), "big"))
-    os.close(port_read)
-    os.close(port_write)
-    said = []
-    for read in pipes:
-        with os.fdopen(read) as stream:
-            said.append([json.loads(line) for line in stream])
-    for _ in pipes:
-        os.wait()
-    return said
+
+    def forked_rank(rank, store, said, port):
+        corrupt(rank, asked)
+        be_rank(Task(plan, rank, asked["ranks"], rank, store), said, port)
+
+    before = {"threads": threading.active_count(), "tasks": len(list(Path("/proc/self/task").iterdir()))}
+    ranks = forking.forked(asked["ranks"], asked["stderr"], forked_rank)
+    return {"before": before, "said": [[json.loads(line) for line in stream] for stream in ranks]}
 
 
-def main():
-    for line in sys.stdin:
-        before = {"threads": threading.active_count(), "tasks": len(list(Path("/proc/self/task").iterdir()))}
-        print(json.dumps({"before": before, "said": run(json.loads(line))}), flush=True)
-
-
-main()
+forking.answer(run)

@@ -56,15 +56,21 @@ def descriptors():
     return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 
-def run(program, **environ):
-    """Run a program and return what it printed and wrote to stderr."""
-    return subprocess.run(
+def started(program, stdout=subprocess.PIPE, **environ):
+    """Start a program in an environment of its own."""
+    return subprocess.Popen(
         [sys.executable, "-c", f"import os, sys\n{program}"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), **environ},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        stdin=subprocess.PIPE, stdout=stdout, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def run(program, **more):
+    """Run a program and return what it printed and wrote to stderr."""
+    with started(program, **more) as process:
+        said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    return said
 
 
 def closed(debug):
@@ -180,20 +186,13 @@ def test_a_log_that_the_user_wants_to_see_reaches_standard_output_and_is_read_on
         "log = read(debug)\n"
         "print(getattr(log, 'network', ''), getattr(log, 'reason', ''), file=sys.stderr)\n"
     )
-    piped = run(program, NCCL_DEBUG="INFO")
-    assert "Using network IB" in piped.stdout
-    assert "was left" in piped.stderr
-    with (tmp_path / "out").open("w") as out:
-        done = subprocess.run(
-            [sys.executable, "-c", f"import os, sys\n{program}"],
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "NCCL_DEBUG": "INFO"},
-            stdout=out,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
+    out, err = run(program, NCCL_DEBUG="INFO")
+    assert "Using network IB" in out
+    assert "was left" in err
+    with (tmp_path / "out").open("w") as file:
+        _, err = run(program, NCCL_DEBUG="INFO", stdout=file)
     assert "Using network IB" in (tmp_path / "out").read_text()
-    assert done.stderr.strip() == "IB"
+    assert err.strip() == "IB"
 
 
 def test_warnings_that_the_user_wants_to_see_are_repeated(capsys, writer):
@@ -238,13 +237,7 @@ def test_the_log_of_a_hanging_process_is_read_from_outside():
         "print('ready', flush=True)\n"
         "sys.stdin.read()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", f"import os, sys\n{program}"],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with started(program) as process:
         assert process.stdout.readline() == "ready\n"
         log = of_process(process.pid)
         assert log is not None
@@ -285,7 +278,7 @@ def test_a_rank_reports_nccls_log_and_gloo_runs_are_unchanged(backend):
         "print(sorted(set(os.environ) - set(before)))\n"
     )
     # CUDA is shown no GPU, so that NCCL ends before it has anything to say, wherever this runs.
-    lines = run(program, CUDA_VISIBLE_DEVICES="").stdout.splitlines()
+    lines = run(program, CUDA_VISIBLE_DEVICES="")[0].splitlines()
     names = ["NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"]
     assert lines == (["[]", "[]"] if backend == "gloo" else ["['Missing']", str(names)])
 

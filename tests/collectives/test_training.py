@@ -1,18 +1,12 @@
 """Training steps in real ranks: they pass on a healthy job, and each broken rank is named by the rule for its fault."""
 
-import json
-import os
-import select
-import subprocess
-import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import msgspec
 import pytest
+from collectives.conftest import asking
 from made.jobs import healthy_job
 
-import distcheck
 from distcheck.facts.base import Missing
 from distcheck.facts.rank import RankRun
 from distcheck.facts.training import Leftovers, Training
@@ -20,35 +14,22 @@ from distcheck.rules.diagnose import judge
 
 GLOO_SUMS = version("torch").startswith(("2.7.", "2.8."))
 """FSDP2 with Gloo does not divide there (pytorch #162338)."""
-PROGRAM = Path(__file__).with_name("training_ranks.py")
 replace = msgspec.structs.replace
 
 
 @pytest.fixture(scope="module")
-def forker():
-    """Start the program that imports torch once and forks the ranks of every test."""
-    with subprocess.Popen(
-        [sys.executable, PROGRAM],
-        env={**os.environ, "PYTHONPATH": str(Path(distcheck.__file__).parents[1])},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as program:
-        yield program
-        program.stdin.close()
-        program.kill()
+def trained():
+    with asking("training_ranks.py") as ask:
+        yield ask
 
 
 @pytest.fixture
-def judged(forker, tmp_path):
+def judged(trained, tmp_path):
     """Return a function that takes training steps in ranks and returns the job and its diagnosis."""
 
     def judged(ranks, fault="", mesh=None):
         stderr = tmp_path / "stderr"
-        forker.stdin.write(json.dumps({"ranks": ranks, "fault": fault, "mesh": mesh, "stderr": str(stderr)}) + "\n")
-        forker.stdin.flush()
-        assert select.select([forker.stdout], [], [], 100)[0], "no answer within 100 s"
-        said = json.loads(forker.stdout.readline())
+        said = trained(ranks=ranks, fault=fault, mesh=mesh, stderr=str(stderr))
         assert stderr.read_text() == ""
         job = healthy_job(ranks, 1, looks=("environment", "training"))
         left = [msgspec.convert(ways.pop("left"), Leftovers | Missing) for ways in said]

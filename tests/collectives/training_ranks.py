@@ -7,8 +7,8 @@ rank's steps. One import of torch serves all of them, as in distcheck.launch.loc
 import itertools
 import json
 import os
-import sys
 
+import forking
 import msgspec
 
 from distcheck.collectives import worker
@@ -148,29 +148,11 @@ def be_rank(task, fault, said, port):
 def run(asked):
     mesh = Mesh(asked["mesh"]) if asked.get("mesh") else None
     plan = Plan("gloo", (), (), deadline_seconds=30.0, training=True, mesh=mesh)
-    port_read, port_write = os.pipe()
-    pipes, store = [], None
-    for rank in range(asked["ranks"]):
-        read, write = os.pipe()
-        if os.fork() == 0:
-            try:
-                for descriptor, path in ((1, os.devnull), (2, asked["stderr"])):
-                    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
-                be_rank(Task(plan, rank, asked["ranks"], rank, store), asked["fault"], write, port_write)
-            finally:
-                os._exit(0)
-        os.close(write)
-        pipes.append(read)
-        store = store or ("127.0.0.1", int.from_bytes(os.read(port_read, 2), "big"))
-    os.close(port_read)
-    os.close(port_write)
-    said = []
-    for read in pipes:
-        with os.fdopen(read) as stream:
-            said.append(json.load(stream))
-        os.wait()
-    return said
+
+    def forked_rank(rank, store, said, port):
+        be_rank(Task(plan, rank, asked["ranks"], rank, store), asked["fault"], said, port)
+
+    return [json.load(stream) for stream in forking.forked(asked["ranks"], asked["stderr"], forked_rank)]
 
 
-for line in sys.stdin:
-    print(json.dumps(run(json.loads(line))), flush=True)
+forking.answer(run)

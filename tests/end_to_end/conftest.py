@@ -19,6 +19,7 @@ import psutil
 import pytest
 from real.cgroups import cgroups
 from real.ended import Ended
+from real.waiting import until
 
 from distcheck.probe.gpu import accelerator
 
@@ -42,24 +43,23 @@ class Running:
 
     def begun(self, timeout: float = 60) -> None:
         """Wait until distcheck has read its arguments and looks at the job: then it runs an event loop."""
-        until = time.monotonic() + timeout
-        while time.monotonic() < until:
-            # Its files open and close while they are looked at.
-            with contextlib.suppress(FileNotFoundError):
-                if any("eventpoll" in str(fd.readlink()) for fd in Path(f"/proc/{self.process.pid}/fd").iterdir()):
-                    return
-            time.sleep(0.05)
-        raise AssertionError(f"not begun within {timeout} s")
+
+        def waits() -> bool:
+            with contextlib.suppress(FileNotFoundError):  # its files open and close while they are looked at
+                files = Path(f"/proc/{self.process.pid}/fd").iterdir()
+                return any("eventpoll" in str(file.readlink()) for file in files)
+            return False
+
+        until(waits, timeout)
 
     def ranks(self, count: int, timeout: float = 60) -> list[psutil.Process]:
         """Wait until the ranks begin to measure, and return them in rank order.
 
         They are forked before all processes of the job have met; a rank that has its task has a second thread.
         """
-        until = time.monotonic() + timeout
-        while time.monotonic() < until:
-            if self.process.poll() is not None:
-                raise AssertionError(f"it ended before its {count} ranks began: {self.wait()}")
+
+        def begun() -> list[psutil.Process]:
+            assert self.process.poll() is None, f"it ended before its {count} ranks began: {self.wait()}"
             # The run starts short-lived processes too, which may end while they are looked at.
             with contextlib.suppress(psutil.NoSuchProcess):
                 for child in psutil.Process(self.process.pid).children():
@@ -67,24 +67,14 @@ class Running:
                     named = all(p.name().startswith("distcheck r") for p in ranks)
                     if len(ranks) == count and named and all(p.num_threads() > 1 for p in ranks):
                         return sorted(ranks, key=lambda p: int(p.name().removeprefix("distcheck r")))
-            time.sleep(0.05)
-        raise AssertionError(f"no {count} ranks within {timeout} s")
+            return []
+
+        return until(begun, timeout)
 
 
 def _clean(environ: dict[str, str]) -> dict[str, str]:
     """Return an environment without variables of a launcher or a test runner."""
-    prefixes = (
-        "SLURM",
-        "OMPI",
-        "PMI",
-        "PMIX",
-        "TORCHELASTIC",
-        "PET_",
-        "DISTCHECK",
-        "NCCL_",
-        "GLOO_",
-        "PYTEST",
-    )
+    prefixes = ("SLURM", "OMPI", "PMI", "TORCHELASTIC", "PET_", "DISTCHECK", "NCCL_", "GLOO_", "PYTEST")
     names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CI"}
     return {k: v for k, v in environ.items() if k not in names and not k.startswith(prefixes)}
 

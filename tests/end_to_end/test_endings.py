@@ -13,6 +13,7 @@ import pytest
 from forms.sampled import sampled
 from real.ended import STARTING_SECONDS
 from real.spoiling import planted, spoiled
+from real.waiting import until
 
 LONG = ["--sizes", "16M:16M", "--iters", "400"]
 SECOND_SIZE_NEVER_ENDS = """
@@ -43,11 +44,7 @@ def test_an_interrupt_gives_a_partial_report_with_what_was_measured(start, tmp_p
     env = spoiled(tmp_path, (0, 1), SECOND_SIZE_NEVER_ENDS, elements=(16 << 20) // 4)
     sizes = ("--sizes", "64K:16M:x256", "--iters", "3")
     run = start("bandwidth", "--nproc", "2", "--format", "json", *sizes, env=env)
-    until = time.monotonic() + 60
-    while not (tmp_path / "begun").exists():
-        assert time.monotonic() < until
-        assert run.process.poll() is None
-        time.sleep(0.05)
+    until((tmp_path / "begun").exists, 60)
     run.interrupt(signum)
     ended = run.wait()
     assert ended.code == code
@@ -60,9 +57,7 @@ def test_an_interrupt_gives_a_partial_report_with_what_was_measured(start, tmp_p
 
 def test_an_interrupt_while_waiting_for_ranks_keeps_the_present_ones(by_hand):
     (first,) = by_hand("env", [0], 3, "--format", "json")
-    until = time.monotonic() + 30
-    while not psutil.Process(first.process.pid).net_connections() and time.monotonic() < until:
-        time.sleep(0.05)
+    until(psutil.Process(first.process.pid).net_connections)
     first.interrupt(signal.SIGTERM)
     ended = first.wait()
     assert ended.code == ended.report["exit_code"] == 143

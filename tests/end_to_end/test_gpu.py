@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from forms.sampled import sampled
+from made.nvml_jobs import PROFILES
 from real.ended import BEYOND_SECONDS, STARTING_SECONDS
 
-NVML = Path(__file__).parents[1] / "nvml"
 BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
-H100, H200 = ((NVML / f"{name}.txt").read_text() for name in ("dgx_h100", "h200"))
+H100, H200 = (PROFILES[name] for name in ("dgx_h100", "h200"))
 MODELS = "".join(f"{i}.name NVIDIA {name}\n" for i, name in enumerate(["T4", "A100", "A100", "T4"]))
 MIXED = H200 + "count 4\n" + MODELS + "cuda.order 1 2 0 3\n"
 STEP = {
@@ -40,7 +39,7 @@ def indices(ended):
     ),
 )  # fmt: skip
 def test_a_healthy_machine_passes_in_silence(gpu, profile, nproc):
-    ended = gpu(nproc, (NVML / f"{profile}.txt").read_text())
+    ended = gpu(nproc, PROFILES[profile])
     assert (ended.code, ended.report["findings"], ended.unchecked) == (0, [], [])
     assert all(row["gpu"] for row in ended.report["ranks"])
 

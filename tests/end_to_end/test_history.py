@@ -10,17 +10,19 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 import pytest
+from made.nvml_jobs import PROFILES
 from real.ended import STARTING_SECONDS
+from real.spoiling import planted
+from real.waiting import until
 
 from distcheck.facts import saved
 from distcheck.probe.history import collect
 from distcheck.rules.diagnose import judge
 
-H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
+H100 = PROFILES["dgx_h100"]
 
 
 @pytest.fixture
@@ -147,10 +149,7 @@ def test_a_leader_that_is_interrupted_while_it_writes_the_history_has_told_the_v
         env = {"SLURMD_NODENAME": "node1"}
         (leader,) = by_hand("net", [0], 2, *more, "--output", str(output), env=env)
         (follower,) = by_hand("net", [1], 2, *more, env=env)
-        deadline = time.monotonic() + STARTING_SECONDS + 30
-        while not output.exists():
-            assert time.monotonic() < deadline, "it never wrote its report"
-            time.sleep(0.01)
+        until(output.exists, STARTING_SECONDS + 30)
         leader.interrupt(signal.SIGINT)
         ended, told = leader.wait(), follower.wait()
     assert ended.code == 130
@@ -161,13 +160,9 @@ def test_a_leader_that_is_interrupted_while_it_writes_the_history_has_told_the_v
 @pytest.mark.parametrize("command", [("node",), ("net", "--nproc", "2")])
 def test_a_folder_that_does_not_answer_costs_its_time_and_not_the_run(distcheck, command, tmp_path):
     """A child that hangs, as it would in an open() on a dead NFS server."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys, time\n\n"
-        "def hang(event, about):\n"
-        "    if event == 'open' and '.jsonl' in str(about[0]):\n        time.sleep(60)\n\n"
-        "sys.addaudithook(hang)\n"
-    )
-    done = distcheck(*command, "--timeout", "10", "--history", ".", env={"PYTHONPATH": str(tmp_path)})
+    hang = "lambda event, about: event == 'open' and '.jsonl' in str(about[0]) and time.sleep(60)"
+    env = planted(tmp_path, f"import sys, time\nsys.addaudithook({hang})\n")
+    done = distcheck(*command, "--timeout", "10", "--history", ".", env=env)
     assert done.code == 0
     assert done.seconds < 10 + STARTING_SECONDS
     assert re.search(r"not checked: --history: the history \. did not answer within 3 s", done.out)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
+from made.nvml_jobs import PROFILES
 
-H200 = (Path(__file__).parents[1] / "nvml" / "h200.txt").read_text()
+H200 = PROFILES["h200"]
 """Driver 570.124.06, CUDA 12.8."""
 
 

@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
+from made.nvml_jobs import PROFILES
 from real.ended import STARTING_SECONDS
+from real.waiting import until
 
-H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
+H100 = PROFILES["dgx_h100"]
 SECONDS = 10
 PROLOG = {
     "SLURM_SCRIPT_CONTEXT": "prolog_slurmd",
@@ -193,10 +194,7 @@ def test_an_interrupt_is_reported_without_a_traceback(tmp_path, fake_nvml):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    end = time.monotonic() + 30
-    while not psutil.Process(process.pid).children():  # the one that asks NVML
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(psutil.Process(process.pid).children)  # the one that asks NVML
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, b"")

@@ -6,13 +6,13 @@ import json
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 from real.agents import TORCHRUN
 from real.ended import BEYOND_SECONDS
+from real.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 CALL = """
@@ -94,12 +94,8 @@ def handles_sigterm(process):
 
 def test_the_child_ends_with_the_process_that_called_it(call, port):
     waiting = call(rank=1, world_size=2, master_addr="127.0.0.1", master_port=port)
-    until = time.monotonic() + 30
-    while not (children := psutil.Process(waiting.process.pid).children()) and time.monotonic() < until:
-        time.sleep(0.05)
-    (child,) = children
-    while not handles_sigterm(child) and time.monotonic() < until:
-        time.sleep(0.05)
+    (child,) = until(psutil.Process(waiting.process.pid).children)
+    until(lambda: handles_sigterm(child))
     waiting.interrupt(signal.SIGKILL)
     assert psutil.wait_procs([child], timeout=10)[1] == []
     assert waiting.wait().seconds < 15  # the child would wait 20 s for rank 0

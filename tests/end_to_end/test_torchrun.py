@@ -9,6 +9,7 @@ from importlib.metadata import version
 import pytest
 from forms.sampled import sampled
 from real.agents import QUICK_TORCHRUN, TORCHRUN
+from real.spoiling import planted
 
 LAUNCH = [sys.executable, "-m", "torch.distributed.launch"]
 ENV = ["-m", "distcheck", "env", "--format", "json"]
@@ -121,9 +122,8 @@ def _restarted(agents, script):
 
 
 def test_a_python_that_was_built_with_old_headers_is_healthy(start, tmp_path):
-    missing = "import os, socket\ndel os.memfd_create, os.pidfd_open, socket.TCP_NOTSENT_LOWAT\n"
-    (tmp_path / "sitecustomize.py").write_text(missing)
+    env = planted(tmp_path, "import os, socket\ndel os.memfd_create, os.pidfd_open, socket.TCP_NOTSENT_LOWAT\n")
     gate = ["--standalone", "--nproc-per-node=2", "-m", "distcheck", "gate", "--sizes", "64K:64K", "--format", "json"]
-    ended = start(*gate, program=TORCHRUN, env={"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path)}).wait()
+    ended = start(*gate, program=TORCHRUN, env=env | {"OMP_NUM_THREADS": "1"}).wait()
     assert ended.code == 0, ended
     assert [row["status"] for row in ended.report["ranks"]] == ["ok", "ok"]

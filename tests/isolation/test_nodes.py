@@ -55,16 +55,6 @@ def test_up_to_29_percent_bad_nodes_are_all_found_and_no_others(trials, n, numbe
         assert run.pair_rounds <= ROUNDS + FURTHER_ROUNDS
 
 
-@pytest.mark.parametrize("n", [4, 16, 64, 256, pytest.param(1024, marks=pytest.mark.long)])
-def test_up_to_10_percent_bad_nodes_take_at_most_four_rounds_of_pairs(trials, n):
-    for seed in trials(200 if n < 256 else 10):
-        random = Random(f"{n} {seed}")
-        bad = random.sample(names(n), max(1, n // 10))
-        run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0), noise=0.03), seed)
-        assert set(convicted(run.verdict)) == set(bad)
-        assert run.pair_rounds <= 4
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("share", [0.4, 0.5, 0.7, 0.9, 1.0])
 def test_with_too_few_good_nodes_no_good_one_is_blamed_and_rounds_are_bounded(trials, share):

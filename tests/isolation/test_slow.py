@@ -66,13 +66,6 @@ def test_a_node_behind_a_link_of_a_twentieth_is_found_among_figures_that_scatter
     assert sum(found == slow for slow, found in verdicts) >= 0.9 * runs
 
 
-def test_of_three_nodes_a_slow_one_is_found_by_testing_every_pair():
-    for seed in range(30):
-        for slow in names(3):
-            run = search(Cluster(names(3), slow={slow: 0.1}, noise=0.02), seed)
-            assert convicted(run.verdict) == (slow,), run.verdict.sentence
-
-
 def test_a_slow_rail_and_a_slow_link_are_named_as_such():
     rail = search(Cluster(names(32), slow_rails={"node7": 3}, local_ranks=8, noise=0.02)).verdict
     assert [(c.part, c.nodes, c.local_ranks) for c in rail.culprits] == [("rail", ("node7",), (3,))]

@@ -17,9 +17,30 @@ if TYPE_CHECKING:
 
 _NVML = Path(__file__).parents[1] / "nvml"
 LOOKS = ("environment", "meeting", "gpu")
-PROFILES = {path.stem: path.read_text() for path in sorted(_NVML.glob("*.txt"))}
 _known: dict[str, Gpus] = {}
 replace = msgspec.structs.replace
+
+
+def _lines(name: str) -> dict[str, str]:
+    """Return what NVML says on a machine of tests/nvml.
+
+    With a line ``like OTHER without KEY KEY ...`` that is what it says on another one, but for these keys and the rest.
+    """
+    found: dict[str, str] = {}
+    for line in (_NVML / f"{name}.txt").read_text().splitlines():
+        key, _, value = line.partition(" ")
+        if key == "like":
+            other, _, without = value.partition(" without ")
+            found = {key: value for key, value in _lines(other).items() if key not in without.split()}
+        elif key != "#":
+            found[key] = value
+    return found
+
+
+PROFILES = {
+    path.stem: "".join(f"{key} {value}\n" for key, value in _lines(path.stem).items())
+    for path in sorted(_NVML.glob("*.txt"))
+}
 
 
 def machines(fake_nvml: Any, job_of: Callable[..., Job], change: Any) -> Callable[..., Job]:

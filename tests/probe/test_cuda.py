@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made.nvml_jobs import PROFILES
 
 from distcheck.collectives.plan import gpu_uuid
 from distcheck.facts.base import Missing
@@ -19,9 +19,8 @@ from distcheck.probe import cuda, gpu, host
 from distcheck.probe.own import rank_facts
 from distcheck.selection.visible_devices import visible
 
-NVML = Path(__file__).parents[1] / "nvml"
-H100 = (NVML / "dgx_h100.txt").read_text()
-MIG = (NVML / "dgx_h100_mig.txt").read_text()
+H100 = PROFILES["dgx_h100"]
+MIG = PROFILES["dgx_h100_mig"]
 MIXED = "".join(f"{i}.name {name}\n" for i, name in enumerate(["NVIDIA T4", "NVIDIA A100", "NVIDIA A100", "NVIDIA T4"]))
 FOUR = H100 + "count 4\n" + MIXED + "cuda.order 1 2 0 3\n"
 

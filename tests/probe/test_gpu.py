@@ -13,13 +13,14 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from made.nvml_jobs import PROFILES
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.probe import gpu
 
 BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
-H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
+H100 = PROFILES["dgx_h100"]
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
+from made.nvml_jobs import PROFILES
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import (
@@ -28,10 +28,9 @@ from distcheck.facts.gpu import (
 )
 from distcheck.probe import gpu, gpu_health
 
-NVML = Path(__file__).parents[1] / "nvml"
-H200 = (NVML / "h200.txt").read_text()
-A100 = (NVML / "dgx_a100.txt").read_text()
-GH200 = (NVML / "gh200.txt").read_text()
+H200 = PROFILES["h200"]
+A100 = PROFILES["dgx_a100"]
+GH200 = PROFILES["gh200"]
 ALONE = "count 1\n"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from made.nvml_jobs import PROFILES
 
 from distcheck.facts import saved
 from distcheck.probe import cuda, gpu
@@ -20,7 +21,7 @@ from distcheck.probe import cuda, gpu
 TESTS = Path(__file__).parents[1]
 RECORDED = TESTS / "recorded" / "gpu" / "h200_vm"
 CALLS = json.loads((RECORDED / "calls.json").read_text())
-IDLE = (TESTS / "nvml" / "h200_vm.txt").read_text()
+IDLE = PROFILES["h200_vm"]
 AT_LOAD = """
 reasons 0x4
 clock 1470

@@ -4,11 +4,11 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from real.waiting import until
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import PortConnection, PortOwner, Resolution
@@ -65,9 +65,9 @@ def test_a_port_that_an_outgoing_connection_holds_has_the_connection_and_its_own
         assert isinstance(bound.owner, PortOwner)
         assert bound.owner.pid == os.getpid()
 
-        until = time.monotonic() + 10  # the kernel takes a moment to exchange the last packets
-        while (ended := network.bind(port)[1]).connection.state != "TIME_WAIT" and time.monotonic() < until:
-            time.sleep(0.01)
+        # The kernel takes a moment to exchange the last packets.
+        until(lambda: network.bind(port)[1].connection.state == "TIME_WAIT")
+        ended = network.bind(port)[1]
         assert (ended.outcome, ended.connection) == ("in-use", PortConnection(peer, "TIME_WAIT"))
         assert ended.owner == Missing(reason="the connection has ended")
 

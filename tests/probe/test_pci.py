@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from pathlib import Path
 
 import pytest
 from made import machines
+from made.nvml_jobs import PROFILES
 
 from distcheck.facts.base import Missing
 from distcheck.facts.pci import Nic, Pci, PciPlace
@@ -180,7 +180,7 @@ def test_the_addresses_match_nvmls_in_the_profiles():
         "dgx_a100": machines.DGX_A100,
         "pcie_l40s": machines.PCIE_L40S,
     }.items():
-        text = (Path(__file__).parents[1] / "nvml" / f"{name}.txt").read_text()
+        text = PROFILES[name]
         addresses = [line.split()[1][4:].lower() for line in text.splitlines() if line[1:].startswith(".pci ")]
         assert addresses == machines.gpus(machine)
         numa = [int(line.split()[1]) for line in text.splitlines() if line[1:].startswith(".numa ")]

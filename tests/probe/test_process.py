@@ -8,6 +8,7 @@ import time
 
 import psutil
 import pytest
+from real.waiting import until
 
 from distcheck.facts.placement import Variables
 from distcheck.facts.ranges import unfold
@@ -25,10 +26,7 @@ def test_a_stopped_process_shows_state_t():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         child.send_signal(signal.SIGSTOP)
-        until = time.monotonic() + 5
-        while process.state_of(child.pid) != "T" and time.monotonic() < until:
-            time.sleep(0.01)
-        assert process.state_of(child.pid) == "T"
+        until(lambda: process.state_of(child.pid) == "T")
     finally:
         child.kill()
         child.wait()
@@ -112,7 +110,7 @@ def test_the_nearest_agent_is_found_with_its_arguments_and_variables(words, prog
     # An interpreter that runs a script shows its arguments: the agent's command line without the agent.
     agent = subprocess.Popen([sys.executable, "-c", script, *words], env=environ)
     try:
-        child = _only_child(agent.pid)
+        child = until(psutil.Process(agent.pid).children)[0].pid
         found = process.agent({"TORCHELASTIC_RUN_ID": "7"}, child)
         assert found == Agent(
             program=program,
@@ -151,16 +149,6 @@ def test_the_cpus_on_which_this_process_may_run_are_listed():
     listed = unfold(process.allowed_cpu_list())
     assert listed == os.sched_getaffinity(0)
     assert len(listed) == process.allowed_cpus()
-
-
-def _only_child(pid):
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        children = psutil.Process(pid).children()
-        if children:
-            return children[0].pid
-        time.sleep(0.02)
-    raise AssertionError("no child")
 
 
 @pytest.mark.parametrize(

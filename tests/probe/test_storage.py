@@ -11,6 +11,7 @@ import time
 
 import pytest
 from msgspec.json import encode
+from real.waiting import until
 
 from distcheck.facts.base import Missing
 from distcheck.facts.storage import Storage, is_network
@@ -146,10 +147,7 @@ def test_the_file_is_removed_when_the_process_that_asked_is_killed(tmp_path):
     finally:
         os.kill(asking, signal.SIGKILL)
         os.waitpid(asking, 0)
-    until = time.monotonic() + 10
-    while files_in(tmp_path) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert files_in(tmp_path) == []
+    until(lambda: not files_in(tmp_path))
 
 
 @pytest.mark.process

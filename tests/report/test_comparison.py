@@ -1,6 +1,7 @@
 """What differs between two runs: findings, figures, hardware, software and variables."""
 
 import json
+from difflib import unified_diff
 
 import msgspec
 import pytest
@@ -190,9 +191,11 @@ def test_runs_without_figures_are_compared_without_them():
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [("text", "txt"), ("markdown", "md"), ("html", "html")])
-def test_goldens(kind, suffix, compared, golden):
+def test_goldens_of_what_a_comparison_adds_to_a_report(kind, suffix, compared, golden):
     new, found = compared
-    golden(f"compared.{suffix}", render(kind, *new, options=Detail(comparison=found)))
+    alone, report = (render(kind, *new, options=Detail(comparison=other)).split("\n") for other in (None, found))
+    added = [line[1:] for line in unified_diff(alone, report, n=0) if line.startswith("+")]
+    golden(f"compared.{suffix}", "\n".join(added[1:]) + "\n")
 
 
 def test_the_comparison_is_part_of_the_document(compared):

@@ -26,7 +26,7 @@ def test_golden_with_everything(failing, golden):
 
 
 def test_golden_timings(healthy, golden):
-    golden("healthy-timings.txt", text(healthy, timings=True, legend=True))
+    golden("healthy-timings.txt", text(healthy, timings=True))
 
 
 def rank_table(report):

@@ -55,6 +55,11 @@ async def _copy(reader, writer):
     writer.close()
 
 
+async def _forward(reader, writer, port):
+    there, back = await asyncio.open_connection("127.0.0.1", port)
+    await asyncio.gather(_copy(reader, back), _copy(there, writer))
+
+
 def _door(port: int, **fields) -> Door:
     return Door("127.0.0.1", port, **{"side": False, **fields})
 
@@ -196,15 +201,13 @@ async def test_a_master_port_that_is_slow_to_answer_is_reachable_though_a_side_p
 
         async def forward(reader, writer):
             await asyncio.sleep(0.6)
-            there, back = await asyncio.open_connection("127.0.0.1", leader.port)
-            await asyncio.gather(_copy(reader, back), _copy(there, writer))
+            await _forward(reader, writer, leader.port)
 
-        server = await asyncio.start_server(forward, "127.0.0.1", 0)
-        ways = _door(server.sockets[0].getsockname()[1]), _door(leader.port, side=True)
-        came, seconds = await _attend(hello, *ways, seconds=30, connect_seconds=25)
+        async with _serving(forward) as port:
+            ways = _door(port), _door(leader.port, side=True)
+            came, seconds = await _attend(hello, *ways, seconds=30, connect_seconds=25)
         assert {(a.door, a.outcome) for a in came.attempts} == {("master", "met"), ("side", "met")}
         assert seconds < 5
-        server.close()
 
 
 @pytest.mark.parametrize("seconds", [0.4, 60])
@@ -223,16 +226,14 @@ async def test_a_master_port_that_was_silent_is_tried_again_once_a_side_port_ans
                 await reader.read()
                 writer.close()
                 return
-            there, back = await asyncio.open_connection("127.0.0.1", leader.port)
-            await asyncio.gather(_copy(reader, back), _copy(there, writer))
+            await _forward(reader, writer, leader.port)
 
-        server = await asyncio.start_server(forward, "127.0.0.1", 0)
-        ways = _door(server.sockets[0].getsockname()[1]), _door(side.port, side=True)
-        came, took = await _attend(hello, *ways, seconds=30, connect_seconds=25)
+        async with _serving(forward) as port:
+            ways = _door(port), _door(side.port, side=True)
+            came, took = await _attend(hello, *ways, seconds=30, connect_seconds=25)
         expected = "met" if seconds < 1 else "silent"
         assert {(a.door, a.outcome) for a in came.attempts} == {("master", expected), ("side", "met")}
         assert took < 5
-        server.close()
 
 
 @pytest.mark.long
@@ -248,12 +249,10 @@ async def test_who_was_told_that_the_leader_is_full_knows_it_though_nobody_answe
         if len(asked) == 1 or after == "closed":
             writer.close()
 
-    other = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = int(other.sockets[0].getsockname()[1])
-    came, _ = await _attend(hello, Door("127.0.0.1", port, side=False), seconds=1)
+    async with _serving(serve) as port:
+        came, _ = await _attend(hello, _door(port), seconds=1)
     assert len(asked) > 1
     assert [(a.outcome, a.detail) for a in came.attempts] == [("full", "no more files")]
-    other.close()
     for writer in asked:
         writer.close()
 
@@ -342,10 +341,9 @@ async def test_possible_endpoints_are_tried_once_a_second_and_reported_only_if_t
         writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    leads = [_door(int(server.sockets[0].getsockname()[1]), side=True, found="job")]
-    came = await client.attend((), hello("follower", 1), seconds=2.6, connect_seconds=0.4, leads=leads)
-    server.close()
+    async with _serving(serve) as port:
+        leads = [_door(port, side=True, found="job")]
+        came = await client.attend((), hello("follower", 1), seconds=2.6, connect_seconds=0.4, leads=leads)
     assert came == (None, ())
     assert len(knocks) in {2, 3}
 

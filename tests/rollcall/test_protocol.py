@@ -129,13 +129,6 @@ def test_a_hello_with_impossible_seconds_is_refused(hello, seconds):
         read(framing.encode(hello("u", 1, seconds_left=seconds)), protocol.hello_decoder)
 
 
-@pytest.mark.parametrize("port", [0, -1, 65536])
-def test_a_datagram_endpoint_with_an_invalid_port_is_refused(report, port):
-    said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", 5, datagram_port=port),))
-    with pytest.raises(ProtocolError):
-        read(framing.encode(said), protocol.follower_decoder)
-
-
 def test_endpoints_and_trials_survive_encoding_unchanged(report):
     doors = (PeerDoor("u", "::1", 5, ("master", "nccl", "gloo"), 6), PeerDoor("u", "10.0.0.1", 7, ("nccl",)))
     said = msgspec.structs.replace(report("u", 0), peer_doors=doors, clock_seconds=1.5e9)
@@ -146,23 +139,20 @@ def test_endpoints_and_trials_survive_encoding_unchanged(report):
     assert read(framing.encode(told), protocol.follower_decoder) == told
 
 
-def test_too_many_endpoints_are_refused(report):
-    doors = tuple(PeerDoor("u", "127.0.0.1", 1 + n) for n in range(9))
+@pytest.mark.parametrize(
+    "doors",
+    [
+        *([PeerDoor("u", "127.0.0.1", port)] for port in (0, -1, 65536)),
+        *([PeerDoor("u", "127.0.0.1", 5, datagram_port=port)] for port in (0, -1, 65536)),
+        [PeerDoor("u", "127.0.0.1", 5, ("mail",))],
+        [PeerDoor("u", "127.0.0.1", 1 + n) for n in range(9)],
+    ],
+)
+def test_invalid_endpoints_and_too_many_are_refused(report, doors):
     with pytest.raises(ProtocolError):
-        read(framing.encode(msgspec.structs.replace(report("u", 0), peer_doors=doors)), protocol.follower_decoder)
-
-
-def test_an_endpoint_with_an_unknown_use_is_refused(report):
-    said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", 5, ("mail",)),))
-    with pytest.raises(ProtocolError):
-        read(framing.encode(said), protocol.follower_decoder)
-
-
-@pytest.mark.parametrize("port", [0, -1, 65536])
-def test_an_endpoint_with_an_invalid_port_is_refused(report, port):
-    said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", port),))
-    with pytest.raises(ProtocolError):
-        read(framing.encode(said), protocol.follower_decoder)
+        read(
+            framing.encode(msgspec.structs.replace(report("u", 0), peer_doors=tuple(doors))), protocol.follower_decoder
+        )
 
 
 def test_a_timing_without_a_burst_is_refused():

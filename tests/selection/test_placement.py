@@ -186,26 +186,28 @@ def test_a_tasks_neighbours_are_counted_by_launcher_variables_alone():
     assert beside({}) == (0, 1)
 
 
-def test_the_variables_that_torch_reads_override_the_launchers():
-    environ = recorded("slurm") | {"RANK": "0", "WORLD_SIZE": "2"}
-    assert (place(environ).rank, place(environ).world_size) == (0, 2)
+SALLOC = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "4294967290", "SLURM_JOB_ID": "7"}
+"""The shell of salloc, which is no rank, unlike its steps."""
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}
 
 
-def test_options_override_everything():
-    placed = place({"RANK": "0", "WORLD_SIZE": "2"}, Placement(rank=3, world_size=4))
-    assert (placed.rank, placed.world_size, placed.by_options) == (3, 4, True)
-
-
-def test_a_batch_script_is_not_a_rank():
-    assert place({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}).launcher == "none"
-
-
-def test_the_shell_of_salloc_is_not_a_rank_but_its_steps_are():
-    shell = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "4294967290", "SLURM_JOB_ID": "7"}
-    assert (place(shell).launcher, place(shell).rank) == ("none", None)
-    assert place(shell | {"SLURM_STEP_ID": "0"}).launcher == "slurm"
-    assert place(shell | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}).launcher == "openmpi"
-    assert place(shell | {"RANK": "1", "WORLD_SIZE": "2"}).launcher == "by hand"
+@pytest.mark.parametrize(
+    ("environ", "given", "placed"),
+    [
+        (recorded("slurm") | {"RANK": "0", "WORLD_SIZE": "2"}, Placement(), ("slurm", 0, 2)),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, Placement(rank=3, world_size=4), ("by hand", 3, 4)),
+        ({"RANK": "abc", "SLURM_PROCID": "3", "SLURM_STEP_ID": "0"}, Placement(), ("slurm", None, None)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}, Placement(), ("none", None, None)),
+        (SALLOC, Placement(), ("none", None, None)),
+        (SALLOC | {"SLURM_STEP_ID": "0"}, Placement(), ("slurm", 0, 4)),
+        (SALLOC | OPEN_MPI, Placement(), ("openmpi", 1, 4)),
+        (SALLOC | {"RANK": "1", "WORLD_SIZE": "2"}, Placement(), ("by hand", 1, 2)),
+    ],
+)
+def test_options_and_then_torchs_variables_override_the_launchers(environ, given, placed):
+    found = place(environ, given)
+    assert (found.launcher, found.rank, found.world_size) == placed
+    assert found.by_options == (given.rank is not None)
 
 
 @pytest.mark.parametrize(
@@ -214,10 +216,6 @@ def test_the_shell_of_salloc_is_not_a_rank_but_its_steps_are():
 )
 def test_numbers_are_read_as_torch_reads_them(text, number):
     assert integer(text) == number
-
-
-def test_a_rank_that_is_not_a_number_is_none():
-    assert place({"RANK": "abc", "SLURM_PROCID": "3", "SLURM_STEP_ID": "0"}).rank is None
 
 
 def test_only_a_whole_placement_can_meet():

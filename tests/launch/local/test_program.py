@@ -6,10 +6,10 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from real.waiting import until
 
 from distcheck import __main__
 from distcheck.facts.asked import Asked
@@ -115,10 +115,7 @@ def test_a_usage_error_leaves_no_fork_server():
     command = [sys.executable, "-m", "distcheck", "bandwidth", "--nproc", "x"]
     ended = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert ended.wait(60) == 2
-    until = time.monotonic() + 10
-    while (left := servers_of(ended.pid)) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert left == []
+    until(lambda: not servers_of(ended.pid))
 
 
 def servers_of(parent):

@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager
 
 import psutil
 import pytest
+from real.spoiling import planted
+from real.waiting import soon
 
 from distcheck.collectives.plan import Plan, Task
 from distcheck.facts.errors import processes
@@ -62,10 +64,7 @@ class Running:
 
     async def until_busy(self) -> list[int]:
         """Wait until every rank is in the middle of the long plan; returns their pids."""
-        end = time.monotonic() + 60
-        while not all(r.step.startswith("all_reduce") for r in self.ranks.ranks):
-            assert time.monotonic() < end
-            await asyncio.sleep(0.05)
+        await soon(lambda: all(r.step.startswith("all_reduce") for r in self.ranks.ranks), 60)
         return [r.pid for r in self.ranks.ranks if r.pid]
 
     @property
@@ -134,10 +133,7 @@ async def test_a_stopped_rank_is_reported_after_some_seconds():
         measuring = asyncio.ensure_future(running.measure(LONG, seconds=30))
         pids = await running.until_busy()
         os.kill(pids[1], signal.SIGSTOP)
-        end = time.monotonic() + 20
-        while not running.trouble:
-            assert time.monotonic() < end
-            await asyncio.sleep(0.1)
+        await soon(lambda: running.trouble)
         assert running.trouble == ["rank 1: its process is stopped"]
         running.aborted.set()
         await asyncio.wait_for(measuring, 10)
@@ -167,12 +163,19 @@ async def test_a_program_that_is_killed_before_the_ranks_are_born_is_not_waited_
         assert time.monotonic() - start < 10
 
 
-@pytest.mark.process
-async def test_a_failing_import_of_torch_is_reported_with_its_error(tmp_path, monkeypatch):
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.13: no such file')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+@pytest.fixture
+def torch_that(tmp_path, monkeypatch):
+    """Have `import torch` do this instead."""
 
+    def does(body):
+        monkeypatch.setenv("PYTHONPATH", planted(tmp_path, body, "torch.py")["PYTHONPATH"])
+
+    return does
+
+
+@pytest.mark.process
+async def test_a_failing_import_of_torch_is_reported_with_its_error(torch_that):
+    torch_that("raise ImportError('libcudart.so.13: no such file')")
     async with ranks(2) as running:
         error = await running.ranks.wait_imported(20, running.aborted)
         assert "libcudart.so.13" in error
@@ -181,20 +184,10 @@ async def test_a_failing_import_of_torch_is_reported_with_its_error(tmp_path, mo
 
 
 @pytest.mark.process
-async def test_a_crashing_import_of_torch_is_reported_with_its_signal(tmp_path, monkeypatch):
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-    async with ranks(1) as running:
-        assert "SIGSEGV" in await running.ranks.wait_imported(20, running.aborted)
-
-
-@pytest.mark.process
-async def test_a_crash_before_the_program_has_heard_of_the_ranks_is_reported_with_its_signal(tmp_path, monkeypatch):
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+@pytest.mark.parametrize("early", [False, True])
+async def test_a_crashing_import_of_torch_is_reported_with_its_signal(torch_that, monkeypatch, early):
+    """Also one that comes before the program has heard of the ranks."""
+    torch_that("import os; os.kill(os.getpid(), 11)")
     ask, asked = channel.ask, []
 
     def ask_late(control, wish, channels):
@@ -203,17 +196,15 @@ async def test_a_crash_before_the_program_has_heard_of_the_ranks_is_reported_wit
         asked.append(wish)
         ask(control, wish, channels)
 
-    monkeypatch.setattr(channel, "ask", ask_late)
+    if early:
+        monkeypatch.setattr(channel, "ask", ask_late)
     async with ranks(1) as running:
         assert "SIGSEGV" in await running.ranks.wait_imported(20, running.aborted)
 
 
 @pytest.mark.process
-async def test_waiting_for_the_import_ends_with_the_run(tmp_path, monkeypatch):
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("import time; time.sleep(60)\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
+async def test_waiting_for_the_import_ends_with_the_run(torch_that):
+    torch_that("import time; time.sleep(60)")
     async with ranks(1) as running:
         error = await running.ranks.wait_imported(0.3, running.aborted)
         assert re.search(r"not imported within (0\.\d|\d)", error)

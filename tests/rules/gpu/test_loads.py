@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from pathlib import Path
 
 import msgspec
 import pytest
+from made.nvml_jobs import PROFILES
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpu, GpuHealth, GpuLoad, Gpus, LinkErrors
@@ -22,12 +22,11 @@ from distcheck.rules.gpu.loads import POWER_BRAKE, held_by_brake
 from distcheck.rules.gpu.readings import Reading
 
 LOOKS = ("environment", "meeting", "gpu")
-NVML = Path(__file__).parents[2] / "nvml"
 AT_WORK = "reasons 0x0\nclock 1980\npcie.gen 5\n"
 AT_POWER_LIMIT = "reasons 0x4\nclock 1470\ntemperature 62\nutilisation 100\n"
 """A real H200 that draws its 700 W during matrix products."""
-H200 = (NVML / "h200.txt").read_text() + AT_WORK
-H200_VM = (NVML / "h200_vm.txt").read_text() + AT_WORK
+H200 = PROFILES["h200"] + AT_WORK
+H200_VM = PROFILES["h200_vm"] + AT_WORK
 LOOKS_AT_WORK = 6
 replace = msgspec.structs.replace
 
@@ -88,9 +87,9 @@ def test_healthy_gpus_under_load_are_silent(watched, says):
     assert says(healthy, healthy) == ()
 
 
-@pytest.mark.parametrize("profile", sorted(path.stem for path in NVML.glob("*.txt")))
+@pytest.mark.parametrize("profile", PROFILES)
 def test_idle_gpus_of_any_model_are_silent(watched, says, profile):
-    found, loads = watched((NVML / f"{profile}.txt").read_text() + "reasons 0x1\npcie.gen 1\nclock 210\n", looks=1)
+    found, loads = watched(PROFILES[profile] + "reasons 0x1\npcie.gen 1\nclock 210\n", looks=1)
     assert {load.busy for load in loads.gpus.values()} == {0}
     if len(found.devices) == 8:
         assert says((found, loads)) == ()
