@@ -204,7 +204,7 @@ def _order(job: Job, here: list[Take]) -> tuple[tuple[object, ...], _Order] | No
     models = {gpu.name for gpu in devices if isinstance(gpu.name, str)}
     local = [n for take in here if (n := take.rank.placement.local_rank) is not None]
     complete = len(addresses) == len(devices) and len(set(local)) == len(here) == len(job.ranks_on(node))
-    if not complete or len(models) != 1 or any(take.rank.gpu in take.gpu.mig_uuids for take in here):
+    if not complete or len(models) != 1 or any(take.sliced for take in here):
         return None
     places = (addresses.index(str(take.gpu.pci)) for take in here)
     return (*models, len(addresses), *sorted(local)), tuple(sorted(zip(local, places, strict=True)))

@@ -48,6 +48,11 @@ class Take(msgspec.Struct, frozen=True, gc=False):
     """None where sysfs does not show it."""
 
     @property
+    def sliced(self) -> bool:
+        """Return whether the rank takes a MIG device of the GPU."""
+        return self.rank.gpu != usable_name(self.gpu)
+
+    @property
     def cpus(self) -> str:
         """Return the CPUs next to the GPU, folded, from NVML or else sysfs; '' if unknown."""
         cpus = self.gpu.health.cpus if isinstance(self.gpu.health, GpuHealth) else ""
@@ -60,17 +65,22 @@ def takes_by_node(job: Job) -> dict[str, list[Take]]:
     found: dict[str, list[Take]] = {}
     for node, devices in seen(job):
         here = []
-        by_name = {usable_name(gpu): gpu for gpu in devices}
-        by_name |= {uuid: gpu for gpu in devices for uuid in gpu.mig_uuids}
+        by_name = {name: gpu for gpu in devices for name in (usable_name(gpu), *gpu.mig_uuids)}
         places = node.pci.gpus if isinstance(node.pci, Pci) else {}
         for rank in job.ranks_on(node):
-            gpu = by_name.get(rank.gpu) if rank.gpu else None
+            gpu = (by_name.get(rank.gpu) or _divided(rank.gpu, devices)) if rank.gpu else None
             if gpu is not None:
                 place = None if isinstance(gpu.pci, Missing) else places.get(gpu.pci)
                 here.append(Take(rank, node, gpu, place))
         if here:
             found[node.key] = here
     return found
+
+
+def _divided(name: str, devices: Sequence[Gpu]) -> Gpu | None:
+    """Return the GPU of a MIG device that has the name of drivers before 470: the GPU's UUID and two numbers."""
+    old = (gpu for gpu in devices if isinstance(gpu.uuid, str) and name.startswith(f"MIG-{gpu.uuid}/"))
+    return next(old, None)
 
 
 def takes(job: Job) -> Iterator[Take]:
