@@ -6,22 +6,13 @@ The text is what tests/nvml/fake_nvml.c answers; nvidia-ml-py and the facts are 
 from __future__ import annotations
 
 import pytest
-from made.nvml_jobs import PROFILES, machines, replace, told
+from made.nvml_jobs import PROFILES, replace
 
 from distcheck.rules import FAMILIES
 
 H100, H200, A100, L40S = (PROFILES[name] for name in ("dgx_h100", "h200", "dgx_a100", "pcie_l40s"))
+OURS = tuple(name for name, family in FAMILIES.items() if family.looks == ("gpu",))
 CLUSTER = "fabric.cluster 0123456789abcdef0123456789abcdef\nfabric.clique 7\n"
-
-
-@pytest.fixture
-def on(fake_nvml, job_of, change):
-    return machines(fake_nvml, job_of, change)
-
-
-@pytest.fixture
-def says(judge):
-    return told(judge, *(name for name, family in FAMILIES.items() if family.looks == ("gpu",)))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
