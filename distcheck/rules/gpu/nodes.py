@@ -168,14 +168,6 @@ def _of_node(
         yield Value(ranks, value, fault, own, visible(value, own))
 
 
-def card_of(job: Job, rank: RankFacts) -> dict[str, Any]:
-    """Return what is known of the GPU that a rank takes: UUID, PCI address, name."""
-    gpus = job.node_of(rank).gpus
-    devices = gpus.devices if isinstance(gpus, Gpus) else ()
-    match = next((g for g in devices if rank.gpu in {usable_name(g), *g.mig_uuids}), None)
-    return (card(match) if match else {}) | {"uuid": rank.gpu}
-
-
 def card(gpu: Gpu) -> dict[str, Any]:
     """Return what is known of a GPU's identity: UUID, PCI address, name."""
     known = {"uuid": gpu.uuid, "pci": gpu.pci, "name": gpu.name}
