@@ -111,16 +111,11 @@ def ways(job: Job) -> list[tuple[Take, Routes]]:
     lists = {id(rank): value for (value,), ranks in by_list.items() for rank in ranks}
     trees: dict[tuple[tuple[Nic, ...], bool], dict[tuple[PciPlace, str | None], Routes | None]] = {}
     found = []
-    tree: tuple[tuple[Nic, ...], bool] | None = None
     for here in takes_by_node(job).values():
         pci = here[0].node.pci
-        if not isinstance(pci, Pci):
-            continue
-        if (pci.nics, pci.virtual) != tree:  # most nodes have that of the one before; hashing is slower
-            tree = pci.nics, pci.virtual
-            known = trees.setdefault(tree, {})
+        known = trees.setdefault((pci.nics, pci.virtual), {}) if isinstance(pci, Pci) else {}
         for take in here:
-            if take.place is None or id(take.rank) not in lists:
+            if not isinstance(pci, Pci) or take.place is None or id(take.rank) not in lists:
                 continue
             key = take.place, lists[id(take.rank)]
             if key not in known:
