@@ -12,6 +12,7 @@ from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import Agent, RankRun
 from distcheck.rules import find_rule
 from distcheck.rules.gpu.cuda_view import remedy
+from distcheck.rules.gpu.nvml_errors import without_folder
 from distcheck.selection.visible_devices import device_of
 
 OURS = ("gpu", "gpu_cuda", "gpu_order", "gpu_fabric", "local_ranks")
@@ -44,10 +45,6 @@ def shows(change, job, where, *uuids):
     return job
 
 
-def fails(change, job, where, error, words="words", library=OWN):
-    return change.rank(job, where, cuda=CudaView((), error=error, words=words, library=library))
-
-
 def models(change, job, *names, node=0):
     gpus = job.nodes[node].gpus
     devices = tuple(replace(gpu, name=name) for gpu, name in zip(gpus.devices, names, strict=True))
@@ -73,27 +70,53 @@ def test_jobs_without_nccl_or_facts_of_cuda_are_silent(of, change, silent):
 # -- CUDA does not start
 
 
-@pytest.mark.parametrize("error", [3, 46, 100, 101, 304, 805, 999, 12345])
-def test_cuda_that_does_not_start_names_the_ranks_and_the_error(of, change, only, error):
-    finding, _ = only(fails(change, of(2, 2), [2, 3], error, "why it does not"))
-    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-cuda-init-failed", "error", (2, 3))
-    assert (finding.scope, finding.nodes, finding.confirmed) == ("node", ("node2",), False)
-    assert f"error {error} (why it does not); NVML works and counts 2 GPUs" in finding.message
-    assert finding.fix.commands == remedy(error).fix.commands
+def failed(error, library=OWN):
+    return CudaView((), error=error, words="why it does not", library=library)
+
+
+REAL = "/usr/local/cuda/compat/lib.real/libcuda.so.560.35"
+UNLIKE = "does not match driver 580.95"
+VIEWS = [
+    *(
+        (failed(n), "gpu-cuda-init-failed", "node", False, f"error {n} (why it does not); NVML works and counts 2 GPUs",
+         remedy(n).fix.commands[0])
+        for n in (3, 46, 100, 101, 304, 805, 999, 12345)
+    ),
+    (HUNG, "gpu-cuda-init-failed", "node", False, "CUDA did not answer within 10 s", "sudo nvidia-smi -pm 1"),
+    (NO_LIBRARY, "gpu-cuda-init-failed", "rank", True, "NVML counts 2 GPUs, but libcuda.so.1 cannot be loaded",
+     "# add to docker run: --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"),
+    (failed(802), "gpu-fabric-manager-down", "node", True, "error 802", "systemctl status nvidia-fabricmanager"),
+    (failed(803, REAL), "sw-compat-libcuda", "rank", True, UNLIKE, without_folder("compat")),
+    (failed(804, "/usr/local/cuda-12.6/compat/libcuda.so.560.35"), "sw-compat-libcuda", "rank", True, UNLIKE,
+     without_folder("compat")),
+    (failed(804, "/opt/cuda-compat-12-6/lib/libcuda.so.1"), "sw-compat-libcuda", "rank", True, UNLIKE,
+     without_folder("compat")),
+    (failed(34, "/usr/local/cuda/lib64/stubs/libcuda.so"), "sw-compat-libcuda", "rank", True, UNLIKE,
+     without_folder("stubs")),
+    (failed(34, "/usr/lib/libcuda.so.1"), "sw-compat-libcuda", "rank", True, UNLIKE, without_folder("stubs")),
+    (failed(803), "sw-compat-libcuda", "node", True, UNLIKE, "sudo reboot"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("view", "rule", "scope", "confirmed", "words", "command"), VIEWS)
+def test_cuda_that_does_not_start_names_the_ranks_and_the_cause(
+    of, change, only, view, rule, scope, confirmed, words, command
+):
+    finding, _ = only(change.rank(of(2, 2), [2, 3], cuda=view))
+    assert (finding.rule, finding.severity, finding.ranks, finding.nodes) == (rule, "error", (2, 3), ("node2",))
+    assert (finding.scope, finding.confirmed, finding.owner == "user") == (scope, confirmed, scope == "rank")
+    assert words in finding.message
+    assert command in finding.fix.commands
+    if rule == "sw-compat-libcuda":
+        assert finding.evidence["library"] == view.library
 
 
 @pytest.mark.parametrize("value", ["", "-1", "7"])
 def test_a_list_that_leaves_no_gpu_is_reported_by_another_rule(of, change, rules, value):
     job = change.environment(of(), None, CUDA_VISIBLE_DEVICES=value)
     job = change.rank(job, None, visible_gpus=(), gpu=None)
-    (rule,) = rules(fails(change, job, None, 100))
+    (rule,) = rules(change.rank(job, None, cuda=failed(100)))
     assert rule.startswith("gpu-cvd-")
-
-
-def test_a_hang_is_reported_if_nvml_answers(of, change, only):
-    finding, _ = only(change.rank(of(2, 2), [0, 1], cuda=HUNG))
-    assert (finding.rule, finding.ranks, finding.scope) == ("gpu-cuda-init-failed", (0, 1), "node")
-    assert "CUDA did not answer within 10 s" in finding.message
 
 
 def test_a_hang_of_cuda_and_nvml_is_one_finding(of, change, rules):
@@ -104,7 +127,7 @@ def test_a_hang_of_cuda_and_nvml_is_one_finding(of, change, rules):
 
 
 def test_a_lost_gpu_explains_why_cuda_does_not_start(of, change, rules):
-    job = fails(change, of(), None, 999)
+    job = change.rank(of(), None, cuda=failed(999))
     first, second = job.nodes[0].gpus.devices
     gpus = replace(job.nodes[0].gpus, devices=(first, replace(second, lost="NVML error 15: GPU is lost")))
     assert rules(change.node(job, 0, gpus=gpus)) == ["gpu-fell-off-bus"]
@@ -117,15 +140,6 @@ def test_a_query_that_could_not_start_is_not_checked(of, change, judge):
     assert [(n.rule, n.reason, n.ranks, n.required) for n in result.not_checked] == [
         ("gpu-cuda-init-failed", reason, (1,), False)
     ]
-
-
-def test_a_container_without_the_compute_capability_is_reported(of, change, only):
-    finding, _ = only(change.rank(of(), None, cuda=NO_LIBRARY))
-    assert (finding.rule, finding.scope, finding.owner, finding.confirmed) == (
-        "gpu-cuda-init-failed", "rank", "user", True,
-    )  # fmt: skip
-    assert "NVML counts 2 GPUs, but libcuda.so.1 cannot be loaded" in finding.message
-    assert any("NVIDIA_DRIVER_CAPABILITIES=compute,utility" in command for command in finding.fix.commands)
 
 
 def test_a_torch_without_cuda_needs_no_library_unless_nccl_is_requested(of, change, judge):
@@ -148,15 +162,9 @@ def with_fabric(change, job, state, node=0):
     return change.node(job, node, gpus=replace(gpus, devices=devices))
 
 
-def test_error_802_is_reported_for_the_fabric_manager_without_fabric_state(of, change, only):
-    finding, _ = only(fails(change, of(2, 2), [2, 3], 802))
-    assert (finding.rule, finding.ranks, finding.nodes) == ("gpu-fabric-manager-down", (2, 3), ("node2",))
-    assert (finding.severity, finding.scope, finding.confirmed) == ("error", "node", True)
-
-
 @pytest.mark.parametrize(("state", "confirmed"), [(1, True), (2, False)])
 def test_cuda_and_nvml_report_one_fabric_once(of, change, only, state, confirmed):
-    finding, _ = only(with_fabric(change, fails(change, of(), None, 802), state))
+    finding, _ = only(with_fabric(change, change.rank(of(), None, cuda=failed(802)), state))
     assert (finding.rule, finding.confirmed) == ("gpu-fabric-manager-down", confirmed)
     assert any("fabric registration" in str(line) for line in finding.evidence.values())
 
@@ -165,32 +173,6 @@ def test_a_virtual_machine_with_one_gpu_where_cuda_starts_is_silent(of, change, 
     alone = with_fabric(change, of(1, 1, 1), 1)
     assert rules(alone) == []
     assert only(change.rank(alone, None, cuda=None))[0].severity == "warning"
-
-
-# -- the library
-
-
-@pytest.mark.parametrize(
-    ("error", "library", "scope", "folder"),
-    [
-        (803, "/usr/local/cuda/compat/lib.real/libcuda.so.560.35", "rank", "compat"),
-        (804, "/usr/local/cuda-12.6/compat/libcuda.so.560.35", "rank", "compat"),
-        (804, "/opt/cuda-compat-12-6/lib/libcuda.so.1", "rank", "compat"),
-        (34, "/usr/local/cuda/lib64/stubs/libcuda.so", "rank", "stubs"),
-        (34, "/usr/lib/libcuda.so.1", "rank", "stubs"),
-        (803, OWN, "node", ""),
-    ],
-)
-def test_a_library_that_does_not_match_the_driver_is_named(of, change, only, error, library, scope, folder):
-    finding, _ = only(fails(change, of(2, 2), 3, error, library=library))
-    assert (finding.rule, finding.ranks, finding.scope) == ("sw-compat-libcuda", (3,), scope)
-    assert finding.evidence["library"] == library
-    assert "does not match driver 580.95" in finding.message
-    if folder:
-        assert f"grep -v {folder} " in finding.fix.commands[0]
-        assert finding.fix.commands[0].startswith("export LD_LIBRARY_PATH=")
-    else:
-        assert "sudo reboot" in finding.fix.commands
 
 
 def test_a_compat_library_that_works_is_silent(of, change, rules):
