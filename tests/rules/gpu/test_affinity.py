@@ -104,11 +104,9 @@ def test_a_job_with_the_cpus_of_one_socket_names_the_gpus_of_the_other(on, chang
     assert "same for ranks 5-7,12-15 (node1 and node2)" in only(job)[0].message
 
 
-def test_nvml_takes_precedence_over_sysfs(on, change, says):
+def test_nvml_takes_precedence_over_sysfs(on, change, gpus, says):
     job = change.rank(on(machines.DGX_H100), 0, cpu_list="56-63", cpus=8)
-    gpus = job.nodes[0].gpus
-    devices = (replace(gpus.devices[0], health=GpuHealth(cpus="56-111")), *gpus.devices[1:])
-    assert says(change.node(job, 0, gpus=replace(gpus, devices=devices))) == []
+    assert says(gpus(job, each=lambda _: {"health": GpuHealth(cpus="56-111")})) == []
 
 
 @pytest.mark.parametrize(
@@ -269,27 +267,22 @@ def test_without_rails_or_a_majority_no_node_is_named(on, says, machine, orders)
     assert says(on(*[machine] * len(orders), takes=takes)) == []
 
 
-def test_other_models_and_other_addresses_are_silent(on, change, says):
+def test_other_models_and_other_addresses_are_silent(on, gpus, says):
     job = on(machines.DGX_H100, machines.DGX_H100, machines.DGX_A100, machines.DGX_A100, takes={3: REVERSED})
-    gpus = [node.gpus for node in job.nodes]
     for n in (2, 3):
-        devices = tuple(replace(gpu, name="NVIDIA A100") for gpu in gpus[n].devices)
-        job = change.node(job, n, gpus=replace(gpus[n], devices=devices))
+        job = gpus(job, n, lambda _: {"name": "NVIDIA A100"})
     assert says(job) == []
     assert says(on(machines.DGX_H100, machines.DGX_H100, machines.DGX_A100)) == []
 
 
 def test_with_unknown_adapters_it_is_an_info_finding(on, change, says):
     job = on(*[machines.DGX_H100] * 3, takes={2: REVERSED})
-    for n in range(3):
-        job = change.node(job, n, pci=None)
-    assert says(job) == [("gpu-rails-differ", "info", tuple(range(16, 24)), ("node3",))]
+    assert says(change.node(job, None, pci=None)) == [("gpu-rails-differ", "info", tuple(range(16, 24)), ("node3",))]
 
 
-def test_a_node_with_an_unknown_or_lost_gpu_is_left_out(on, change, says):
+def test_a_node_with_an_unknown_or_lost_gpu_is_left_out(on, change, gpus, says):
     job = on(*[machines.DGX_H100] * 3, takes={2: REVERSED})
     assert says(change.rank(job, 20, gpu=None)) == []
-    gpus = job.nodes[2].gpus
-    lost = replace(gpus.devices[3], pci=Missing(reason="NVML error 15: GPU is lost"), lost="NVML error 15: GPU is lost")
-    devices = (*gpus.devices[:3], lost, *gpus.devices[4:])
-    assert says(change.node(job, 2, gpus=replace(gpus, devices=devices))) == []
+    reason = "NVML error 15: GPU is lost"
+    lost = {"pci": Missing(reason=reason), "lost": reason}
+    assert says(gpus(job, 2, lambda gpu: lost if gpu.index == 3 else {})) == []

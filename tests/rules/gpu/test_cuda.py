@@ -45,12 +45,6 @@ def shows(change, job, where, *uuids):
     return job
 
 
-def models(change, job, *names, node=0):
-    gpus = job.nodes[node].gpus
-    devices = tuple(replace(gpu, name=name) for gpu, name in zip(gpus.devices, names, strict=True))
-    return change.node(job, node, gpus=replace(gpus, devices=devices))
-
-
 # -- healthy
 
 
@@ -119,18 +113,17 @@ def test_a_list_that_leaves_no_gpu_is_reported_by_another_rule(of, change, rules
     assert rule.startswith("gpu-cvd-")
 
 
-def test_a_hang_of_cuda_and_nvml_is_one_finding(of, change, rules):
+def test_a_hang_of_cuda_and_nvml_is_one_finding(of, change, gpus, rules):
     job = change.rank(of(), None, cuda=HUNG)
-    gpus = replace(job.nodes[0].gpus, unread="NVML did not answer within 10 s: a GPU or its driver hangs")
-    for answer in (gpus, Missing(reason="NVML did not answer within 10 s: a GPU or its driver hangs")):
-        assert rules(change.node(job, 0, gpus=answer)) == ["gpu-nvml-init-failed"]
+    reason = "NVML did not answer within 10 s: a GPU or its driver hangs"
+    assert rules(gpus(job, unread=reason)) == ["gpu-nvml-init-failed"]
+    assert rules(change.node(job, 0, gpus=Missing(reason=reason))) == ["gpu-nvml-init-failed"]
 
 
-def test_a_lost_gpu_explains_why_cuda_does_not_start(of, change, rules):
+def test_a_lost_gpu_explains_why_cuda_does_not_start(of, change, gpus, rules):
     job = change.rank(of(), None, cuda=failed(999))
-    first, second = job.nodes[0].gpus.devices
-    gpus = replace(job.nodes[0].gpus, devices=(first, replace(second, lost="NVML error 15: GPU is lost")))
-    assert rules(change.node(job, 0, gpus=gpus)) == ["gpu-fell-off-bus"]
+    lost = gpus(job, each=lambda gpu: {"lost": "NVML error 15: GPU is lost" if gpu.index else ""})
+    assert rules(lost) == ["gpu-fell-off-bus"]
 
 
 def test_a_query_that_could_not_start_is_not_checked(of, change, judge):
@@ -154,23 +147,21 @@ def test_a_torch_without_cuda_needs_no_library_unless_nccl_is_requested(of, chan
 # -- 802
 
 
-def with_fabric(change, job, state, node=0):
+def with_fabric(gpus, job, state):
     fabric = Fabric(state=state, status=0, cluster="", clique=0, health_mask=0, health_summary=1)
     health = GpuHealth(fabric=fabric, nvlinks=NvLinks(active=(True,)))
-    gpus = job.nodes[node].gpus
-    devices = tuple(replace(gpu, health=health) for gpu in gpus.devices)
-    return change.node(job, node, gpus=replace(gpus, devices=devices))
+    return gpus(job, each=lambda _: {"health": health})
 
 
 @pytest.mark.parametrize(("state", "confirmed"), [(1, True), (2, False)])
-def test_cuda_and_nvml_report_one_fabric_once(of, change, only, state, confirmed):
-    finding, _ = only(with_fabric(change, change.rank(of(), None, cuda=failed(802)), state))
+def test_cuda_and_nvml_report_one_fabric_once(of, change, gpus, only, state, confirmed):
+    finding, _ = only(with_fabric(gpus, change.rank(of(), None, cuda=failed(802)), state))
     assert (finding.rule, finding.confirmed) == ("gpu-fabric-manager-down", confirmed)
     assert any("fabric registration" in str(line) for line in finding.evidence.values())
 
 
-def test_a_virtual_machine_with_one_gpu_where_cuda_starts_is_silent(of, change, rules, only):
-    alone = with_fabric(change, of(1, 1, 1), 1)
+def test_a_virtual_machine_with_one_gpu_where_cuda_starts_is_silent(of, change, gpus, rules, only):
+    alone = with_fabric(gpus, of(1, 1, 1), 1)
     assert rules(alone) == []
     assert only(change.rank(alone, None, cuda=None))[0].severity == "warning"
 
@@ -197,9 +188,10 @@ BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     ],
 )
 def test_another_order_names_the_ranks_that_take_other_gpus(
-    of, change, only, ranks, names, shown, variables, severity, named
+    of, change, gpus, only, ranks, names, shown, variables, severity, named
 ):
-    job = models(change, change.environment(of(1, ranks, len(names)), None, **variables), *names)
+    job = change.environment(of(1, ranks, len(names)), None, **variables)
+    job = gpus(job, each=lambda gpu: {"name": names[gpu.index]})
     finding, _ = only(shows(change, job, range(ranks), *(f"GPU-1-{i}" for i in shown)))
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-order-mismatch", severity, named)
     by_uuid = "export CUDA_VISIBLE_DEVICES=GPU-1-0,GPU-1-1"
@@ -210,9 +202,9 @@ def test_another_order_names_the_ranks_that_take_other_gpus(
         assert "rank 3" not in finding.evidence, "it takes what it was to take"
 
 
-def test_several_models_are_an_info_finding_only_where_cuda_was_not_asked(of, change, rules, only):
-    assert rules(models(change, of(), "A100", "T4"), "gpu_order") == []
-    job = models(change, change.rank(of(), None, cuda=None), "T4", "A100")
+def test_several_models_are_an_info_finding_only_where_cuda_was_not_asked(of, change, gpus, rules, only):
+    assert rules(gpus(of(), each=lambda gpu: {"name": MIXED[gpu.index]}), "gpu_order") == []
+    job = gpus(change.rank(of(), None, cuda=None), each=lambda gpu: {"name": MIXED[gpu.index]})
     finding, _ = only(job)
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-order-mismatch", "info", (0, 1))
     for variables in (BY_BUS, {"CUDA_VISIBLE_DEVICES": "GPU-1-0,GPU-1-1"}):
@@ -240,21 +232,16 @@ def test_a_hidden_gpu_names_the_ranks_that_get_none_or_another(of, change, only,
         assert finding.evidence["rank 5"] == "LOCAL_RANK 1 takes GPU 2 (0000:03:00.0), not GPU 1 (0000:02:00.0)"
 
 
-def test_ranks_that_share_the_only_gpu_of_an_mps_daemon_are_one_finding(of, change, only):
+def test_ranks_that_share_the_only_gpu_of_an_mps_daemon_are_one_finding(of, change, gpus, only):
     job = shows(change, of(1, 4, 4), range(4), "GPU-1-0")
-    finding, _ = only(change.node(job, 0, gpus=replace(job.nodes[0].gpus, mps_daemon=True)))
+    finding, _ = only(gpus(job, mps_daemon=True))
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-hidden-from-cuda", "error", (1, 2, 3))
     assert (finding.scope, finding.owner, finding.confirmed) == ("rank", "user", True)
     assert any("nvidia-cuda-mps-control -d" in command for command in finding.fix.commands)
 
 
-def test_the_driver_chooses_the_mig_device_of_a_process(of, change, rules, found):
-    job = of(1, 1, 2)
-    gpus = job.nodes[0].gpus
-    devices = tuple(
-        replace(gpu, mig=True, mig_uuids=(f"MIG-{gpu.index}-0", f"MIG-{gpu.index}-1")) for gpu in gpus.devices
-    )
-    job = change.node(job, 0, gpus=replace(gpus, devices=devices))
+def test_the_driver_chooses_the_mig_device_of_a_process(of, change, gpus, rules, found):
+    job = gpus(of(1, 1, 2), each=lambda gpu: {"mig": True, "mig_uuids": (f"MIG-{gpu.index}-0", f"MIG-{gpu.index}-1")})
     assert rules(shows(change, job, 0, "MIG-0-0")) == []
     assert found(shows(change, job, 0, "MIG-1-1"))[0]["gpu-hidden-from-cuda"].severity == "info"
 
@@ -265,12 +252,9 @@ def test_a_list_that_is_wrong_explains_what_cuda_shows(of, change, found):
     assert [f.rule for f in found(job)[0].values() if f.severity == "error"] == ["gpu-cvd-bad-item"]
 
 
-def test_gpus_without_uuids_are_compared_by_their_addresses(of, change, rules, only):
-    job = of(1, 4, 4)
-    gpus = job.nodes[0].gpus
-    devices = tuple(replace(gpu, uuid=Missing(reason="NVML error 999: Unknown Error")) for gpu in gpus.devices)
-    job = change.node(job, 0, gpus=replace(gpus, devices=devices))
-    names = [f"PCI-{gpu.pci}" for gpu in devices]
+def test_gpus_without_uuids_are_compared_by_their_addresses(of, change, gpus, rules, only):
+    job = gpus(of(1, 4, 4), each=lambda _: {"uuid": Missing(reason="NVML error 999: Unknown Error")})
+    names = [f"PCI-{gpu.pci}" for gpu in job.nodes[0].gpus.devices]
     assert rules(shows(change, job, range(4), *names)) == []
     finding, _ = only(shows(change, job, range(4), *names[:3]))
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-hidden-from-cuda", "error", (3,))
@@ -319,11 +303,9 @@ def test_the_expected_gpu_is_silent(of, change, rules, uuids):
 
 
 @pytest.mark.parametrize("uuid", ["GPU-0-1", "GPU-1-0"])
-def test_a_mig_device_matches_its_own_uuid_and_its_gpus(of, change, judge, uuid):
-    job = of(1, 1, 1)
-    gpus = job.nodes[0].gpus
-    devices = (replace(gpus.devices[0], mig=True, mig_uuids=("MIG-0-1",)),)
-    job = shows(change, change.node(job, 0, gpus=replace(gpus, devices=devices)), 0, "MIG-0-1")
+def test_a_mig_device_matches_its_own_uuid_and_its_gpus(of, change, gpus, judge, uuid):
+    divided = gpus(of(1, 1, 1), each=lambda _: {"mig": True, "mig_uuids": ("MIG-0-1",)})
+    job = shows(change, divided, 0, "MIG-0-1")
     assert judge(used(change, job, uuid), "gpu_order").findings == ()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from made.nvml_jobs import PROFILES, but_guesses, replace
+from made.nvml_jobs import PROFILES, but_guesses
 
 from distcheck.facts.base import Missing
 from distcheck.facts.pci import Pci, PciPlace
@@ -191,10 +191,10 @@ NOT_SUPPORTED = Missing(reason="NVML error 3: Not Supported")
         ((H100, H100, H100 + OLDER, H100), {1: "cuda_driver", 2: "cuda_driver"}, "node3 has driver 535.183.01; most"),
     ],
 )
-def test_an_unknown_version_is_not_a_difference(on, judge, change, texts, unknown, told):
+def test_an_unknown_version_is_not_a_difference(on, judge, gpus, texts, unknown, told):
     job = on(*texts)
     for n, version in unknown.items():
-        job = change.node(job, n, gpus=replace(job.nodes[n].gpus, **{version: NOT_SUPPORTED}))
+        job = gpus(job, n, **{version: NOT_SUPPORTED})
     findings = judge(job, "gpu_fleet").findings
     assert [(f.rule, f.nodes) for f in findings] == [("sw-driver-differs-nodes", ("node3",))] * bool(told)
     assert all(told in f.message for f in findings)

@@ -6,7 +6,7 @@ The text is what tests/nvml/fake_nvml.c answers; nvidia-ml-py and the facts are 
 from __future__ import annotations
 
 import pytest
-from made.nvml_jobs import PROFILES, replace
+from made.nvml_jobs import PROFILES
 
 from distcheck.rules import FAMILIES
 
@@ -250,24 +250,21 @@ def test_the_usual_power_limit_can_be_pasted(on, judge, limits, commands):
     assert [f.fix.commands[-1] for f in found] == [f"sudo nvidia-smi {command}" for command in commands]
 
 
-def test_an_imex_channel_is_needed_only_within_a_clique_and_for_mnnvl(on, says, change):
+def test_an_imex_channel_is_needed_only_within_a_clique_and_for_mnnvl(on, says, gpus, change):
     rack = H200 + CLUSTER
     assert says(on(rack, rack, NCCL_MNNVL_ENABLE="0")) == []
     assert says(change.nccl_file(on(rack, rack), None, "NCCL_MNNVL_ENABLE=0")) == []
     assert {severity for _, severity, _, _ in says(on(rack, rack + "fabric.clique 8\n"))} == {"info"}
-    job = on(rack, rack)
-    for n, node in enumerate(job.nodes):
-        job = change.node(job, n, gpus=replace(node.gpus, imex_channel="usable"))
-    assert says(job) == []
+    assert says(gpus(on(rack, rack), imex_channel="usable")) == []
 
 
-def test_the_mps_daemon_is_found_without_nvml(on, says, change):
-    job = on(H200 + "processes 4711:-\n")
-    job = change.node(job, 0, gpus=replace(job.nodes[0].gpus, mps_daemon=True))
-    assert says(job) == [("gpu-mps-active", "info", tuple(range(8)), ("node1",))]
+def test_the_mps_daemon_is_found_without_nvml(on, says, gpus):
+    assert says(gpus(on(H200 + "processes 4711:-\n"), mps_daemon=True)) == [
+        ("gpu-mps-active", "info", tuple(range(8)), ("node1",))
+    ]
 
 
-def test_an_exclusive_gpu_is_a_warning_where_it_gets_a_second_process(on, change, says):
+def test_an_exclusive_gpu_is_a_warning_where_it_gets_a_second_process(on, change, gpus, says):
     exclusive = H200 + "3.compute_mode 3\n"
     busy = says(on(exclusive + "3.processes 4711:-\n"))
     assert sorted(busy) == [
@@ -276,8 +273,7 @@ def test_an_exclusive_gpu_is_a_warning_where_it_gets_a_second_process(on, change
     ]
     shared = change.rank(on(exclusive), 4, gpu="GPU-03")
     assert ("gpu-exclusive-mode", "warning", (3, 4), ("node1",)) in says(shared)
-    mps = change.node(shared, 0, gpus=replace(shared.nodes[0].gpus, mps_daemon=True))
-    assert ("gpu-exclusive-mode", "info", (3, 4), ("node1",)) in says(mps)
+    assert ("gpu-exclusive-mode", "info", (3, 4), ("node1",)) in says(gpus(shared, mps_daemon=True))
 
 
 def test_a_node_by_itself_may_have_a_job_running(on, says):
@@ -295,15 +291,12 @@ def test_gpu_health_is_silent_for_cpu_ranks(on, judge, change):
     assert judge(job).findings == ()
 
 
-def test_a_node_whose_gpus_could_not_be_read_is_named_and_its_ranks_keep_their_gpus(on, judge, change):
-    job = on(H200, H200)
+def test_a_node_whose_gpus_could_not_be_read_is_named_and_its_ranks_keep_their_gpus(on, judge, gpus):
     reason = "NVML did not answer within 10 s: a GPU or its driver hangs"
-    gpus = job.nodes[1].gpus
-    bare = tuple(replace(device, health=None) for device in gpus.devices)
-    result = judge(change.node(job, 1, gpus=replace(gpus, devices=bare, unread=reason)))
+    job = gpus(on(H200, H200), 1, lambda _: {"health": None}, unread=reason)
+    result = judge(job)
     (finding,) = result.findings
     assert (finding.rule, finding.nodes, finding.ranks) == ("gpu-nvml-init-failed", ("node2",), tuple(range(8, 16)))
     assert {(n.nodes, n.reason) for n in result.not_checked} == {(("node2",), reason)}
     assert result.verdict.exit_code == 20
-    alone = judge(change.asked(change.node(job, 1, gpus=replace(gpus, devices=bare, unread=reason))), "gpu_health")
-    assert alone.verdict.exit_code == 20
+    assert judge(job, "gpu_health").verdict.exit_code == 20
