@@ -113,9 +113,11 @@ def ways(job: Job) -> list[tuple[Take, Routes]]:
     found = []
     for here in takes_by_node(job).values():
         pci = here[0].node.pci
-        known = trees.setdefault((pci.nics, pci.virtual), {}) if isinstance(pci, Pci) else {}
+        if not isinstance(pci, Pci):
+            continue
+        known = trees.setdefault((pci.nics, pci.virtual), {})
         for take in here:
-            if not isinstance(pci, Pci) or take.place is None or id(take.rank) not in lists:
+            if take.place is None or id(take.rank) not in lists:
                 continue
             key = take.place, lists[id(take.rank)]
             if key not in known:
@@ -175,16 +177,16 @@ def merged(job: Job, faults: Sequence[tuple[Take, Fault]]) -> Iterator[tuple[Tak
     nodes = grouped(faults, lambda fault: fault[0].node.key).values()
     for alike in grouped(nodes, lambda node: tuple((take.gpu.index, fault.message) for take, fault in node)).values():
         several = list(chain.from_iterable(alike))
-        (take, first), ranks = several[0], [take.rank for take, _ in several]
-        rest = f"; same for {named(job, ranks[1:])}" if len(ranks) > 1 else ""
-        evidence = card(take.gpu) if len(ranks) == 1 else {}
-        for each, fault in several[:_MOST] if len(ranks) > 1 else ():
-            number = each.rank.placement.rank
-            evidence[process_name(job, each.rank) if number is None else f"rank {number}"] = fault.message
-        message = brief(f"{named(job, ranks[:1])}: {first.message}{rest}", 300)
-        yield (
-            take,
-            msgspec.structs.replace(
-                first, message=message, evidence=evidence, ranks=numbers_of(ranks), nodes=nodes_of(job, ranks)
-            ),
-        )
+        yield several[0][0], _of_ranks(job, several)
+
+
+def _of_ranks(job: Job, faults: list[tuple[Take, Fault]]) -> Fault:
+    first, ranks = faults[0][1], [take.rank for take, _ in faults]
+    rest = f"; same for {named(job, ranks[1:])}" if len(ranks) > 1 else ""
+    evidence = card(faults[0][0].gpu) if len(ranks) == 1 else {}
+    for take, fault in faults[:_MOST] if len(ranks) > 1 else ():
+        number = take.rank.placement.rank
+        evidence[process_name(job, take.rank) if number is None else f"rank {number}"] = fault.message
+    message = brief(f"{named(job, ranks[:1])}: {first.message}{rest}", 300)
+    own = {"message": message, "evidence": evidence, "ranks": numbers_of(ranks), "nodes": nodes_of(job, ranks)}
+    return msgspec.structs.replace(first, **own)
