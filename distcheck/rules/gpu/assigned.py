@@ -102,7 +102,7 @@ class Routes(NamedTuple):
 
 
 @once
-def ways(job: Job) -> list[tuple[Take, Routes]]:
+def routes(job: Job) -> list[tuple[Take, Routes]]:
     """Return how the ranks' GPUs reach the network over NCCL's InfiniBand transport, where that is known.
 
     It is worked out once for GPUs at the same place among the same adapters with the same NCCL_IB_HCA.
@@ -121,7 +121,7 @@ def ways(job: Job) -> list[tuple[Take, Routes]]:
                 continue
             key = take.place, lists[id(take.rank)]
             if key not in known:
-                known[key] = _ways(take.place, pci.nics, key[1], virtual=pci.virtual)
+                known[key] = _routes(take.place, pci.nics, key[1], virtual=pci.virtual)
             if (way := known[key]) is not None:
                 found.append((take, way))
     return found
@@ -133,7 +133,7 @@ def _list(job: Job, rank: RankFacts) -> tuple[str | None] | None:
     return None if off(settings) or overridden(settings) else (settings.get(HCA),)
 
 
-def _ways(place: PciPlace, there: tuple[Nic, ...], value: str | None, *, virtual: bool) -> Routes | None:
+def _routes(place: PciPlace, there: tuple[Nic, ...], value: str | None, *, virtual: bool) -> Routes | None:
     nics = tuple(nic for nic in there if served(nic))
     mine = tuple(nic for nic in nics if chosen(nic, value))
     got = nearest(place, mine, virtual=virtual)
@@ -142,8 +142,8 @@ def _ways(place: PciPlace, there: tuple[Nic, ...], value: str | None, *, virtual
     # A nearer but slower adapter may serve storage or logins, and is excluded on purpose.
     best_got = max(got.nics, key=lambda nic: nic.rate_Gbps or 0)
     alike = tuple(nic for nic in nics if _as_good(nic, best_got))
-    awake = tuple(_awake(nic) for nic in mine if nic.link_layer == best_got.link_layer)
-    best = nearest(place, awake, virtual=virtual)
+    if_up = tuple(_if_up(nic) for nic in mine if nic.link_layer == best_got.link_layer)
+    best = nearest(place, if_up, virtual=virtual)
     return Routes(value, got, _nearer(nearest(place, alike, virtual=virtual), got), _nearer(best, got))
 
 
@@ -151,7 +151,7 @@ def _as_good(nic: Nic, other: Nic) -> bool:
     return nic.link_layer == other.link_layer and (nic.rate_Gbps or 0) >= (other.rate_Gbps or 0)
 
 
-def _awake(nic: Nic) -> Nic:
+def _if_up(nic: Nic) -> Nic:
     """Return an adapter as if one of its ports were up."""
     return Nic(nic.name, nic.place, nic.kind, nic.link_layer)
 
