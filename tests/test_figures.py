@@ -231,8 +231,8 @@ PHRASES = {
     "docs/rules/host_clock.md": [("more than {} second off", [of("host.clock:_OFF_SECONDS")])],
     "docs/rules/gpu_fleet.md": [("sizes within {} %", [100 * (of("gpu.fleet:_ALIKE") - 1)])],
     "docs/rules/gpu_clocks.md": [
-        ("more than {} % of the time", [100 * of("loads:_NOTICEABLE_SHARE")]),
-        ("less than {} of it", [of("loads:_USUAL_CLOCK_SHARE")]),
+        ("more than {} % of the time", [100 * of("clocks:_NOTICEABLE_SHARE")]),
+        ("less than {} of it", [of("clocks:_USUAL_CLOCK_SHARE")]),
     ],
     "docs/rules/gpu_links.md": [
         ("at least {:,} errors", [of("gpu.links:_MANY_LINK_ERRORS")]),

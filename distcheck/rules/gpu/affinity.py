@@ -16,7 +16,7 @@ from distcheck.facts.quantities import count
 from distcheck.facts.ranges import unfold
 from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.gpu.assigned import WORDS, Routes, Take, each_take, merged, reach, takes_by_node, ways
+from distcheck.rules.gpu.assigned import WORDS, Routes, Take, each_take, merged, reach, routes, takes_by_node
 from distcheck.rules.gpu.nodes import name_of, nodes_unread, not_seen
 from distcheck.rules.job.nccl_remedies import removal
 from distcheck.rules.wording import are, brief, found, grouped, listed, majority, once, starter
@@ -98,7 +98,7 @@ def gpu_far_from_nic(job: Job) -> Iterator[Outcome]:
     unread = ((node, node.pci.reason) for node in nodes if isinstance(node.pci, Missing))
     yield from nodes_unread(job, unread, required=False)
     excluded, down = [], []
-    for take, way in ways(job):
+    for take, way in routes(job):
         if way.left_out is not None:
             words = f"{_gets(take, way)}, although {_are(way.left_out)} {WORDS[way.left_out.distance]}"
             excluded.append((take, Fault(words)))
@@ -130,7 +130,7 @@ def _are(near: Near) -> str:
 @once
 def _reached(job: Job) -> dict[str | Missing, Counter[int]]:
     """Return by model how many GPUs have their adapter at which reach."""
-    models = grouped(ways(job), lambda item: item[0].gpu.name)
+    models = grouped(routes(job), lambda item: item[0].gpu.name)
     return {name: Counter(reach(found.got.distance) for _, found in alike) for name, alike in models.items()}
 
 
@@ -204,7 +204,7 @@ def _order(job: Job, here: list[Take]) -> tuple[tuple[object, ...], _Order] | No
     models = {gpu.name for gpu in devices if isinstance(gpu.name, str)}
     local = [n for take in here if (n := take.rank.placement.local_rank) is not None]
     complete = len(addresses) == len(devices) and len(set(local)) == len(here) == len(job.ranks_on(node))
-    if not complete or len(models) != 1 or any(take.rank.gpu in take.gpu.mig_uuids for take in here):
+    if not complete or len(models) != 1 or any(take.sliced for take in here):
         return None
     places = (addresses.index(str(take.gpu.pci)) for take in here)
     return (*models, len(addresses), *sorted(local)), tuple(sorted(zip(local, places, strict=True)))

@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.facts.pci import Pci
 from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.nodes import all_visible, without_loss
-from distcheck.rules.job.kinds import kinds
-from distcheck.rules.wording import found, listed, named
+from distcheck.rules.wording import found, grouped, listed, named
 from distcheck.selection.nodelist import first_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from distcheck.facts.gpu import Gpu
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
-    from distcheck.facts.rank import RankFacts
+    from distcheck.facts.rank import ProcessFacts, RankFacts
 
 _INDEX = re.compile(r"[0-9]{1,5}")
 _SLURM, _KUBERNETES = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"), "NVIDIA_VISIBLE_DEVICES"
@@ -31,11 +28,11 @@ class _Given(NamedTuple):
     """What the scheduler gave to the job on a node."""
 
     source: str
-    """What says so."""
+    """The variable that says so."""
     gpus: tuple[str, ...]
     """Their numbers or UUIDs."""
     certain: bool
-    """Whether only the scheduler can have said it."""
+    """Whether only the scheduler can have set it."""
 
 
 @rule("gpu", scope="rank")
@@ -51,47 +48,42 @@ def gpu_outside_allocation(job: Job) -> Iterator[Outcome]:
     shell that submitted the job, so it is a warning. Only where NVML shows all GPUs of the node, and more than were
     given: with device cgroups and in containers the numbers are others. Silent if a GPU is in MIG mode.
 
-    Fix: do not set CUDA_VISIBLE_DEVICES, or set it to what was given: ``export CUDA_VISIBLE_DEVICES=$SLURM_STEP_GPUS``.
+    Fix: Use the GPUs that the scheduler gave, and start no more ranks than it gave; or request more GPUs.
+
+        export CUDA_VISIBLE_DEVICES={given|$SLURM_STEP_GPUS}
+
     See: https://slurm.schedmd.com/gres.html#GPU_Management
     """
     outside: dict[tuple[_Given, int, tuple[str, ...]], list[RankFacts]] = {}
-    for node, devices in without_loss(job) if _is_told(job) else ():
-        given, shown = _given(job, node), all_visible(job, node).uuids
-        numbers = given is not None and given.gpus[0].isdecimal()
-        if given is None or len(shown) <= len(given.gpus) or not _is_whole(job, node, devices):
+    beside = grouped(job.processes, lambda process: process.node)
+    for node, devices in without_loss(job):
+        given, shown = _given(job, node, beside.get(node.key, [])), all_visible(job, node).uuids
+        if given is None or len(shown) <= len(given.gpus) or any(gpu.mig is not False for gpu in devices):
             continue
-        if any(gpu.mig is not False for gpu in devices):
+        # Every process sees all GPUs on the node's bus, so that their numbers are those of the scheduler.
+        whole = isinstance(node.pci, Pci) and node.pci.gpus.keys() <= {gpu.pci for gpu in devices}
+        if not whole or any(process.gpus is not None for process in beside.get(node.key, [])):
             continue
+        numbers = given.gpus[0].isdecimal()
         ours = ((rank, _number(rank, shown) if numbers else rank.gpu) for rank in job.ranks_on(node))
         others = [(rank, gpu) for rank, gpu in ours if gpu is not None and gpu not in given.gpus]
         if others:
             taken = tuple(sorted({gpu for _, gpu in others}))
             outside.setdefault((given, len(shown), taken), []).extend(rank for rank, _ in others)
     for (given, number, taken), ranks in outside.items():
+        own, value = ",".join(given.gpus), ranks[0].environment.get("CUDA_VISIBLE_DEVICES", "not set")
         yield found(
             job,
             ranks,
             f"{named(job, ranks)} {'uses' if len(ranks) == 1 else 'use'} {_gpus(taken)}, which may belong to another "
             f"job; {given.source} gives this one {_gpus(given.gpus)} of {number}",
-            Fix(
-                "Use the GPUs that the scheduler gave, and start no more ranks than it gave; or request more GPUs.",
-                (f"export CUDA_VISIBLE_DEVICES={quote(','.join(given.gpus))}",),
-            ),
             severity="error" if given.certain else "warning",
-            evidence={
-                "CUDA_VISIBLE_DEVICES": ranks[0].environment.get("CUDA_VISIBLE_DEVICES", "not set"),
-                "given": ",".join(given.gpus),
-            },
+            evidence={"CUDA_VISIBLE_DEVICES": value, "given": own},
+            values={"given": (quote(own),)},
         )
 
 
-def _is_told(job: Job) -> bool:
-    """Whether the variables of any rank, or of a process before it, may tell what the scheduler gave."""
-    told = any(name in kind.first.environment for kind in kinds(job) for name in (*_SLURM, _KUBERNETES))
-    return told or any(process.given_devices for process in job.processes)
-
-
-def _given(job: Job, node: NodeFacts) -> _Given | None:
+def _given(job: Job, node: NodeFacts, processes: Sequence[ProcessFacts]) -> _Given | None:
     """Return what the scheduler gave to the job's ranks on a node together, None if that is not known."""
     ranks = job.ranks_on(node)
     first = ranks[0].environment if ranks else {}
@@ -104,7 +96,7 @@ def _given(job: Job, node: NodeFacts) -> _Given | None:
         # An image may set numbers; what the device plugin gave has UUIDs.
         if gpus and not (names == (_KUBERNETES,) and gpus[0].isdecimal()):
             return _Given(values[0][0], gpus, certain=True)
-    gpus = _listed([p.given_devices for p in job.processes if p.node == node.key and p.given_devices])
+    gpus = _listed([process.given_devices for process in processes if process.given_devices])
     return _Given("the CUDA_VISIBLE_DEVICES with which it began", gpus, certain=False) if gpus else None
 
 
@@ -114,12 +106,6 @@ def _listed(values: Sequence[str]) -> tuple[str, ...]:
     if all(map(_INDEX.fullmatch, names)):
         return tuple(map(str, sorted(map(int, names))))
     return tuple(sorted(names)) if all(name.startswith(("GPU-", "MIG-")) for name in names) else ()
-
-
-def _is_whole(job: Job, node: NodeFacts, devices: Sequence[Gpu]) -> bool:
-    """Whether every process sees all GPUs on the node's bus, so that their numbers are those of the scheduler."""
-    part = any(process.gpus is not None for process in job.processes if process.node == node.key)
-    return not part and isinstance(node.pci, Pci) and node.pci.gpus.keys() <= {gpu.pci for gpu in devices}
 
 
 def _number(rank: RankFacts, shown: Sequence[str]) -> str | None:

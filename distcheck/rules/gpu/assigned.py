@@ -48,6 +48,11 @@ class Take(msgspec.Struct, frozen=True, gc=False):
     """None where sysfs does not show it."""
 
     @property
+    def sliced(self) -> bool:
+        """Return whether the rank takes a MIG device of the GPU."""
+        return self.rank.gpu != usable_name(self.gpu)
+
+    @property
     def cpus(self) -> str:
         """Return the CPUs next to the GPU, folded, from NVML or else sysfs; '' if unknown."""
         cpus = self.gpu.health.cpus if isinstance(self.gpu.health, GpuHealth) else ""
@@ -60,17 +65,22 @@ def takes_by_node(job: Job) -> dict[str, list[Take]]:
     found: dict[str, list[Take]] = {}
     for node, devices in seen(job):
         here = []
-        by_name = {usable_name(gpu): gpu for gpu in devices}
-        by_name |= {uuid: gpu for gpu in devices for uuid in gpu.mig_uuids}
+        by_name = {name: gpu for gpu in devices for name in (usable_name(gpu), *gpu.mig_uuids)}
         places = node.pci.gpus if isinstance(node.pci, Pci) else {}
         for rank in job.ranks_on(node):
-            gpu = by_name.get(rank.gpu) if rank.gpu else None
+            gpu = (by_name.get(rank.gpu) or _divided(rank.gpu, devices)) if rank.gpu else None
             if gpu is not None:
                 place = None if isinstance(gpu.pci, Missing) else places.get(gpu.pci)
                 here.append(Take(rank, node, gpu, place))
         if here:
             found[node.key] = here
     return found
+
+
+def _divided(name: str, devices: Sequence[Gpu]) -> Gpu | None:
+    """Return the GPU of a MIG device that has the name of drivers before 470: the GPU's UUID and two numbers."""
+    old = (gpu for gpu in devices if isinstance(gpu.uuid, str) and name.startswith(f"MIG-{gpu.uuid}/"))
+    return next(old, None)
 
 
 def takes(job: Job) -> Iterator[Take]:
@@ -92,7 +102,7 @@ class Routes(NamedTuple):
 
 
 @once
-def ways(job: Job) -> list[tuple[Take, Routes]]:
+def routes(job: Job) -> list[tuple[Take, Routes]]:
     """Return how the ranks' GPUs reach the network over NCCL's InfiniBand transport, where that is known.
 
     It is worked out once for GPUs at the same place among the same adapters with the same NCCL_IB_HCA.
@@ -101,20 +111,17 @@ def ways(job: Job) -> list[tuple[Take, Routes]]:
     lists = {id(rank): value for (value,), ranks in by_list.items() for rank in ranks}
     trees: dict[tuple[tuple[Nic, ...], bool], dict[tuple[PciPlace, str | None], Routes | None]] = {}
     found = []
-    tree: tuple[tuple[Nic, ...], bool] | None = None
     for here in takes_by_node(job).values():
         pci = here[0].node.pci
         if not isinstance(pci, Pci):
             continue
-        if (pci.nics, pci.virtual) != tree:  # most nodes have that of the one before; hashing is slower
-            tree = pci.nics, pci.virtual
-            known = trees.setdefault(tree, {})
+        known = trees.setdefault((pci.nics, pci.virtual), {})
         for take in here:
             if take.place is None or id(take.rank) not in lists:
                 continue
             key = take.place, lists[id(take.rank)]
             if key not in known:
-                known[key] = _ways(take.place, pci.nics, key[1], virtual=pci.virtual)
+                known[key] = _routes(take.place, pci.nics, key[1], virtual=pci.virtual)
             if (way := known[key]) is not None:
                 found.append((take, way))
     return found
@@ -126,7 +133,7 @@ def _list(job: Job, rank: RankFacts) -> tuple[str | None] | None:
     return None if off(settings) or overridden(settings) else (settings.get(HCA),)
 
 
-def _ways(place: PciPlace, there: tuple[Nic, ...], value: str | None, *, virtual: bool) -> Routes | None:
+def _routes(place: PciPlace, there: tuple[Nic, ...], value: str | None, *, virtual: bool) -> Routes | None:
     nics = tuple(nic for nic in there if served(nic))
     mine = tuple(nic for nic in nics if chosen(nic, value))
     got = nearest(place, mine, virtual=virtual)
@@ -135,8 +142,8 @@ def _ways(place: PciPlace, there: tuple[Nic, ...], value: str | None, *, virtual
     # A nearer but slower adapter may serve storage or logins, and is excluded on purpose.
     best_got = max(got.nics, key=lambda nic: nic.rate_Gbps or 0)
     alike = tuple(nic for nic in nics if _as_good(nic, best_got))
-    awake = tuple(_awake(nic) for nic in mine if nic.link_layer == best_got.link_layer)
-    best = nearest(place, awake, virtual=virtual)
+    if_up = tuple(_if_up(nic) for nic in mine if nic.link_layer == best_got.link_layer)
+    best = nearest(place, if_up, virtual=virtual)
     return Routes(value, got, _nearer(nearest(place, alike, virtual=virtual), got), _nearer(best, got))
 
 
@@ -144,7 +151,7 @@ def _as_good(nic: Nic, other: Nic) -> bool:
     return nic.link_layer == other.link_layer and (nic.rate_Gbps or 0) >= (other.rate_Gbps or 0)
 
 
-def _awake(nic: Nic) -> Nic:
+def _if_up(nic: Nic) -> Nic:
     """Return an adapter as if one of its ports were up."""
     return Nic(nic.name, nic.place, nic.kind, nic.link_layer)
 
@@ -170,16 +177,16 @@ def merged(job: Job, faults: Sequence[tuple[Take, Fault]]) -> Iterator[tuple[Tak
     nodes = grouped(faults, lambda fault: fault[0].node.key).values()
     for alike in grouped(nodes, lambda node: tuple((take.gpu.index, fault.message) for take, fault in node)).values():
         several = list(chain.from_iterable(alike))
-        (take, first), ranks = several[0], [take.rank for take, _ in several]
-        rest = f"; same for {named(job, ranks[1:])}" if len(ranks) > 1 else ""
-        evidence = card(take.gpu) if len(ranks) == 1 else {}
-        for each, fault in several[:_MOST] if len(ranks) > 1 else ():
-            number = each.rank.placement.rank
-            evidence[process_name(job, each.rank) if number is None else f"rank {number}"] = fault.message
-        message = brief(f"{named(job, ranks[:1])}: {first.message}{rest}", 300)
-        yield (
-            take,
-            msgspec.structs.replace(
-                first, message=message, evidence=evidence, ranks=numbers_of(ranks), nodes=nodes_of(job, ranks)
-            ),
-        )
+        yield several[0][0], _of_ranks(job, several)
+
+
+def _of_ranks(job: Job, faults: list[tuple[Take, Fault]]) -> Fault:
+    first, ranks = faults[0][1], [take.rank for take, _ in faults]
+    rest = f"; same for {named(job, ranks[1:])}" if len(ranks) > 1 else ""
+    evidence = card(faults[0][0].gpu) if len(ranks) == 1 else {}
+    for take, fault in faults[:_MOST] if len(ranks) > 1 else ():
+        number = take.rank.placement.rank
+        evidence[process_name(job, take.rank) if number is None else f"rank {number}"] = fault.message
+    message = brief(f"{named(job, ranks[:1])}: {first.message}{rest}", 300)
+    own = {"message": message, "evidence": evidence, "ranks": numbers_of(ranks), "nodes": nodes_of(job, ranks)}
+    return msgspec.structs.replace(first, **own)

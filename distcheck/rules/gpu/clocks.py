@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from distcheck.facts.base import Missing
+from distcheck.facts.gpu import GpuLoad
 from distcheck.facts.job import Job
 from distcheck.rules import Answer, rule
 from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.gpu.loads import (
-    HARDWARE_SLOWDOWN,
-    HARDWARE_THERMAL,
-    POWER_BRAKE,
-    SOFTWARE_THERMAL,
-    held_by_brake,
-    held_clocks,
-    slowed_by_heat,
-)
-from distcheck.rules.gpu.readings import Reading, each_gpu, number, readings
+from distcheck.rules.gpu.readings import FEWEST_LOOKS, Reading, each_gpu, number, readings
 from distcheck.rules.wording import grouped, majority, once
 
+_POWER_LIMIT = 0x4
+_HARDWARE_SLOWDOWN, _SOFTWARE_THERMAL, _HARDWARE_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
+"""NVML's reasons for the current clocks."""
+_NOTICEABLE_SHARE, _NOTICEABLE_SECONDS = 0.02, 0.1
+"""Share of the watched time; less does not slow a job noticeably."""
+_SHARE_OF_LOOKS = 0.1
+_USUAL_CLOCK_SHARE = 0.9
 _NOTICEABLE = 0.98
 """A power limit below this share of the default was set on purpose; above it the difference is rounding."""
 
@@ -43,17 +42,48 @@ def gpu_thermal_throttle(_: Job, reading: Reading) -> Answer:
     health = reading.health
     reasons = int(number(health.clocks.event_reasons))
     celsius, limit = number(health.temperature_celsius), number(health.slowdown_celsius)
-    if reasons & HARDWARE_THERMAL:
+    if reasons & _HARDWARE_THERMAL:
         words = "hardware thermal slowdown"
-    elif reasons & SOFTWARE_THERMAL:
+    elif reasons & _SOFTWARE_THERMAL:
         words = "software thermal slowdown"
-    elif reasons & HARDWARE_SLOWDOWN and not reasons & POWER_BRAKE:
+    elif reasons & _HARDWARE_SLOWDOWN and not reasons & POWER_BRAKE:
         words = "hardware slowdown"
     elif 0 < limit <= celsius:
         words = "at or above its slowdown threshold"
     else:
-        return slowed_by_heat(reading)
+        return _slowed_by_heat(reading)
     return f"{words}, {celsius} C of {limit} C" if celsius and limit else words
+
+
+def _slowed_by_heat(reading: Reading) -> str:
+    """Return for how long a GPU was too hot, '' if it was not."""
+    load = reading.gpu.load
+    if load is None:
+        return ""
+    for words, seconds, bits in (
+        ("hardware thermal slowdown", load.hardware_thermal_seconds, _HARDWARE_THERMAL),
+        ("software thermal slowdown", load.software_thermal_seconds, _SOFTWARE_THERMAL),
+    ):
+        if share := _slowed(load, seconds, bits):
+            heat = number(load.temperature_celsius)
+            return f"{words} for {share} of the collectives' run{f', up to {heat:g} C' if heat else ''}"
+    return ""
+
+
+def held_by_brake(reading: Reading) -> str:
+    """Return for how long the power brake slowed a GPU, '' if it did not."""
+    load = reading.gpu.load
+    share = _slowed(load, load.power_brake_seconds, POWER_BRAKE) if load is not None else ""
+    return f"slowed by the system's power brake for {share} of the collectives' run" if share else ""
+
+
+def _slowed(load: GpuLoad, seconds: float | Missing, bit: int) -> str:
+    """Return for which part of the run a GPU was slowed, by NVML's timer, else by samples."""
+    if not isinstance(seconds, Missing):
+        enough = seconds >= max(_NOTICEABLE_SECONDS, _NOTICEABLE_SHARE * load.seconds)
+        return f"{seconds:.1f} of {load.seconds:.1f} s" if enough else ""
+    seen = load.event_reasons.get(bit, 0)
+    return f"{seen / load.busy:.0%}" if load.busy and seen >= 2 and seen >= _SHARE_OF_LOOKS * load.busy else ""
 
 
 @rule("gpu", severity="warning", scope="gpu", owner="admin", of=each_gpu)
@@ -130,6 +160,22 @@ def gpu_clocks_locked(job: Job, reading: Reading) -> Answer:
     """
     clocks = reading.health.clocks
     now, default = clocks.sm_application_MHz, clocks.sm_application_default_MHz
-    if isinstance(now, Missing) or isinstance(default, Missing) or not 0 < now < default:
-        return held_clocks(job, reading)
-    return f"application clocks of {now} MHz; the default is {default} MHz"
+    if not isinstance(now, Missing) and not isinstance(default, Missing) and 0 < now < default:
+        return f"application clocks of {now} MHz; the default is {default} MHz"
+    load, others = reading.gpu.load, _usual_clocks(job).get(reading.gpu.name, 0)
+    if load is None or load.busy < FEWEST_LOOKS or not 0 < number(load.sm_MHz) < _USUAL_CLOCK_SHARE * others:
+        return None
+    if load.event_reasons.get(_POWER_LIMIT, 0) > load.busy / 2:  # heavy work: an H200 then runs at 1470 of 1980 MHz
+        return None
+    if _slowed_by_heat(reading) or held_by_brake(reading):
+        return None
+    return f"at most {number(load.sm_MHz):g} MHz under load; others of its model reach {others:g} MHz"
+
+
+@once
+def _usual_clocks(job: Job) -> dict[str | Missing, float]:
+    """Return by model the clock in MHz that its GPUs reach under load, if more than two were seen at work."""
+    at_work = [(r.gpu.name, load) for r in readings(job) if (load := r.gpu.load) and load.busy >= FEWEST_LOOKS]
+    models = grouped(at_work, lambda gpu: gpu[0])
+    clocks = {name: sorted(number(load.sm_MHz) for _, load in gpus) for name, gpus in models.items()}
+    return {name: each[len(each) // 2] for name, each in clocks.items() if len(each) > 2}

@@ -42,21 +42,21 @@ def sw_driver_too_old(job: Job, equipped: Equipped) -> Answer:
     Fix: install a newer driver, or a torch that was built for the driver's CUDA version.
     See: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
     """
-    build, supported = build_of(job, equipped.rank), _supported(equipped)
-    if not isinstance(build, TorchBuild) or not build.cuda or not _is_too_old(job, equipped):
+    if equipped.node.key not in _old_drivers(job) or (old := _too_old(job, equipped)) is None:
         return None
-    needs, has = _major(build.cuda), _major(supported)
+    torch, cuda, supported = old
+    needs, has = _major(cuda), _major(supported)
     driver = equipped.gpus.driver if isinstance(equipped.gpus.driver, str) else "of unknown version"
     newer = f"driver {_DRIVERS[needs]} or later" if needs in _DRIVERS else f"a driver for CUDA {needs}"
     index = f"pip install torch --index-url https://download.pytorch.org/whl/{_INDEXES.get(has)}"
     everywhere = len(_old_drivers(job)) == len(job.nodes)
     return Fault(
-        f"torch {build.version} needs CUDA {needs}; driver {driver} supports {supported}",
+        f"torch {torch} needs CUDA {needs}; driver {driver} supports {supported}",
         Fix(
             f"Install {newer}, or a torch for CUDA {has}.",
             ("nvidia-smi --query-gpu=driver_version --format=csv,noheader", *[index] * (has in _INDEXES)),
         ),
-        {"torch": f"{build.version} (CUDA {build.cuda})", "driver": driver, "CUDA of the driver": supported},
+        {"torch": f"{torch} (CUDA {cuda})", "driver": driver, "CUDA of the driver": supported},
         scope="job" if everywhere else "node",
         owner="unknown" if everywhere else "admin",
     )
@@ -65,14 +65,15 @@ def sw_driver_too_old(job: Job, equipped: Equipped) -> Answer:
 @once
 def _old_drivers(job: Job) -> set[str]:
     """Return the keys of the nodes on which a rank's torch needs another major version of CUDA than the driver has."""
-    return {each.node.key for each in should_start(job) if _is_too_old(job, each)}
+    return {each.node.key for each in should_start(job) if _too_old(job, each) is not None}
 
 
-def _is_too_old(job: Job, equipped: Equipped) -> bool:
+def _too_old(job: Job, equipped: Equipped) -> tuple[str, str, str] | None:
+    """Return torch's version, the CUDA that it needs and that of the driver, if these are of other major versions."""
     build, supported = build_of(job, equipped.rank), _supported(equipped)
     if not isinstance(build, TorchBuild) or not build.cuda or not supported or error_of(equipped.rank) in WRONG_LIBRARY:
-        return False
-    return _major(supported) < _major(build.cuda)
+        return None
+    return (build.version, build.cuda, supported) if _major(supported) < _major(build.cuda) else None
 
 
 def _supported(equipped: Equipped) -> str:
@@ -83,6 +84,7 @@ def _supported(equipped: Equipped) -> str:
     return gpus.cuda_driver if isinstance(gpus.cuda_driver, str) else ""
 
 
+@lru_cache(64)
 def _major(version: str) -> int:
     text = version.partition(".")[0]
     return int(text) if text.isdecimal() else 0

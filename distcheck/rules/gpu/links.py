@@ -8,11 +8,12 @@ from typing import NamedTuple
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus, NvLinks
 from distcheck.facts.job import Job
+from distcheck.facts.quantities import count
 from distcheck.facts.ranges import fold
 from distcheck.rules import Answer, rule
 from distcheck.rules.finding import Fault, Fix, Severity
-from distcheck.rules.gpu.loads import failing_link, replayed, trained_low
 from distcheck.rules.gpu.readings import (
+    FEWEST_LOOKS,
     Reading,
     by_node,
     each_gpu,
@@ -27,6 +28,11 @@ from distcheck.rules.wording import grouped, listed, majority, once
 
 _LINKS_TO_SWITCHES = {"A100-SXM": 12, "H100 80GB HBM3": 18, "H200": 18, "B200": 18, "B300": 18}
 """By a part of the GPU's name; cut-down models have other names."""
+_REPLAYS_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
+"""Per minute, by generation: a bit error rate of 1e-12, which NVIDIA's DCGM still accepts."""
+_CHECKSUM_ERRORS_PER_SECOND = 100.0
+"""DCGM's limit for checksum errors on NVLinks; a single replay or recovery already counts."""
+_RESENT = frozenset({"replay", "recovery", "failed recovery"})
 _MANY_LINK_ERRORS = 1000
 _MANY_REPLAYS = 1000
 _P2P: dict[int | Missing, str] = {
@@ -153,13 +159,32 @@ def gpu_nvlink_errors(job: Job, reading: Reading) -> Answer:
         nvidia-smi nvlink -e -i {gpu}
         dcgmi diag -r 3
     """
-    if words := failing_link(reading):
+    if words := _failing_link(reading):
         return words
-    count, link, _ = _most_errors(reading, failed=True)
-    if count:
-        return f"NVLink {link} failed to recover {count} {'time' if count == 1 else 'times'}"
-    count, link, counter = _most_errors(reading)
-    return f"NVLink {link} has counted {count} {counter} errors" if count >= _many_errors(job) else None
+    failed, link, _ = _most_errors(reading, failed=True)
+    if failed:
+        return f"NVLink {link} failed to recover {count(failed, 'time')}"
+    errors, link, counter = _most_errors(reading)
+    return f"NVLink {link} has counted {errors} {counter} errors" if errors >= _many_errors(job) else None
+
+
+def _failing_link(reading: Reading) -> str:
+    """Return the NVLink whose errors grew most, '' if none did."""
+    load = reading.gpu.load
+    if load is None:
+        return ""
+    grown = [
+        (row.counter in _RESENT, errors, link, row.counter)
+        for row in load.nvlink_errors
+        for link, errors in enumerate(row.by_link)
+        if errors and (row.counter in _RESENT or errors >= _CHECKSUM_ERRORS_PER_SECOND * load.seconds)
+    ]
+    if not grown:
+        return ""
+    _, errors, link, counter = max(grown)
+    links = len({link for _, _, link, _ in grown})
+    more = f", and on {links - 1} more" if links > 1 else ""
+    return f"{errors} {counter} errors on NVLink {link}{more} in {load.seconds:.1f} s of collectives"
 
 
 def _most_errors(reading: Reading, *, failed: bool = False) -> tuple[int, int, str]:
@@ -167,10 +192,10 @@ def _most_errors(reading: Reading, *, failed: bool = False) -> tuple[int, int, s
     links = nvlinks_of(reading)
     errors = () if links is None or isinstance(links.errors, Missing) else links.errors
     counts = (
-        (count, link, row.counter)
+        (n, link, row.counter)
         for row in errors
         if (row.counter == "failed recovery") is failed
-        for link, count in enumerate(row.by_link)
+        for link, n in enumerate(row.by_link)
     )
     return max(counts, default=(0, 0, ""))
 
@@ -198,8 +223,19 @@ def gpu_pcie_downgraded(_: Job, reading: Reading) -> Answer:
     """
     width, most = reading.health.pcie.width, reading.health.pcie.max_width
     if isinstance(width, Missing) or isinstance(most, Missing) or not 0 < width < most:
-        return trained_low(reading)
+        return _trained_low(reading)
     return None if on_grace(reading) else f"PCIe x{width}; x{most} is possible"
+
+
+def _trained_low(reading: Reading) -> str:
+    """Return that a busy GPU's PCIe link ran at a lower generation than possible, else ''."""
+    load, most = reading.gpu.load, reading.health.pcie.max_generation
+    if load is None or load.busy < FEWEST_LOOKS or on_grace(reading):
+        return ""
+    seen = load.pcie_generation
+    if isinstance(seen, Missing) or isinstance(most, Missing) or not 0 < seen < most:
+        return ""
+    return f"PCIe generation {seen} under load; {most} is possible"
 
 
 @rule("gpu", severity="warning", scope="gpu", owner="admin", of=each_gpu)
@@ -216,8 +252,20 @@ def gpu_pcie_replay(job: Job, reading: Reading) -> Answer:
 
         nvidia-smi -q -i {gpu} | grep -i replay
     """
-    count = int(number(reading.health.pcie.replays))
-    return replayed(reading) or (f"{count} packets were resent over PCIe" if count >= _many_replays(job) else None)
+    resent = int(number(reading.health.pcie.replays))
+    return _replayed(reading) or (f"{resent} packets were resent over PCIe" if resent >= _many_replays(job) else None)
+
+
+def _replayed(reading: Reading) -> str:
+    """Return that a GPU resent more packets over PCIe than a good link in a minute, else ''."""
+    load, pcie = reading.gpu.load, reading.health.pcie
+    if load is None or isinstance(load.replays, Missing):
+        return ""
+    lanes = number(pcie.width) or 16
+    usual = _REPLAYS_PER_LANE.get(int(number(pcie.max_generation)), max(_REPLAYS_PER_LANE.values())) * lanes
+    if load.replays <= usual * max(1.0, load.seconds / 60):
+        return ""
+    return f"PCIe resent {count(load.replays, 'packet')} in {load.seconds:.1f} s of collectives"
 
 
 @once

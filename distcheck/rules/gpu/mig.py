@@ -10,7 +10,8 @@ from distcheck.facts.quantities import count
 from distcheck.facts.ranges import numbered
 from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.finding import Fault, Fix, Severity
-from distcheck.rules.gpu.mig_use import Taken, mixture, taken, undivided
+from distcheck.rules.gpu.assigned import Take
+from distcheck.rules.gpu.mig_use import mixture, taken, undivided
 from distcheck.rules.gpu.nodes import Value, each_value, name_of, not_seen
 from distcheck.rules.gpu.sharing import SHARING_SINCE, sharing_allowed
 from distcheck.rules.job.versions import nccl_of, version_of
@@ -178,7 +179,7 @@ def gpu_mig_partial(job: Job) -> Iterator[Outcome]:
 _KINDS = {True: "MIG devices", False: "whole GPUs"}
 
 
-def _places(parts: Iterable[Taken], most: int = 3) -> str:
+def _places(parts: Iterable[Take], most: int = 3) -> str:
     """Name ranks and their nodes: ranks 16-23 (node3)."""
     parts = list(parts)
     nodes = list(dict.fromkeys(t.node.name for t in parts))

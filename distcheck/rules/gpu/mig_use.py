@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from distcheck.facts.gpu import usable_name
+from distcheck.rules.gpu.assigned import Take, takes
 from distcheck.rules.gpu.nodes import seen, values
 from distcheck.rules.wording import majority, once
 from distcheck.selection.visible_devices import device_of, visible
@@ -14,44 +15,17 @@ from distcheck.selection.visible_devices import device_of, visible
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from distcheck.facts.base import Missing
     from distcheck.facts.gpu import Gpu
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
     from distcheck.facts.rank import RankFacts
 
 
-class Taken(NamedTuple):
-    """The whole GPU or the MIG device that a rank takes."""
-
-    rank: RankFacts
-    node: NodeFacts
-    gpu: Gpu
-    sliced: bool
-
-
 @once
-def taken(job: Job) -> tuple[Taken, ...]:
-    """Return what each rank takes, for the ranks whose GPU is known; nothing if no GPU is divided."""
-    found: list[Taken] = []
-    divided = any(gpu.mig_uuids for _, devices in seen(job) for gpu in devices)
-    if not divided and not any(rank.gpu is not None and rank.gpu.startswith("MIG-") for rank in job.ranks):
-        return ()
-    for node, devices in seen(job):
-        by_name: dict[str | Missing, list[Gpu]] = {}
-        for gpu in devices:
-            for name in {gpu.uuid, *gpu.mig_uuids}:
-                by_name.setdefault(name, []).append(gpu)
-        for rank in job.ranks_on(node):
-            if (own := rank.gpu) is not None:
-                gpus = by_name.get(own) or [gpu for gpu in devices if _is_old_name(own, gpu)]
-                found += [Taken(rank, node, gpu, own != gpu.uuid) for gpu in gpus]
-    return tuple(found)
-
-
-def _is_old_name(name: str, gpu: Gpu) -> bool:
-    """Return whether a MIG device has the name that drivers before 470 used: the GPU's UUID."""
-    return name.startswith("MIG-") and isinstance(gpu.uuid, str) and name.startswith(f"MIG-{gpu.uuid}/")
+def taken(job: Job) -> tuple[Take, ...]:
+    """Return what each rank takes, for the ranks whose GPU is known; nothing if no rank takes a MIG device."""
+    found = tuple(takes(job))
+    return found if any(take.sliced for take in found) else ()
 
 
 class Undivided(NamedTuple):
@@ -114,7 +88,7 @@ def _whole(devices: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 class Mixture(NamedTuple):
     """A job in which some ranks take MIG devices and some whole GPUs."""
 
-    odd: tuple[Taken, ...]
+    odd: tuple[Take, ...]
     """What differs from the majority of nodes; everything without a majority."""
     usual: bool
     """Whether there is a majority."""
@@ -132,7 +106,7 @@ def mixture(job: Job) -> Mixture | None:
     everywhere = nodes[True] | nodes[False]
     voters = nodes if len(everywhere) > 1 else sides
     usual = majority(voters, of=len(everywhere) if len(everywhere) > 1 else len(taken(job)))
-    odd = tuple(taken(job)) if usual is None else tuple(sides[not usual])
+    odd = taken(job) if usual is None else tuple(sides[not usual])
     chosen = any(t.rank.environment.get("CUDA_VISIBLE_DEVICES", "").startswith(("MIG-", "GPU-")) for t in odd)
     return Mixture(odd, usual is not None, chosen)
 

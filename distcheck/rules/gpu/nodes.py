@@ -13,7 +13,6 @@ from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.gpu.nvml_errors import NO_DRIVER, error_code
-from distcheck.rules.job.kinds import kinds
 from distcheck.rules.wording import about, grouped, listed, numbers_of, once, same
 from distcheck.selection.visible_devices import BadItem, Visible, fault_in, visible
 
@@ -146,13 +145,7 @@ def by_fault(job: Job, said: Iterable[tuple[Fault | Missing | None, Sequence[Ran
 @once
 def _values(job: Job) -> dict[str, tuple[Value, ...]]:
     partial = {process.uid: process.gpus.devices for process in job.processes if process.gpus is not None}
-    chosen = any("CUDA_VISIBLE_DEVICES" in kind.first.environment for kind in kinds(job))
-    if chosen or partial:
-        return {node.key: tuple(_of_node(job, node, devices, partial)) for node, devices in seen(job)}
-    return {
-        node.key: (Value(job.ranks_on(node), None, None, devices, all_visible(job, node)),)
-        for node, devices in seen(job)
-    }
+    return {node.key: tuple(_of_node(job, node, devices, partial)) for node, devices in seen(job)}
 
 
 def _of_node(
@@ -166,14 +159,6 @@ def _of_node(
     for (value, _), (own, ranks) in alike.items():
         fault = None if value is None else fault_in(value, own)
         yield Value(ranks, value, fault, own, visible(value, own))
-
-
-def card_of(job: Job, rank: RankFacts) -> dict[str, Any]:
-    """Return what is known of the GPU that a rank takes: UUID, PCI address, name."""
-    gpus = job.node_of(rank).gpus
-    devices = gpus.devices if isinstance(gpus, Gpus) else ()
-    match = next((g for g in devices if rank.gpu in {usable_name(g), *g.mig_uuids}), None)
-    return (card(match) if match else {}) | {"uuid": rank.gpu}
 
 
 def card(gpu: Gpu) -> dict[str, Any]:

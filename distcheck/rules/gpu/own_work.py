@@ -13,7 +13,7 @@ import msgspec
 from distcheck.expectation.devices import SLOW, Floor, floor_of
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
-from distcheck.rules.wording import grouped, once, unread
+from distcheck.rules.wording import grouped, listed, nodes_of, once, rank_name, unread
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
@@ -78,6 +78,11 @@ def untested(job: Job, *, gpus: bool) -> Iterator[NotChecked]:
     runs = ((rank, rank.run) for rank in job.ranks if rank.run is not None and (rank.run.device != "cpu") == gpus)
     why = ((rank, run.device_test.reason) for rank, run in runs if isinstance(run.device_test, Missing))
     yield from unread(job, why)
+
+
+def whose(job: Job, one: Tested) -> str:
+    """Return a rank with its node and device: rank 6 (node2, NVIDIA H100 80GB HBM3)."""
+    return f"{rank_name(job, one.rank)} ({listed(nodes_of(job, [one.rank]))}, {one.device})"
 
 
 def slow_gpus(job: Job, figure: Figure, floor: Callable[[Floor], float], share: float = SLOW) -> Iterator[SlowDevice]:

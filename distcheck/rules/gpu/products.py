@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import NotChecked
-from distcheck.rules.gpu.own_work import tested
-from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbers_of, rank_name
+from distcheck.rules.gpu.own_work import tested, whose
+from distcheck.rules.wording import found, grouped, named, nodes_of, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ def gpu_wrong_product(job: Job) -> Iterator[Outcome]:
     for alike in tested(job).values():
         for one in alike:
             if one.test.different:
-                bad = f"{one.test.different} of {one.test.products} equal products of {_whose(job, one.rank)}"
+                bad = f"{one.test.different} of {one.test.products} equal products of {whose(job, one)}"
                 yield _wrong(job, [one.rank], f"{bad} differ from its first one")
         steady = [one for one in alike if not one.test.different]
         results = grouped(steady, lambda one: one.test.checksum)
@@ -61,17 +61,12 @@ def gpu_wrong_product(job: Job) -> Iterator[Outcome]:
         if 2 * len(usual) > len(steady) > 2:
             for one in steady:
                 if one.test.checksum != usual[0].test.checksum:
-                    words = f"every product of {_whose(job, one.rank)} has another result than on {len(usual)} of"
+                    words = f"every product of {whose(job, one)} has another result than on {len(usual)} of"
                     yield _wrong(job, [one.rank], f"{words} {len(steady)} ranks")
         elif len(results) > 1:
             ranks = [one.rank for one in steady]
             words = f"the same product has {len(results)} different results on {named(job, ranks)}"
             yield _wrong(job, ranks, f"{words}; any of them may be wrong", confirmed=False)
-
-
-def _whose(job: Job, rank: RankFacts) -> str:
-    device = rank.run.device if rank.run else "cpu"
-    return f"{rank_name(job, rank)} ({listed(nodes_of(job, [rank]))}, {device})"
 
 
 def _wrong(job: Job, ranks: list[RankFacts], message: str, *, confirmed: bool = True) -> Fault:
@@ -107,4 +102,4 @@ def gpu_burn_slows(job: Job) -> Iterator[Outcome]:
             continue
         if burn.last_TFLOPS < _FALLEN * burn.first_TFLOPS:
             rates = f"from {burn.first_TFLOPS:.3g} to {burn.last_TFLOPS:.3g} TFLOPS within {burn.seconds:.0f} s"
-            yield found(job, [one.rank], f"{_whose(job, one.rank)} slows down {rates}", confirmed=False)
+            yield found(job, [one.rank], f"{whose(job, one)} slows down {rates}", confirmed=False)

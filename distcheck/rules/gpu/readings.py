@@ -28,6 +28,8 @@ _NOT_THERE = frozenset({2, 3, 13})
 """Invalid argument, not supported, function not found: this GPU or driver does not have the value."""
 NOT_STARTED, IN_PROGRESS, COMPLETED = 1, 2, 3
 """States of the fabric (nvml.h)."""
+FEWEST_LOOKS = 4
+"""A GPU seen at work less often is not judged."""
 _MOST = 16
 """GPUs that a finding's evidence shows."""
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.quantities import count
 from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.gpu.assigned import takes_by_node
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import by_mixture, undivided
-from distcheck.rules.gpu.nodes import card_of, ranks_without_fault, without_loss
+from distcheck.rules.gpu.nodes import card, ranks_without_fault, without_loss
 from distcheck.rules.job.agents import Agent
 from distcheck.rules.job.versions import nccl_of, version_of
 from distcheck.rules.job.world import lonely
@@ -136,8 +137,9 @@ _NTH_MIG_DEVICE = "nvidia-smi -L | grep -o 'MIG-[0-9a-f-]*' | sed -n $((${LOCAL_
 def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Fault:
     """Return the finding about GPUs shared for one cause; `gpus` holds the users of each."""
     ranks, first = [rank for users in gpus for rank in users], gpus[0]
-    card = card_of(job, first[0])
-    where = f" ({card['pci']})" if "pci" in card else ""
+    takes = takes_by_node(job).get(job.node_of(first[0]).key, ())
+    own = next((card(take.gpu) for take in takes if take.rank is first[0]), {}) | {"uuid": first[0].gpu}
+    where = f" ({own['pci']})" if "pci" in own else ""
     more = f"; same for {count(len(gpus) - 1, 'more GPU')}" if len(gpus) > 1 else ""
     common = ""
     if cause.kind == "one value":
@@ -149,7 +151,7 @@ def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Fault:
         _ALLOWED if cause.allowed else _fix(job, cause, first[0]),
         severity="info" if cause.allowed else "error",
         owner="unknown" if cause.kind == "handed out twice" else "user",
-        evidence=card | by_name((rank_name(job, rank), _selection(job, rank)) for rank in first[:_MOST]),
+        evidence=own | by_name((rank_name(job, rank), _selection(job, rank)) for rank in first[:_MOST]),
     )
 
 

@@ -7,14 +7,14 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.cuda import CudaView
-from distcheck.facts.gpu import Gpu, Gpus, usable_name
+from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.quantities import count
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import Fault, Fix, NotChecked
-from distcheck.rules.gpu.cuda_view import NO_DEVICE
-from distcheck.rules.gpu.nodes import Value, about_nodes, name_of, values
+from distcheck.rules.gpu.cuda_view import NO_DEVICE, title
+from distcheck.rules.gpu.nodes import Value, about_nodes, values
 from distcheck.rules.wording import brief, listed, numbers_of, starter
 from distcheck.selection.visible_devices import fault_in, visible
 
@@ -36,18 +36,12 @@ def wrong(job: Job, own: Value, kind: str) -> Fault | None:
         _fix(own.ranks[0], _better(value, devices, here), here),
         {
             "CUDA_VISIBLE_DEVICES": value,
-            "visible": listed(_shown(devices, uuids), most=len(devices)) or "none",
+            "visible": listed([title(uuid, devices) for uuid in uuids], most=len(devices)) or "none",
             "gpus": len(devices),
             **({"item": fault.item} if fault.item else {}),
         },
         severity="warning" if enough else "error",
     )
-
-
-def _shown(devices: tuple[Gpu, ...], uuids: tuple[str, ...]) -> list[str]:
-    """Name the visible GPUs in CUDA's order: GPU 3 (0000:04:00.0), and MIG devices by UUID."""
-    names = {usable_name(gpu): name_of(gpu) for gpu in devices}
-    return [names.get(uuid, uuid) for uuid in uuids]
 
 
 def _better(value: str, devices: tuple[Gpu, ...], ranks: int) -> str:

@@ -34,7 +34,7 @@ _HAS_A_TERMINAL = "SLURM_PTY_PORT"
 """Set by srun --pty: only the first task has a terminal, and the others end."""
 
 
-class _Crowd(NamedTuple):
+class _Started(NamedTuple):
     """What the tasks of a node start."""
 
     ranks: Sequence[RankFacts]
@@ -63,16 +63,16 @@ def gpu_worlds_overlap(job: Job) -> Iterator[Outcome]:
 
     Fix: start one task per node: ``srun --ntasks-per-node=1 torchrun --nproc-per-node 8 train.py``.
     """
-    crowds = [crowd for node, _ in without_loss(job) if (crowd := _crowd(job, node)) and crowd.processes > crowd.gpus]
-    for alike in grouped(crowds, lambda crowd: crowd[1:]).values():
-        yield _overlap(job, alike[0]._replace(ranks=[rank for crowd in alike for rank in crowd.ranks]))
+    nodes = [started for node, _ in without_loss(job) if (started := _started(job, node))]
+    for alike in grouped((each for each in nodes if each.processes > each.gpus), lambda each: each[1:]).values():
+        yield _overlap(job, alike[0]._replace(ranks=[rank for each in alike for rank in each.ranks]))
 
 
-def _overlap(job: Job, crowd: _Crowd) -> Fault:
-    first = crowd.ranks[0]
-    table = find_table(_around(first))
+def _overlap(job: Job, started: _Started) -> Fault:
+    first = started.ranks[0]
+    table = find_table(_before_torchrun(first))
     program = STARTERS[table.launcher] if table else "a launcher"
-    each = crowd.processes // crowd.tasks
+    each = started.processes // started.tasks
     own = first.placement.launcher == "torchrun"
     what = "torchrun" if own else f"COMMAND ({shown(job)})"
     words = words_of(job)
@@ -84,20 +84,20 @@ def _overlap(job: Job, crowd: _Crowd) -> Fault:
         "": f"{start_of_each}, so",
         "only this task": f"if {start_of_each}, as this one did,",
         "other devices": f"{start_of_each}; if they take cuda:LOCAL_RANK,",
-    }[crowd.unless]
-    names = nodes_of(job, crowd.ranks)
+    }[started.unless]
+    names = nodes_of(job, started.ranks)
     where = f"each of {listed(names)}" if len(names) > 1 else names[0]
     return found(
         job,
-        crowd.ranks,
-        f"{program} started {crowd.tasks} tasks on {where}; {starts} {crowd.processes} processes share "
-        f"{count(crowd.gpus, 'GPU')}",
+        started.ranks,
+        f"{program} started {started.tasks} tasks on {where}; {starts} {started.processes} processes share "
+        f"{count(started.gpus, 'GPU')}",
         Fix("Start one task per node.", (f"{start} {command}",) if start and command else ()),
-        severity="warning" if crowd.unless else "error",
+        severity="warning" if started.unless else "error",
     )
 
 
-def _crowd(job: Job, node: NodeFacts) -> _Crowd | None:
+def _started(job: Job, node: NodeFacts) -> _Started | None:
     """Return what the tasks of a node start, None if that is unknown or GPUs are shared on purpose."""
     ranks = job.ranks_on(node)
     if job.launched or not ranks or not isinstance(node.gpus, Gpus) or node.gpus.mps_daemon:
@@ -107,7 +107,7 @@ def _crowd(job: Job, node: NodeFacts) -> _Crowd | None:
     first = ranks[0]
     if first.placement.launcher != "torchrun":
         return _of_command(job, ranks)
-    task, tasks = beside(_around(first))
+    task, tasks = beside(_before_torchrun(first))
     agents = len({rank.placement.node_rank for rank in ranks})
     if tasks <= agents or Agent(job, first).one_per_task or _HAS_A_TERMINAL in first.environment:
         return None
@@ -115,11 +115,11 @@ def _crowd(job: Job, node: NodeFacts) -> _Crowd | None:
     gpus = max(len(all_visible(job, node).uuids), number(first, "SLURM_GPUS_ON_NODE") or 0, known)
     each, seen = first.placement.local_world_size or 1, first.visible_gpus
     if each * tasks <= gpus and task and isinstance(seen, tuple) and len(seen) >= gpus:
-        return _Crowd(ranks, tasks, each * tasks, each, "other devices")
-    return _Crowd(ranks, tasks, each * tasks, gpus, "" if task else "only this task")
+        return _Started(ranks, tasks, each * tasks, each, "other devices")
+    return _Started(ranks, tasks, each * tasks, gpus, "" if task else "only this task")
 
 
-def _of_command(job: Job, ranks: Sequence[RankFacts]) -> _Crowd | None:
+def _of_command(job: Job, ranks: Sequence[RankFacts]) -> _Started | None:
     """Return what the distchecks of a node start on a pass, if they become torchrun."""
     asked, tasks = job.asked, {rank.process: rank for rank in ranks}
     seen = [rank.visible_gpus for rank in tasks.values() if isinstance(rank.visible_gpus, tuple)]
@@ -129,9 +129,9 @@ def _of_command(job: Job, ranks: Sequence[RankFacts]) -> _Crowd | None:
     there = len({gpu for shown in seen for gpu in shown})
     taken = len({gpu for shown, number in zip(seen, each, strict=True) for gpu in shown[:number]})
     enough = sum(each) <= there
-    return _Crowd(ranks, len(tasks), sum(each), taken if enough else there, "other devices" if enough else "")
+    return _Started(ranks, len(tasks), sum(each), taken if enough else there, "other devices" if enough else "")
 
 
-def _around(rank: RankFacts) -> Mapping[str, str]:
+def _before_torchrun(rank: RankFacts) -> Mapping[str, str]:
     """Return a rank's variables without the mark of torchrun, so that they show what started torchrun."""
     return {name: value for name, value in rank.environment.items() if name != "TORCHELASTIC_RUN_ID"}

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 _RECENT_SECONDS = 2 * 3600
 _MOST = 16
 _FELL_OFF = 79
-_Step = Literal["reset", "reboot", "watch", "links", "power", "restart", "ask"]
+_Step = Literal["reset", "reboot", "watch", "links", "power", "application", "ask"]
 
 
 class _Meaning(NamedTuple):
     words: str
-    severity: Severity
-    step: _Step
+    severity: Severity = "info"
+    step: _Step = "application"
 
 
-_HARDWARE: dict[int, _Meaning] = {
+_MEANINGS: dict[int, _Meaning] = {
     46: _Meaning("the GPU stopped processing", "warning", "reset"),
     48: _Meaning("an uncorrectable memory error", "error", "reset"),
     54: _Meaning("auxiliary power is not connected", "error", "power"),
@@ -61,21 +61,20 @@ _HARDWARE: dict[int, _Meaning] = {
     171: _Meaning("an uncorrectable memory error", "warning", "reset"),
     172: _Meaning("an uncorrectable error of an on-chip memory", "warning", "reset"),
     **{n: _Meaning("an NVLink error", "warning", "links") for n in range(144, 151)},
+    # Those below are caused by applications, or follow from another Xid.
+    8: _Meaning("the GPU stopped processing"),
+    11: _Meaning("a wrong command stream"),
+    13: _Meaning("a fault in a CUDA kernel, such as an index out of range"),
+    25: _Meaning("a wrong command stream"),
+    31: _Meaning("an access to an invalid memory address"),
+    32: _Meaning("a wrong command stream"),
+    43: _Meaning("an application's fault stopped its work"),
+    45: _Meaning("an application's work was removed from the GPU"),
+    68: _Meaning("a fault of the video decoder"),
+    69: _Meaning("a wrong command"),
+    80: _Meaning("an incomplete command stream"),
 }
-_APPLICATION: dict[int, str] = {
-    8: "the GPU stopped processing",
-    11: "a wrong command stream",
-    13: "a fault in a CUDA kernel, such as an index out of range",
-    25: "a wrong command stream",
-    31: "an access to an invalid memory address",
-    32: "a wrong command stream",
-    43: "an application's fault stopped its work",
-    45: "an application's work was removed from the GPU",
-    68: "a fault of the video decoder",
-    69: "a wrong command",
-    80: "an incomplete command stream",
-}
-"""Xids that applications cause, or that follow from another Xid."""
+_UNKNOWN = _Meaning("", step="ask")
 _STEPS: dict[_Step, Fix] = {
     "reset": Fix(
         "Drain the node and reset the GPU or reboot, unless done since; run the diagnostics.",
@@ -94,20 +93,12 @@ _STEPS: dict[_Step, Fix] = {
         ("nvidia-smi nvlink -s -i {gpu}", "nvidia-smi nvlink -e -i {gpu}"),
     ),
     "power": Fix("Power the node off and check the GPU's power cables.", ("sudo poweroff",)),
-    "restart": Fix(
+    "application": Fix(
         "Look for the fault in the application; the GPU is rarely at fault, even if only one of many reports it.",
         ("compute-sanitizer python train.py",),
     ),
     "ask": Fix("Look it up in NVIDIA's Xid catalogue.", ("sudo dmesg | grep 'NVRM: Xid'", "nvidia-smi -q -i {gpu}")),
 }
-
-
-def _meaning(xid: int) -> _Meaning:
-    if xid in _HARDWARE:
-        return _HARDWARE[xid]
-    if xid in _APPLICATION:
-        return _Meaning(_APPLICATION[xid], "info", "restart")
-    return _Meaning("", "info", "ask")
 
 
 @rule("gpu", scope=("node", "gpu"), owner="admin")
@@ -147,12 +138,12 @@ def _worst(reading: Reading) -> Fault | None:
         return None
     first, *rest = sorted(xids, key=lambda x: (SEVERITIES.index(_severity(reading, x)), x.seconds_ago or 0))
     also = f"; also Xid {fold({x.number for x in rest})}" if rest else ""
-    fix = _STEPS[_meaning(first.number).step]
+    fix = _STEPS[_MEANINGS.get(first.number, _UNKNOWN).step]
     return Fault(f"{_text(first)}{also}", fix, {}, _severity(reading, first), "gpu", confirmed=False)
 
 
 def _severity(reading: Reading, xid: Xid) -> Severity:
-    severity = _meaning(xid.number).severity
+    severity = _MEANINGS.get(xid.number, _UNKNOWN).severity
     action, rows = reading.health.recovery_action, reading.health.remapped_rows
     ecc = number(reading.health.ecc.uncorrected_volatile) > 0
     if number(action) or ecc or (isinstance(rows, RemappedRows) and (rows.pending or rows.failure)):
@@ -162,7 +153,7 @@ def _severity(reading: Reading, xid: Xid) -> Severity:
 
 
 def _text(xid: Xid) -> str:
-    words = _meaning(xid.number).words
+    words = _MEANINGS.get(xid.number, _UNKNOWN).words
     if xid.seconds_ago is None:
         when = "at an unknown time"
     else:

@@ -11,6 +11,7 @@ from distcheck.facts.gpu import GpuHealth
 from distcheck.facts.pci import Pci
 from distcheck.probe import pci
 
+OURS = ("gpu_places",)
 LOOKS = ("environment", "meeting", "gpu")
 replace = msgspec.structs.replace
 MACHINES = {
@@ -58,34 +59,10 @@ def on(tree, job_of, change):
     return on
 
 
-@pytest.fixture
-def says(judge):
-    """Return the family's findings as rule, severity, ranks, nodes."""
-
-    def says(job):
-        result = judge(job, "gpu_places")
-        assert [f for f in result.findings if f.rule == "probe-rule-crashed"] == []
-        return [(f.rule, f.severity, f.ranks, f.nodes) for f in result.findings]
-
-    return says
-
-
-@pytest.fixture
-def the(judge):
-    """Return the family's only finding."""
-
-    def the(job):
-        (finding,) = judge(job, "gpu_places").findings
-        return finding
-
-    return the
-
-
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_healthy_machines_of_every_shape_are_silent(on, judge, name, nodes):
-    result = judge(on(*[MACHINES[name]] * nodes), "gpu_places")
-    assert (result.findings, result.not_checked) == ((), ())
+def test_healthy_machines_of_every_shape_are_silent(on, silent, name, nodes):
+    assert silent(on(*[MACHINES[name]] * nodes))
 
 
 @pytest.mark.parametrize("per_node", [1, 2, 4])
@@ -96,12 +73,12 @@ def test_a_job_on_part_of_a_node_is_silent(on, says, per_node):
 # -- gpu-far-from-cpu
 
 
-def test_a_rank_pinned_to_the_other_socket_is_named(on, change, says, the):
+def test_a_rank_pinned_to_the_other_socket_is_named(on, change, says, only):
     job = change.rank(on(machines.DGX_H100), 2, cpu_list="56-63", cpus=8)
     assert says(job) == [("gpu-far-from-cpu", "warning", (2,), ("node1",))]
-    message = the(job).message
-    assert "bound to CPUs 56-63; the CPUs next to its GPU 2 (0000:52:00.0) are 0-55,112-167" in message
-    assert "numactl --cpunodebind=0" in " ".join(the(job).fix.commands)
+    finding, _ = only(job)
+    assert "bound to CPUs 56-63; the CPUs next to its GPU 2 (0000:52:00.0) are 0-55,112-167" in finding.message
+    assert "numactl --cpunodebind=0" in " ".join(finding.fix.commands)
 
 
 @pytest.mark.parametrize(
@@ -120,36 +97,34 @@ def test_ranks_with_a_cpu_next_to_their_gpu_or_unknown_ones_are_silent(on, chang
     assert says(job) == []
 
 
-def test_a_job_with_the_cpus_of_one_socket_names_the_gpus_of_the_other(on, change, says, the):
+def test_a_job_with_the_cpus_of_one_socket_names_the_gpus_of_the_other(on, change, says, only):
     job = change.rank(on(machines.DGX_H100, machines.DGX_H100), None, cpu_list="0-15", cpus=16)
     far = (4, 5, 6, 7, 12, 13, 14, 15)
     assert says(job) == [("gpu-far-from-cpu", "warning", far, ("node1", "node2"))]
-    assert "same for ranks 5-7,12-15 (node1 and node2)" in the(job).message
+    assert "same for ranks 5-7,12-15 (node1 and node2)" in only(job)[0].message
 
 
-def test_nvml_takes_precedence_over_sysfs(on, change, says):
+def test_nvml_takes_precedence_over_sysfs(on, change, gpus, says):
     job = change.rank(on(machines.DGX_H100), 0, cpu_list="56-63", cpus=8)
-    gpus = job.nodes[0].gpus
-    devices = (replace(gpus.devices[0], health=GpuHealth(cpus="56-111")), *gpus.devices[1:])
-    assert says(change.node(job, 0, gpus=replace(gpus, devices=devices))) == []
+    assert says(gpus(job, each=lambda _: {"health": GpuHealth(cpus="56-111")})) == []
 
 
 @pytest.mark.parametrize(
     ("launcher", "word"), [("by hand", "numactl"), ("torchrun", "--numa-binding"), ("slurm", "enforce-binding")]
 )
-def test_the_fix_fits_the_launcher(on, change, the, launcher, word):
+def test_the_fix_fits_the_launcher(on, change, only, launcher, word):
     job = change.rank(on(machines.DGX_H100, launcher=launcher), 0, cpu_list="56-63", cpus=8)
-    assert word in the(job).fix.commands[0]
+    assert word in only(job)[0].fix.commands[0]
 
 
 # -- gpu-far-from-nic
 
 
-def test_a_list_that_leaves_one_adapter_names_the_ranks_that_are_far_from_it(on, says, the):
+def test_a_list_that_leaves_one_adapter_names_the_ranks_that_are_far_from_it(on, says, only):
     job = on(machines.DGX_H100, machines.DGX_H100, NCCL_IB_HCA="=mlx5_0")
     far = (*range(1, 8), *range(9, 16))
     assert says(job) == [("gpu-far-from-nic", "warning", far, ("node1", "node2"))]
-    finding = the(job)
+    finding, _ = only(job)
     assert "with NCCL_IB_HCA==mlx5_0 GPU 1 (0000:43:00.0) reaches the network through mlx5_0 on" in finding.message
     assert "on another root complex of its NUMA node, although mlx5_3 is on its switch" in finding.message
     assert "rank 5" in finding.evidence
@@ -235,11 +210,11 @@ def test_an_adapter_of_the_other_socket_is_far_from_cards_in_slots(on, says):
     assert says(job) == [("gpu-far-from-nic", "warning", far, ("node1", "node2"))]
 
 
-def test_a_port_that_is_down_while_the_others_are_up_is_named(on, says, the):
+def test_a_port_that_is_down_while_the_others_are_up_is_named(on, says, only):
     dark = machines.change(machines.DGX_H100, "mlx5_9", up=False)
     job = on(machines.DGX_H100, dark)
     assert says(job) == [("gpu-far-from-nic", "warning", (13,), ("node2",))]
-    finding = the(job)
+    finding, _ = only(job)
     assert "GPU 5 (0000:c3:00.0) reaches the network through" in finding.message
     assert "mlx5_9 is on its switch but down" in finding.message
     assert finding.owner == "admin"
@@ -264,11 +239,11 @@ def test_an_unreadable_pci_tree_is_not_checked(on, change, judge):
 REVERSED = [7, 6, 5, 4, 3, 2, 1, 0]
 
 
-def test_a_node_with_another_gpu_order_is_named(on, change, says, the):
+def test_a_node_with_another_gpu_order_is_named(on, change, says, only):
     job = on(*[machines.DGX_H100] * 4, takes={2: REVERSED})
     job = change.environment(job, range(16, 24), CUDA_VISIBLE_DEVICES="7,6,5,4,3,2,1,0")
     assert says(job) == [("gpu-rails-differ", "warning", tuple(range(16, 24)), ("node3",))]
-    finding = the(job)
+    finding, _ = only(job)
     assert "node3 of 4 nodes: LOCAL_RANK 0 takes GPU 7 (0000:df:00.0), position 7 in PCI order; on" in finding.message
     assert "CUDA_VISIBLE_DEVICES=7,6,5,4,3,2,1,0" in finding.message
 
@@ -292,27 +267,22 @@ def test_without_rails_or_a_majority_no_node_is_named(on, says, machine, orders)
     assert says(on(*[machine] * len(orders), takes=takes)) == []
 
 
-def test_other_models_and_other_addresses_are_silent(on, change, says):
+def test_other_models_and_other_addresses_are_silent(on, gpus, says):
     job = on(machines.DGX_H100, machines.DGX_H100, machines.DGX_A100, machines.DGX_A100, takes={3: REVERSED})
-    gpus = [node.gpus for node in job.nodes]
     for n in (2, 3):
-        devices = tuple(replace(gpu, name="NVIDIA A100") for gpu in gpus[n].devices)
-        job = change.node(job, n, gpus=replace(gpus[n], devices=devices))
+        job = gpus(job, n, lambda _: {"name": "NVIDIA A100"})
     assert says(job) == []
     assert says(on(machines.DGX_H100, machines.DGX_H100, machines.DGX_A100)) == []
 
 
 def test_with_unknown_adapters_it_is_an_info_finding(on, change, says):
     job = on(*[machines.DGX_H100] * 3, takes={2: REVERSED})
-    for n in range(3):
-        job = change.node(job, n, pci=None)
-    assert says(job) == [("gpu-rails-differ", "info", tuple(range(16, 24)), ("node3",))]
+    assert says(change.node(job, None, pci=None)) == [("gpu-rails-differ", "info", tuple(range(16, 24)), ("node3",))]
 
 
-def test_a_node_with_an_unknown_or_lost_gpu_is_left_out(on, change, says):
+def test_a_node_with_an_unknown_or_lost_gpu_is_left_out(on, change, gpus, says):
     job = on(*[machines.DGX_H100] * 3, takes={2: REVERSED})
     assert says(change.rank(job, 20, gpu=None)) == []
-    gpus = job.nodes[2].gpus
-    lost = replace(gpus.devices[3], pci=Missing(reason="NVML error 15: GPU is lost"), lost="NVML error 15: GPU is lost")
-    devices = (*gpus.devices[:3], lost, *gpus.devices[4:])
-    assert says(change.node(job, 2, gpus=replace(gpus, devices=devices))) == []
+    reason = "NVML error 15: GPU is lost"
+    lost = {"pci": Missing(reason=reason), "lost": reason}
+    assert says(gpus(job, 2, lambda gpu: lost if gpu.index == 3 else {})) == []

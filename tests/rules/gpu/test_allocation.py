@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
-from distcheck.facts.gpu import Gpus
 from distcheck.facts.pci import Pci, PciPlace
 from distcheck.selection.visible_devices import device_of, visible
 
@@ -116,11 +114,9 @@ def test_tasks_with_lists_of_their_own_share_those_of_the_node(on, change, told)
     assert told(change.environment(job, 1, SLURM_STEP_GPUS="1")) == []
 
 
-def test_a_part_of_the_gpus_and_divided_ones_have_other_numbers(on, change, told):
+def test_a_part_of_the_gpus_and_divided_ones_have_other_numbers(on, change, gpus, told):
     job = on("2,3", SLURM_STEP_GPUS="0,1", **SLURM)
-    (node,) = job.nodes
-    assert told(change.process(job, 0, gpus=node.gpus)) == []
+    assert told(change.process(job, 0, gpus=job.nodes[0].gpus)) == []
     assert told(change.node(job, 0, pci=None)) == []
-    divided = (replace(node.gpus.devices[0], mig=True, mig_uuids=("MIG-1",)), *node.gpus.devices[1:])
-    assert told(change.node(job, 0, gpus=Gpus("580", "13.0", divided))) == []
+    assert told(gpus(job, each=lambda gpu: {} if gpu.index else {"mig": True, "mig_uuids": ("MIG-1",)})) == []
     assert told(change.asked(job, backend="gloo")) == []

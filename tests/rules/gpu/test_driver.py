@@ -56,16 +56,15 @@ def test_a_driver_of_the_same_or_a_newer_major_version_is_silent(job, said, cuda
     assert said(job(cuda, supported)) == ([], 0)
 
 
-def test_a_compatibility_library_counts_as_the_version_that_it_supports(job, said, change):
+def test_a_compatibility_library_counts_as_the_version_that_it_supports(job, said, gpus):
     """NVML reports the driver's CUDA 12.4; the libcuda that the ranks load supports 13.0."""
     made = job("13.0", 13000)
-    older = tuple(change.job(node.gpus, driver="550.54", cuda_driver="12.4") for node in made.nodes)
-    assert said(change.node(made, None, gpus=older[0]))[0] == []
+    assert said(gpus(made, driver="550.54", cuda_driver="12.4"))[0] == []
 
 
-def test_an_old_driver_on_one_node_is_an_error_there_and_the_only_finding(job, said, change):
+def test_an_old_driver_on_one_node_is_an_error_there_and_the_only_finding(job, said, gpus):
     made = job("13.0", 13000, old=(2,))
-    made = change.node(made, 2, gpus=change.job(made.nodes[2].gpus, driver="535.183", cuda_driver="12.2"))
+    made = gpus(made, 2, driver="535.183", cuda_driver="12.2")
     assert said(made) == ([("sw-driver-too-old", "error", "node", (4, 5), ("node3",))], 40)
 
 
@@ -75,10 +74,9 @@ def test_an_old_driver_everywhere_is_a_fault_of_the_job(job, said):
     assert code == 30
 
 
-def test_nvml_decides_where_cuda_was_not_asked(job, said, change):
+def test_nvml_decides_where_cuda_was_not_asked(job, said, change, gpus):
     made = change.rank(job("13.0", 13000), None, cuda=None)
-    gpus = change.job(made.nodes[0].gpus, cuda_driver="12.4")
-    found, _ = said(change.node(made, None, gpus=gpus))
+    found, _ = said(gpus(made, cuda_driver="12.4"))
     assert [f[0] for f in found] == ["sw-driver-too-old"]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from made.nvml_jobs import PROFILES, but_guesses, machines, replace, told
+from made.nvml_jobs import PROFILES, but_guesses
 
 from distcheck.facts.base import Missing
 from distcheck.facts.pci import Pci, PciPlace
 from distcheck.rules import FAMILIES
 
 H100, H200, A100, L40S = (PROFILES[name] for name in ("dgx_h100", "h200", "dgx_a100", "pcie_l40s"))
+OURS = tuple(name for name, family in FAMILIES.items() if "gpu" in family.looks)
 OLDER = "driver 535.183.01\ncuda 12020\n"
 SEVEN = "count 7\n"
 BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -19,16 +20,6 @@ ON_NODE3, ON_NODE2 = tuple(range(16, 24)), tuple(range(8, 16))
 @pytest.fixture
 def judge(judge):
     return but_guesses(judge)
-
-
-@pytest.fixture
-def on(fake_nvml, job_of, change):
-    return machines(fake_nvml, job_of, change)
-
-
-@pytest.fixture
-def says(judge):
-    return told(judge, *(name for name, family in FAMILIES.items() if "gpu" in family.looks))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -200,10 +191,10 @@ NOT_SUPPORTED = Missing(reason="NVML error 3: Not Supported")
         ((H100, H100, H100 + OLDER, H100), {1: "cuda_driver", 2: "cuda_driver"}, "node3 has driver 535.183.01; most"),
     ],
 )
-def test_an_unknown_version_is_not_a_difference(on, judge, change, texts, unknown, told):
+def test_an_unknown_version_is_not_a_difference(on, judge, gpus, texts, unknown, told):
     job = on(*texts)
     for n, version in unknown.items():
-        job = change.node(job, n, gpus=replace(job.nodes[n].gpus, **{version: NOT_SUPPORTED}))
+        job = gpus(job, n, **{version: NOT_SUPPORTED})
     findings = judge(job, "gpu_fleet").findings
     assert [(f.rule, f.nodes) for f in findings] == [("sw-driver-differs-nodes", ("node3",))] * bool(told)
     assert all(told in f.message for f in findings)

@@ -18,7 +18,7 @@ from distcheck.facts.gpu import Gpu, GpuHealth, GpuLoad, Gpus, LinkErrors
 from distcheck.facts.merge import with_loads
 from distcheck.probe import gpu, gpu_load
 from distcheck.rules import FAMILIES
-from distcheck.rules.gpu.loads import POWER_BRAKE, held_by_brake
+from distcheck.rules.gpu.clocks import POWER_BRAKE, held_by_brake
 from distcheck.rules.gpu.readings import Reading
 
 LOOKS = ("environment", "meeting", "gpu")

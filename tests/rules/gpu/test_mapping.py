@@ -302,13 +302,10 @@ def test_a_wrong_list_is_one_finding(of, judge, with_value, name, value, message
     assert message in finding.message
     assert command in finding.fix.commands
     assert finding.evidence["CUDA_VISIBLE_DEVICES"] == value
+    if value == "3,-1,2":
+        assert finding.evidence["visible"] == "GPU 3 (0000:04:00.0)"
+        assert (finding.evidence["gpus"], finding.evidence["item"]) == (4, 2)
     assert (result.not_checked, result.verdict.exit_code) == ((), 30)
-
-
-def test_the_evidence_names_the_visible_gpus(of, with_value, only):
-    finding, _ = only(with_value(of(1, 2, 4), "3,-1,2"))
-    assert finding.evidence["visible"] == "GPU 3 (0000:04:00.0)"
-    assert (finding.evidence["gpus"], finding.evidence["item"]) == (4, 2)
 
 
 @pytest.mark.parametrize(
@@ -321,17 +318,16 @@ def test_a_wrong_list_that_leaves_each_rank_its_gpu_is_a_warning(of, with_value,
     assert result.verdict.exit_code == 0
 
 
-def test_ranks_of_a_node_with_other_values_between_them_are_told_apart(of, with_value, judge):
+def test_a_wrong_list_is_named_at_the_ranks_that_have_it(of, with_value, only, judge):
     job = with_value(with_value(of(2, 4, 4), "0,0", [1, 3, 6]), "", [2])
     found = judge(job, "gpu").findings
     assert [(f.rule, f.ranks) for f in found] == [("gpu-cvd-empty", (2,)), ("gpu-cvd-duplicate", (1, 3, 6))]
-
-
-def test_a_wrong_list_is_named_at_the_nodes_that_have_it(of, with_value, only):
     everywhere, _ = only(with_value(of(4, 2, 4), "[0,1]"))
     assert (everywhere.nodes, len(everywhere.ranks)) == (("node1", "node2", "node3", "node4"), 8)
     stale, _ = only(with_value(of(2, 2, 2), "GPU-1-0,GPU-1-1"))
     assert (stale.rule, stale.nodes, stale.ranks) == ("gpu-cvd-uuid-stale", ("node2",), (2, 3))
+    slurm, _ = only(with_value(of(1, 2, 2, launcher="slurm"), "NoDevFiles"))
+    assert "#SBATCH --gpus-per-node=2" in slurm.fix.commands
 
 
 def test_a_long_list_is_cut_in_the_message_but_not_in_the_evidence(of, with_value, only):
@@ -339,11 +335,6 @@ def test_a_long_list_is_cut_in_the_message_but_not_in_the_evidence(of, with_valu
     finding, _ = only(with_value(of(1, 8, 8), value))
     assert (finding.rule, finding.evidence["CUDA_VISIBLE_DEVICES"]) == ("gpu-cvd-uuid-stale", value)
     assert len(finding.message) < 250
-
-
-def test_the_fix_under_slurm_requests_gpus(of, with_value, only):
-    finding, _ = only(with_value(of(1, 2, 2, launcher="slurm"), "NoDevFiles"))
-    assert "#SBATCH --gpus-per-node=2" in finding.fix.commands
 
 
 # -- two ranks on one GPU
@@ -363,23 +354,28 @@ def test_gpu_duplicate_with_one_value_for_all_ranks(of, only, with_value):
     assert code == 30
 
 
-def test_the_same_mistake_on_every_node_is_one_finding(of, with_value, only):
-    finding, _ = only(with_value(of(4, 4, 4), "0"))
-    assert len(finding.ranks) == 16
-    assert finding.message.startswith("ranks 0-3 (node1) all run on GPU-1-0")
-    assert finding.message.endswith("; same for 3 more GPUs")
+DIVIDED = Gpu(0, "GPU-1-0", "0000:01:00.0", "NVIDIA H100", 1, 1, mig=True, mig_uuids=("MIG-a", "MIG-b"))
 
 
-def test_more_ranks_than_gpus_share_gpus(of, with_value, only):
-    finding, _ = only(with_value(of(1, 2, 1), None))
-    assert finding.rule == "gpu-duplicate"
-    assert "export PET_NPROC_PER_NODE=gpu" in finding.fix.commands
-
-
-def test_one_list_per_rank_combined_with_cuda_local_rank(of, with_value, only):
-    job = with_value(with_value(of(), "1,0", 0), "0,1", 1)
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "values", "message", "command"),
+    [
+        (4, 4, ["0"] * 4, "ranks 0-3 (node1) all run on GPU-1-0 (0000:01:00.0), with ", "unset CUDA_VISIBLE_DEVICES"),
+        (1, 1, [None] * 2, "ranks 0-1 (node1) both run on GPU-1-0", "export PET_NPROC_PER_NODE=gpu"),
+        (1, 2, ["1,0", "0,1"], "ranks 0-1 (node1) both run on GPU-1-1 (0000:02:00.0)", "unset CUDA_VISIBLE_DEVICES"),
+        (1, DIVIDED, [None] * 2, "ranks 0-1 (node1) both run on MIG-a (0000:01:00.0)", "nvidia-smi -L"),
+    ],
+)
+def test_the_cause_of_a_shared_gpu_decides_the_fix(of, with_value, only, change, nodes, gpus, values, message, command):
+    job = of(nodes, len(values), gpus if isinstance(gpus, int) else 1)
+    job = job if isinstance(gpus, int) else with_gpus(change, job, gpus)
+    for rank in range(len(job.ranks)):
+        job = with_value(job, values[rank % len(values)], rank)
     finding, _ = only(job)
-    assert finding.message == "ranks 0-1 (node1) both run on GPU-1-1 (0000:02:00.0)"
+    assert (finding.rule, finding.ranks) == ("gpu-duplicate", tuple(range(len(job.ranks))))
+    assert finding.message.startswith(message)
+    assert finding.message.endswith("; same for 3 more GPUs") == (nodes == 4)
+    assert command in finding.fix.commands
 
 
 def test_two_containers_with_the_same_gpu(of, with_value, only, rules, change):
@@ -433,13 +429,6 @@ def test_two_torchruns_on_one_node_share_a_gpu(of, with_value, only):
     finding, _ = only(job)
     assert finding.rule == "gpu-duplicate"
     assert any("torchrun" in command for command in finding.fix.commands)
-
-
-def test_ranks_share_a_mig_device(of, with_value, only, change):
-    divided = Gpu(0, "GPU-1-0", "0000:01:00.0", "NVIDIA H100", 1, 1, mig=True, mig_uuids=("MIG-a", "MIG-b"))
-    finding, _ = only(with_value(with_gpus(change, of(), divided), None))
-    assert finding.message == "ranks 0-1 (node1) both run on MIG-a (0000:01:00.0)"
-    assert "nvidia-smi -L" in finding.fix.commands
 
 
 def test_ranks_that_distcheck_started_are_started_again_by_distcheck(of, with_value, only, change):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from made.nvml_jobs import PROFILES, but_guesses, machines
+from made.nvml_jobs import PROFILES, but_guesses
 
 from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.placement import Placement
@@ -21,11 +21,6 @@ def name(gpu: int, part: int = 0) -> str:
 @pytest.fixture
 def judge(judge):
     return but_guesses(judge)
-
-
-@pytest.fixture
-def on(fake_nvml, job_of, change):
-    return machines(fake_nvml, job_of, change)
 
 
 def errors(result):

@@ -1,14 +1,14 @@
-"""The rules about each device's own speed, on figures of GPUs of several models and of CPUs."""
+"""The rules about each device's own speed and results, on figures of GPUs of several models and of CPUs."""
 
 import math
 import random
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from distcheck.expectation.devices import CARD_MATMUL_SHARE, HOST_SHARE, MATMUL_SHARE, MEMORY_SHARE, floor_of, peak_of
 from distcheck.facts.base import Missing
-from distcheck.facts.device import DeviceTest
+from distcheck.facts.device import Burn, DeviceTest
 from distcheck.facts.host import CpuQuota, Limits
 from distcheck.facts.rank import RankRun
 from distcheck.rules.gpu.own_work import SLOW_CPU
@@ -130,7 +130,7 @@ def test_a_gpu_beyond_the_spread_of_the_others_is_a_warning_and_far_beyond_an_er
 
 
 def test_without_a_second_look_a_gpu_far_beyond_the_others_is_a_warning(job, judge):
-    once = msgspec.structs.replace(of_gpu(H100, 0.6), matmul_least_TFLOPS=None)
+    once = replace(of_gpu(H100, 0.6), matmul_least_TFLOPS=None)
     (finding,) = judge(job(of_gpu(H100), {3: once}, H100), SPEED).findings
     assert (finding.severity, finding.confirmed, finding.ranks) == ("warning", False, (3,))
 
@@ -177,7 +177,7 @@ def test_of_two_unlike_gpus_of_an_unknown_model_the_slow_one_is_only_suspected(j
 def test_gpus_that_ranks_share_are_not_judged(job, change, judge):
     shared = job(of_gpu(H100), {2: of_gpu(H100, 0.1), 3: of_gpu(H100, 0.1)}, H100)
     assert [f.ranks for f in judge(shared, SPEED).findings] == [(2,), (3,)]
-    run = msgspec.structs.replace(shared.ranks[2].run, gpu="GPU-1-3")
+    run = replace(shared.ranks[2].run, gpu="GPU-1-3")
     assert not judge(change.rank(shared, 2, run=run), SPEED).findings
 
 
@@ -188,7 +188,7 @@ def test_gpus_of_another_model_are_no_measure(job, change, judge):
 
 
 def test_a_slow_cpu_is_a_warning_at_its_rank(job, judge):
-    slow = msgspec.structs.replace(CPU, matmul_TFLOPS=0.009, memory_GBps=1.25)
+    slow = replace(CPU, matmul_TFLOPS=0.009, memory_GBps=1.25)
     said = judge(job(CPU, {3: slow}), SPEED)
     (finding,) = said.findings
     assert (finding.rule, finding.ranks, finding.nodes) == ("perf-slow-rank", (3,), ("node1",))
@@ -199,7 +199,7 @@ def test_a_slow_cpu_is_a_warning_at_its_rank(job, judge):
 
 @pytest.mark.parametrize(("limit", "blamed"), [(0.5, False), (4.0, True), (None, True)])
 def test_of_ranks_that_share_a_small_cpu_limit_none_is_blamed(job, change, judge, limit, blamed):
-    slow = msgspec.structs.replace(CPU, matmul_TFLOPS=0.009, memory_GBps=1.25)
+    slow = replace(CPU, matmul_TFLOPS=0.009, memory_GBps=1.25)
     quota = CpuQuota(limit, 1000, 100, "/sys/fs/cgroup/job") if limit else None
     limited = change.process(job(CPU, {1: slow}), (0, 1, 2, 3), limits=Limits(cpu=quota))
     found = {f.rule: f.ranks for f in judge(limited, SPEED, "host_cpus").findings}
@@ -220,7 +220,7 @@ def test_of_ranks_that_share_a_small_cpu_limit_none_is_blamed(job, change, judge
 )
 def test_only_a_cpu_that_is_much_slower_in_all_its_work_is_named(job, judge, matmul, memory, per_node, named):
     rates = {"matmul_TFLOPS": matmul * CPU.matmul_TFLOPS, "memory_GBps": memory * CPU.memory_GBps}
-    odd = msgspec.structs.replace(CPU, **rates)
+    odd = replace(CPU, **rates)
     assert [f.ranks for f in judge(job(CPU, {1: odd}, per_node=per_node), SPEED).findings] == [(1,)] * named
 
 
@@ -229,6 +229,52 @@ def test_a_test_that_was_not_made_is_listed_and_fails_nothing(job, judge):
     assert [(n.rule, n.ranks, n.required) for n in said.not_checked] == [("perf-slow-rank", (2,), False)]
     said = judge(job(of_gpu(H100), {2: Missing(reason="too little free GPU memory")}, H100), SPEED, PRODUCTS)
     assert [(n.rule, n.ranks, n.required) for n in said.not_checked] == [("gpu-slow-compute", (2,), False)]
+
+
+@pytest.mark.parametrize(("healthy", "device"), [(CPU, "cpu"), (of_gpu(H100), H100)])
+def test_a_device_whose_own_products_differ_is_confirmed_bad(job, judge, healthy, device):
+    said = judge(job(healthy, {5: replace(healthy, different=2)}, device), PRODUCTS)
+    (finding,) = said.findings
+    assert (finding.rule, finding.ranks, finding.nodes, finding.confirmed) == (
+        "gpu-wrong-product", (5,), ("node2",), True,
+    )  # fmt: skip
+    assert f"2 of {healthy.products} equal products of rank 5 (node2, {device})" in finding.message
+    assert said.verdict.exit_code == 40
+
+
+def test_a_device_that_disagrees_with_most_is_confirmed_bad(job, judge):
+    said = judge(job(CPU, {2: replace(CPU, checksum=6)}), PRODUCTS)
+    assert [(f.rule, f.ranks, f.confirmed) for f in said.findings] == [("gpu-wrong-product", (2,), True)]
+    assert "another result than on 7 of 8 ranks" in said.findings[0].message
+
+
+def test_one_result_against_another_blames_neither(job, judge):
+    said = judge(job(CPU, {1: replace(CPU, checksum=6)}, per_node=1), PRODUCTS)
+    assert [(f.ranks, f.confirmed) for f in said.findings] == [((0, 1), False)]
+    assert said.verdict.exit_code == 20
+
+
+def test_devices_of_different_models_may_have_different_results(job, change, judge):
+    mixed = job(of_gpu(H100), {}, H100)
+    run = replace(mixed.ranks[0].run, device="NVIDIA L4", device_test=replace(of_gpu("NVIDIA L4"), checksum=77))
+    assert not judge(change.rank(mixed, [4, 5, 6, 7], run=run), PRODUCTS).findings
+
+
+def test_a_gpu_that_slows_down_during_the_burn_is_named(job, judge):
+    healthy = replace(of_gpu(H100), burn=Burn(60.0, 720.0, 690.0))
+    slowing = replace(of_gpu(H100), burn=Burn(60.0, 720.0, 500.0))
+    assert not judge(job(healthy, {}, H100, burn_seconds=60.0), PRODUCTS).findings
+    said = judge(job(healthy, {3: slowing}, H100, burn_seconds=60.0), PRODUCTS)
+    assert [(f.rule, f.ranks, f.severity) for f in said.findings] == [("gpu-burn-slows", (3,), "warning")]
+    assert "from 720 to 500 TFLOPS within 60 s" in said.findings[0].message
+
+
+def test_cpus_may_slow_down_during_the_burn_which_is_required(job, judge):
+    said = judge(job(replace(CPU, burn=Burn(60.0, 0.09, 0.02)), {}, burn_seconds=60.0), PRODUCTS)
+    assert said[:2] == ((), ())
+    said = judge(job(CPU, {}, burn_seconds=2.0), PRODUCTS)
+    assert [(n.rule, n.required, n.ranks) for n in said.not_checked] == [("gpu-wrong-product", True, tuple(range(8)))]
+    assert said.verdict.exit_code == 20
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from distcheck.facts.rank import Agent, Variables
 
@@ -81,12 +80,10 @@ def test_worlds_for_which_the_gpus_suffice_or_that_are_alone_are_silent(world, t
     assert told(world(**more)) == []
 
 
-def test_shared_or_divided_gpus_are_meant_to_be_shared(world, change, told):
+def test_shared_or_divided_gpus_are_meant_to_be_shared(world, change, gpus, told):
     job = world()
-    gpus = job.nodes[0].gpus
-    assert told(change.node(job, 0, gpus=replace(gpus, mps_daemon=True))) == []
-    divided = tuple(replace(gpu, mig=True, mig_uuids=(f"MIG-{gpu.index}",)) for gpu in gpus.devices)
-    assert told(change.node(job, 0, gpus=replace(gpus, devices=divided))) == []
+    assert told(gpus(job, mps_daemon=True)) == []
+    assert told(gpus(job, each=lambda gpu: {"mig": True, "mig_uuids": (f"MIG-{gpu.index}",)})) == []
     assert told(change.asked(job, backend="gloo")) == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from made.nvml_jobs import PROFILES, but_guesses, machines
+from made.nvml_jobs import PROFILES, but_guesses
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Xid
@@ -20,13 +20,9 @@ def judge(judge):
 
 
 @pytest.fixture
-def on(fake_nvml, job_of, change):
-    build = machines(fake_nvml, job_of, change)
-
-    def on(text, *found, nodes=2, **more):
-        return change.node(build(*[H100] * (nodes - 1), text, **more), nodes - 1, xids=found)
-
-    return on
+def on(on, change):
+    """Build a job of two nodes; the text describes the second, whose log has these Xids."""
+    return lambda text, *found, **more: change.node(on(H100, text, **more), 1, xids=found)
 
 
 def xid(number, minutes=40.0, pci=GPU5):
