@@ -211,35 +211,34 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
     """
     reported: set[str] = set()
     for (chosen, name, _), alike in nccl_hosts(job).items():
-        if len(alike) < 2:
+        nodes = machines(alike) if len(alike) > 1 else []
+        weight = severity(job, "nccl", chosen=chosen)
+        if len(nodes) < 2 or weight is None:
             continue
-        nodes, weight = machines(alike), severity(job, "nccl", chosen=chosen)
-        if len(nodes) > 1 and weight is not None:
-            reported |= {node.key for node in nodes}
-            ranks = job.ranks_on(*alike)
-            same = [k.first for k in kinds(job) if value_of(job, k.first, HOSTID) == name] if chosen else []
-            what = f"{HOSTID} {brief(name, 60)}" if chosen else f"the host name {name} and the same or no boot id"
-            yield found(
-                job,
-                ranks,
-                f"{named(job, ranks)} have {what}; NCCL treats their {len(nodes)} machines as one",
-                severity=weight,
-                owner=owner(job, same, HOSTID) if chosen else "admin",
-                evidence={HOSTID if chosen else "host name": name},
-                values={"rename": removals(job, same, HOSTID) if chosen else _rename(nodes)},
-            )
-    for name, alike_nodes in grouped(job.nodes, lambda n: n.hostname).items():
-        nodes = [n for n in machines(alike_nodes) if n.key not in reported] if len(alike_nodes) > 1 else []
+        reported |= {node.key for node in nodes}
+        ranks = job.ranks_on(*alike)
+        same = [k.first for k in kinds(job) if value_of(job, k.first, HOSTID) == name] if chosen else []
+        what = f"{HOSTID} {brief(name, 60)}" if chosen else f"the host name {name} and the same or no boot id"
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)} have {what}; NCCL treats their {len(nodes)} machines as one",
+            severity=weight,
+            owner=owner(job, same, HOSTID) if chosen else "admin",
+            evidence={HOSTID if chosen else "host name": name},
+            values={"rename": removals(job, same, HOSTID) if chosen else _rename(nodes)},
+        )
+    for name, alike in grouped(job.nodes, lambda n: n.hostname).items():
+        nodes = [n for n in machines(alike) if n.key not in reported] if len(alike) > 1 else []
         if len(nodes) > 1:
-            ranks = job.ranks_on(*nodes)
             yield found(
                 job,
-                ranks,
+                job.ranks_on(*nodes),
                 f"{len(nodes)} machines have the host name {name}; NCCL distinguishes them by their boot ids",
                 severity="info",
+                scope="rank",
                 owner="admin",
                 evidence={"host name": name},
-                scope="rank",
                 values={"rename": _rename(nodes)},
             )
 

@@ -200,7 +200,7 @@ def net_gloo_ifname_wrong(_: Job, case: Case) -> Answer:
 
     Fix: Set the exact name of an interface in the nodes' network that is up, on each node its own.
 
-        {use|export GLOO_SOCKET_IFNAME=eth0}
+        {use|unset GLOO_SOCKET_IFNAME}
     """
     if case.library != "gloo":
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from shlex import quote
 
@@ -93,13 +93,14 @@ def _jumbo_on_one_side(job: Job) -> Iterator[Fault]:
     for (size, interface), nodes in odd.items():
         keys = {node.key for node in nodes}
         shown = [*nodes[:_SHOWN], *islice((node for node in job.nodes if node.key not in keys), _SHOWN)]
+        ways = {node.name: own_way(job, survey(job).reach, node) for node in shown}
         yield found(
             job,
             job.ranks_on(*nodes),
             f"{listed([node.name for node in nodes])} {'sends' if len(nodes) == 1 else 'send'} packets of up to {size} "
             "bytes, but datagrams of that size do not arrive; TCP works because it negotiates a smaller MSS",
             severity="warning",
-            evidence={"mtu": size} | {f"MTU of {name}": mtu for name, mtu in _mtus(job, shown).items()},
+            evidence={"mtu": size} | {f"MTU of {name}": way.mtu_bytes for name, way in ways.items() if way},
             values={"host": [], "interface": [quote(interface)], "mtu": [str(_USUAL_MTU_BYTES)]},
         )
 
@@ -168,8 +169,3 @@ def _unlike(sizes: Sizes) -> set[str]:
     most = max(map(len, groups.values()), default=0)
     fewer = {key for keys in groups.values() if len(keys) < most for key in keys}
     return fewer or (set(sizes) if len(groups) > 1 else set())
-
-
-def _mtus(job: Job, nodes: Iterable[NodeFacts]) -> dict[str, int]:
-    ways = {node.name: own_way(job, survey(job).reach, node) for node in nodes}
-    return {name: way.mtu_bytes for name, way in ways.items() if way}
