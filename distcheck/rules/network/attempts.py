@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +10,7 @@ from distcheck.rules.job.addresses import here_over_nodes, master_outcomes
 from distcheck.rules.job.astray import astray, misled
 from distcheck.rules.job.own_failures import own_failure
 from distcheck.rules.network.selected_interfaces import own_way, survey
-from distcheck.rules.network.trials import Way, by_way, side_by_process, transferred
+from distcheck.rules.network.trials import Way, side_by_process
 from distcheck.rules.wording import found, grouped, listed, named, once
 
 if TYPE_CHECKING:
@@ -109,35 +108,16 @@ def _ranks_by_side(job: Job) -> dict[str, list[RankFacts]]:
     return grouped(job.ranks, lambda r: side[r.process])
 
 
-class Ways:
+@once
+def _names(job: Job) -> dict[str, str]:
+    return {node.key: node.name for node in job.nodes}
+
+
+class Ways(NamedTuple):
     """The trials between the sides of a job: its nodes, or on a single node its processes."""
 
-    def __init__(
-        self, job: Job, leave_out: Collection[tuple[str, str, str]] = (), *, transferred: bool = False
-    ) -> None:
-        """Take the trials of a job.
-
-        `transferred` keeps those with a transfer; `leave_out` drops some by source, target and address.
-        """
-        self.job = job
-        self._leave_out = leave_out
-        self._transferred = transferred
-
-    @cached_property
-    def tried(self) -> dict[Way, list[PeerTrial]]:
-        """The trials by path; not sorted before someone asks, because healthy jobs have no fault to locate."""
-        tried = transferred(self.job) if self._transferred else by_way(self.job)
-        if not self._leave_out:
-            return tried
-        kept = {
-            way: [t for t in trials if (t.source, t.target, t.address) not in self._leave_out]
-            for way, trials in tried.items()
-        }
-        return {way: trials for way, trials in kept.items() if trials}
-
-    @cached_property
-    def _names(self) -> dict[str, str]:
-        return {node.key: node.name for node in self.job.nodes}
+    job: Job
+    tried: Mapping[Way, Sequence[PeerTrial]]
 
     @property
     def _ranks(self) -> dict[str, list[RankFacts]]:
@@ -155,7 +135,7 @@ class Ways:
         """Return the names of sides: nodes, or ranks on a single node."""
         if len(self.job.nodes) < 2:
             return named(self.job, self.ranks(sides)) or "a process that is gone"
-        return listed([self._names[side] for side in sides])
+        return listed([_names(self.job)[side] for side in sides])
 
     def finding(
         self,

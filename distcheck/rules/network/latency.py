@@ -13,7 +13,7 @@ from distcheck.facts.network import Use
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.network.attempts import Ways
-from distcheck.rules.network.trials import between_sides
+from distcheck.rules.network.trials import between_sides, by_way
 from distcheck.rules.wording import found
 
 _LONG_SECONDS = 10e-3
@@ -50,7 +50,7 @@ def net_high_latency(job: Job) -> Iterator[Outcome]:
         yield NotChecked(reason="the kernel reported no round trips (TCP_INFO)", required=False)
     if max(measured, default=0.0) <= _NOTICED_SECONDS:
         return
-    ways = Ways(job)
+    ways = Ways(job, by_way(job))
     pairs = _round_trips(ways)
     shortest = min(pairs.values())
     limit = max(_NOTICED_SECONDS, _TIMES * shortest)

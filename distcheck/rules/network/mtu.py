@@ -16,7 +16,7 @@ from distcheck.rules.finding import Fault
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived
 from distcheck.rules.network.path_uses import path_uses
 from distcheck.rules.network.selected_interfaces import own_way, survey
-from distcheck.rules.network.trials import stalled
+from distcheck.rules.network.trials import by_way, stalled, transferred
 from distcheck.rules.wording import found, grouped, listed
 from distcheck.selection.nccl_settings import value_of
 
@@ -59,7 +59,7 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
 
 
 def _eaten(job: Job) -> Iterator[Fault]:
-    ways = Ways(job, transferred=True)
+    ways = Ways(job, transferred(job))
     eaten = {}
     for way, transfers in stalled(job).items():
         if lost := [sent for sent in transfers if nothing_arrived(sent)]:
@@ -76,7 +76,7 @@ def _jumbo_on_one_side(job: Job) -> Iterator[Fault]:
     """Yield the nodes whose full-size datagrams do not reach most others; smaller ones do."""
     lost: dict[str, list[int]] = {}
     tried: Counter[str] = Counter()
-    for (source, _), trials in Ways(job).tried.items():
+    for (source, _), trials in by_way(job).items():
         for t in trials:
             if len(t.datagrams) != 2:
                 continue

@@ -25,6 +25,7 @@ from distcheck.rules.network.interface_choices import (
 from distcheck.rules.network.path_uses import adapters_beside, path_uses
 from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.network.translation import HOST_NETWORK
+from distcheck.rules.network.trials import by_way
 from distcheck.rules.wording import are, found, grouped, listed, named, once
 from distcheck.selection.interfaces import subnet
 
@@ -106,7 +107,7 @@ def _unrouted(job: Job, lost: list[Unrouted]) -> Iterator[Fault]:
     without = [u for u in lost if not u.seen_at]
     if without:
         asking = {nodes[source].name: several[0] for source, several in grouped(without, lambda u: u.source).items()}
-        yield Ways(job).finding(
+        yield Ways(job, by_way(job)).finding(
             {(u.source, u.target): reason(u.trial) for u in without},
             "reach",
             "without a route",
