@@ -155,32 +155,16 @@ class Ways(NamedTuple):
         failed = dict(sorted(failed.items(), key=lambda item: [order.get(side, len(order)) for side in item[0]]))
         blame = _blame(failed, self.tried)
         blame = blame._replace(sides=tuple(sorted(blame.sides, key=lambda side: order.get(side, len(order)))))
-        first = next(iter(failed))
-        if blame.both:
-            others = self._others(failed, blame.sides)
-            problem = f"{self.name(blame.sides)} and {self.name(others)} cannot {verb} each other"
-            if len(blame.sides) > 1:
-                problem = f"{self.name(blame.sides)} cannot {verb} any other node in either direction"
-            if blame.everywhere:
-                problem = f"no node can {verb} any other"
-        elif blame.sides:
-            others = self._others(failed, blame.sides)
-            source, target = (others, blame.sides) if blame.incoming else (blame.sides, others)
-            problem = f"{self.name(source)} cannot {verb} {self.name(target)}"
-            side, end = blame.sides[0], 0 if blame.incoming else 1
-            nature += _ONE_WAY if any(way[end] == side for way in self.tried) else ""
-        else:
-            problem, nature = self._of_pair(first, failed, verb, nature)
+        first, concerned = next(iter(failed)), {side for way in failed for side in way}
+        others = [side for side in self._ranks if side in concerned and side not in blame.sides]
         rest = len({frozenset(way) for way in failed}) - 1 if not blame.sides else 0
         more = f"; same for {rest} more {'pair' if rest == 1 else 'pairs'} of nodes" if rest else ""
-        concerned = {side for way in failed for side in way}
-        sides = blame.sides or [side for side in self._ranks if side in concerned]
         some = islice(failed.items(), _MOST)
         shown = [f"{self.name([s])} to {self.name([t])}: {why}" for (s, t), why in some]
         return found(
             self.job,
-            self.ranks(sides),
-            f"{problem} {nature} ({failed[first]}){more}",
+            self.ranks(blame.sides or others),
+            f"{self._problem(failed, blame, others, verb, nature)} ({failed[first]}){more}",
             fix,
             severity=severity,
             scope="system" if blame.everywhere else "link",
@@ -190,17 +174,21 @@ class Ways(NamedTuple):
             values=values,
         )
 
-    def _of_pair(self, way: Way, failed: Mapping[Way, str], verb: str, nature: str) -> tuple[str, str]:
-        source, target = way
-        back = target, source
-        if back in failed:
-            return f"{self.name([source])} and {self.name([target])} cannot {verb} each other", nature
-        problem = f"{self.name([source])} cannot {verb} {self.name([target])}"
-        return problem, f"{nature}{_ONE_WAY}" if back in self.tried else nature
-
-    def _others(self, failed: Mapping[Way, str], sides: Sequence[str]) -> list[str]:
-        concerned = {side for way in failed for side in way}.difference(sides)
-        return [side for side in self._ranks if side in concerned]
+    def _problem(self, failed: Mapping[Way, str], blame: _Blame, others: list[str], verb: str, nature: str) -> str:
+        """Return which sides do not reach which, in one direction or in both."""
+        if blame.everywhere:
+            return f"no node can {verb} any other {nature}"
+        if blame.both and len(blame.sides) > 1:
+            return f"{self.name(blame.sides)} cannot {verb} any other node in either direction {nature}"
+        way = next(iter(failed))
+        ends: tuple[Sequence[str], Sequence[str]] = blame.sides or way[:1], others if blame.sides else way[1:]
+        if blame.both or (not blame.sides and way[::-1] in failed):
+            return f"{self.name(ends[0])} and {self.name(ends[1])} cannot {verb} each other {nature}"
+        back = way[::-1] in self.tried
+        if blame.sides:
+            back = any(other[0 if blame.incoming else 1] == blame.sides[0] for other in self.tried)
+        source, target = ends[::-1] if blame.incoming else ends
+        return f"{self.name(source)} cannot {verb} {self.name(target)} {nature}{_ONE_WAY if back else ''}"
 
 
 class _Blame(NamedTuple):
