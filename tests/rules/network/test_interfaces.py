@@ -244,6 +244,22 @@ FAULTY = [
         odd={3: ((LO, at("eth0", "10.0.0.3"), at("eth1", "192.168.9.3")), {"binds": "192.168.9.3"})}),
     row(MIXED, (2,), odd={3: (BOTH(3), {"binds": "fd00::3"})}, shape=BOTH),
     row(MIXED, (2,), env=(2, {"NCCL_SOCKET_FAMILY": "AF_INET6"}), missed=[(3, "fd00::3")], shape=BOTH, gpus=1),
+    *[row(f"net-nccl-ifname-syntax {severity}", (2,), repr(value), fix=f"export NCCL_SOCKET_IFNAME={right}",
+          env=(2, {"NCCL_SOCKET_IFNAME": value}), missed=[(3, "127.0.0.1")], shape=two_cards, gpus=gpus)
+      for value, severity, right in [
+        ("=^lo", "error", "'^=lo'"), (" eth0", "error", "eth0"), ("eth9 ", "error", "=eth0"), ("^=", "error", "=eth0"),
+        ("^docker,^lo", "error", "'^docker,lo'"), ("^docker,^eth1", "error", "=eth0"), ("e", "warning", "=eth0"),
+        ("eth0, eth1", "warning", "eth0,eth1"), ("=eth0,=eth9", "info", "=eth0,eth9"), ("^", "warning", "=eth0")]
+      for gpus in (0, 1)],
+    *[row("net-gloo-ifname-wrong error", (2,), f"GLOO_SOCKET_IFNAME={repr(value) if ' ' in value else value})", hint,
+          fix=USE_GLOO, env=(2, {"GLOO_SOCKET_IFNAME": value}), gpus=gpus)
+      for value, hint in [
+        ("eth", ""), ("^lo", "; Gloo does not support ^ and ="), ("=eth0", "; Gloo does not support ^ and ="),
+        ("eth0, eth1", "; Gloo reads a space as part of the name"), ("eth9", ""), ("eth0,,eth1", ""),
+        (" eth0", "; Gloo reads a space as part of the name"), ("{eth0}", "")]
+      for gpus in (0, 1)],
+    row("net-duplicate-hostname error", (0, 2), fix="unset NCCL_HOSTID", env=((0, 2), {"NCCL_HOSTID": "a"}), nodes=3,
+        gpus=1),
     row("net-duplicate-ip error", (1, 2), "node2 (eth0 02:00:00:00:02:01)", odd={3: ((LO, at("eth0", "10.0.0.2")), {})},
         missed=[(2, "10.0.0.2")]),
 ]  # fmt: skip
@@ -268,6 +284,7 @@ def test_a_faulty_choice_is_one_finding_that_explains_the_failing_paths(
 def test_what_is_at_fault_between_nodes_is_healthy_on_one_or_where_it_is_reached(of, said, change):
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         assert said(change.environment(of(1, per_node=4, gpus=1), None, **{name: "lo"})) == []
+    assert said(change.environment(of(1, per_node=2), None, NCCL_HOSTID="a")) == []
     assert said(tried(change, with_node(change, of(4), 3, LO, at("eth0", "10.0.0.3"), at("eth1", "192.168.9.3")))) == []
     assert said(with_node(change, of(4, BOTH, gpus=1, backend="nccl"), 3, *BOTH(3), binds="fd00::3")) == []
     assert said(tried(change, change.environment(of(4, BOTH, gpus=1), 2, NCCL_SOCKET_FAMILY="AF_INET6"))) == []
@@ -303,37 +320,6 @@ def test_the_likely_intent_of_a_value_is_written_in_nccls_syntax(value, means):
 @pytest.mark.parametrize("value", ["eth0", "=eth0,eth1", "^docker,lo", "^=lo", "eth0:1", ",eth0", "enp3s0.100", ""])
 def test_a_value_without_syntax_errors_is_accepted(value):
     assert misspelt(value) == ""
-
-
-@pytest.mark.parametrize(
-    ("value", "severity", "command"),
-    [
-        ("=^lo", "error", "export NCCL_SOCKET_IFNAME='^=lo'"),
-        (" eth0", "error", "export NCCL_SOCKET_IFNAME=eth0"),
-        ("eth9 ", "error", "export NCCL_SOCKET_IFNAME==eth0"),
-        ("^=", "error", "export NCCL_SOCKET_IFNAME==eth0"),
-        ("^docker,^lo", "error", "export NCCL_SOCKET_IFNAME='^docker,lo'"),
-        ("^docker,^eth1", "error", "export NCCL_SOCKET_IFNAME==eth0"),
-        ("eth0, eth1", "warning", "export NCCL_SOCKET_IFNAME=eth0,eth1"),
-        ("=eth0,=eth9", "info", "export NCCL_SOCKET_IFNAME==eth0,eth9"),
-        ("^", "warning", "export NCCL_SOCKET_IFNAME==eth0"),
-        ("e", "warning", "export NCCL_SOCKET_IFNAME==eth0"),
-    ],
-)
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_a_value_with_a_syntax_error_is_reported_with_the_corrected_value(
-    of, only, change, value, severity, command, gpus
-):
-    job = tried(
-        change,
-        change.environment(of(4, two_cards, gpus=gpus), 2, NCCL_SOCKET_IFNAME=value),
-        missed=[(3, "127.0.0.1")],
-    )
-    finding = only(job)
-    assert (finding.rule, finding.severity, finding.ranks) == ("net-nccl-ifname-syntax", severity, (2,))
-    assert finding.fix.commands == (command,)
-    assert repr(value) in finding.message
-    assert {(t.source, t.target, t.address) for t in job.peers if t.outcome != "met"} == explained_trials(job)
 
 
 def test_a_comm_id_of_a_file_is_removed_from_it(of, only, change):
@@ -439,18 +425,6 @@ def test_a_blocked_network_that_was_chosen_is_a_firewall_problem(of, said, chang
 
 
 # -- GLOO_SOCKET_IFNAME
-
-
-@pytest.mark.parametrize("value", ["eth", "^lo", "=eth0", "eth0, eth1", "eth9", "eth0,,eth1", " eth0", "{eth0}"])
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_a_name_that_gloo_does_not_find_is_an_error(of, only, change, value, gpus):
-    finding = only(tried(change, change.environment(of(4, gpus=gpus), 2, GLOO_SOCKET_IFNAME=value)))
-    assert (finding.rule, finding.severity, finding.ranks) == ("net-gloo-ifname-wrong", "error", (2,))
-    assert finding.fix.commands == ("export GLOO_SOCKET_IFNAME=eth0",)
-    written = repr(value) if " " in value else value
-    assert f"GLOO_SOCKET_IFNAME={written})" in finding.message
-    assert ("Gloo reads a space as part of the name" in finding.message) == (" " in value)
-    assert ("Gloo does not support ^ and =" in finding.message) == (value[0] in "^=")
 
 
 @pytest.mark.parametrize("chosen", [True, False])
@@ -585,14 +559,6 @@ def test_equal_host_names_with_different_boot_ids_are_info(of, said, change):
     job = change.node(of(3, gpus=1), [0, 1], hostname="ubuntu")
     assert said(job) == [("net-duplicate-hostname", "info", (0, 1))]
     assert said(change.node(job, None, boot_id="boot", network=None)) == []
-
-
-def test_one_nccl_hostid_on_two_machines_is_an_error(of, only, said, change):
-    job = change.environment(of(3, gpus=1), (0, 2), NCCL_HOSTID="a")
-    finding = only(job)
-    assert (finding.rule, finding.severity, finding.ranks) == ("net-duplicate-hostname", "error", (0, 2))
-    assert finding.fix.commands == ("unset NCCL_HOSTID",)
-    assert said(change.environment(of(1, per_node=2), None, NCCL_HOSTID="a")) == []
 
 
 def test_one_nccl_hostid_of_a_file_on_all_machines_is_an_error(of, only, change):
