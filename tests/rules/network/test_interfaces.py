@@ -196,6 +196,7 @@ def row(record, ranks, *words, fix=(), env=(None, {}), odd=None, missed=(), untr
 NCCL_LO, NCCL_AUTO = "net-nccl-picks-loopback-or-docker", "net-nccl-auto-wrong-iface"
 NO_MATCH, SUBNET, MIXED = "net-nccl-ifname-no-match error", "net-subnet-mismatch error", "net-ipv4-ipv6-mixed error"
 USE_NCCL, USE_GLOO = "export NCCL_SOCKET_IFNAME==eth0", "export GLOO_SOCKET_IFNAME=eth0"
+GLOO_HINTS = ["; Gloo does not support ^ and =", "; Gloo reads a space as part of the name"]
 ON_ETH1 = {"NCCL_SOCKET_IFNAME": "eth1"}
 NODES = (1, 2, 3, 4)
 BOTH = HEALTHY["both families"]
@@ -254,9 +255,8 @@ FAULTY = [
     *[row("net-gloo-ifname-wrong error", (2,), f"GLOO_SOCKET_IFNAME={repr(value) if ' ' in value else value})", hint,
           fix=USE_GLOO, env=(2, {"GLOO_SOCKET_IFNAME": value}), gpus=gpus)
       for value, hint in [
-        ("eth", ""), ("^lo", "; Gloo does not support ^ and ="), ("=eth0", "; Gloo does not support ^ and ="),
-        ("eth0, eth1", "; Gloo reads a space as part of the name"), ("eth9", ""), ("eth0,,eth1", ""),
-        (" eth0", "; Gloo reads a space as part of the name"), ("{eth0}", "")]
+        ("eth", ""), ("^lo", GLOO_HINTS[0]), ("=eth0", GLOO_HINTS[0]), ("eth0, eth1", GLOO_HINTS[1]), ("eth9", ""),
+        ("eth0,,eth1", ""), (" eth0", GLOO_HINTS[1]), ("{eth0}", "")]
       for gpus in (0, 1)],
     row("net-duplicate-hostname error", (0, 2), fix="unset NCCL_HOSTID", env=((0, 2), {"NCCL_HOSTID": "a"}), nodes=3,
         gpus=1),
@@ -277,6 +277,7 @@ def test_a_faulty_choice_is_one_finding_that_explains_the_failing_paths(
     assert ([finding.rule, finding.severity], finding.ranks) == (record, ranks)
     assert verdict.exit_code == (30 if finding.severity == "error" else 0)
     assert all(word in finding.message for word in words), finding.message
+    assert [hint for hint in GLOO_HINTS if hint in finding.message] == [word for word in words if word in GLOO_HINTS]
     assert finding.fix.commands == commands or not commands
     assert {(t.source, t.target, t.address) for t in job.peers if t.outcome != "met"} == explained_trials(job)
 
