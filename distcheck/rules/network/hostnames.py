@@ -13,7 +13,7 @@ from distcheck.rules.job.addresses import is_here, master_outcomes
 from distcheck.rules.job.kinds import kinds
 from distcheck.rules.job.nccl_remedies import owner, removals
 from distcheck.rules.network.attempts import address_of, master_attempts
-from distcheck.rules.network.interface_cases import Case, each_case, each_choice
+from distcheck.rules.network.interface_cases import FaultyChoice, each_case, each_choice
 from distcheck.rules.network.interface_choices import LIBRARIES, Choice, interfaces_of, link_of, severity
 from distcheck.rules.network.machines import HOSTID, machines, nccl_hosts
 from distcheck.rules.network.selected_interfaces import survey
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @rule("peers", scope="rank", of=each_case)
-def net_hostname_loopback(job: Job, case: Case) -> Answer:
+def net_hostname_loopback(job: Job, case: FaultyChoice) -> Answer:
     """A node's host name resolves to its loopback or not at all, so Gloo listens there.
 
     Gloo logs ``Unable to resolve hostname to a (local) address. Using the loopback address as fallback``, then fails
@@ -55,7 +55,7 @@ def net_hostname_loopback(job: Job, case: Case) -> Answer:
     return Fault(words, severity="error" if sought else "warning")
 
 
-def _is_sought(job: Job, case: Case) -> bool:
+def _is_sought(job: Job, case: FaultyChoice) -> bool:
     """Whether another node would connect to the loopback address that Gloo uses.
 
     Of two nodes the one with the lower address listens. Source: pytorch/gloo, gloo/transport/tcp/device.cc
@@ -99,7 +99,7 @@ def _own_name(choice: Choice) -> str:
 
 
 @rule("peers", scope="rank", of=each_case)
-def net_hostname_wrong_nic(_: Job, case: Case) -> Answer:
+def net_hostname_wrong_nic(_: Job, case: FaultyChoice) -> Answer:
     """A node's host name resolves to an interface that is unreachable, down or slow.
 
     Gloo listens on the address of that name: a management or storage network, or a container bridge. Connections time
@@ -146,7 +146,7 @@ def net_ipv4_ipv6_mixed(job: Job) -> Iterator[Outcome]:
     yield from _in_vain(job)
 
 
-def _of_other_family(case: Case) -> Fault | None:
+def _of_other_family(case: FaultyChoice) -> Fault | None:
     if case.flaw != "family":
         return None
     usual = "AF_INET6" if case.seen.usual_family[case.library] else "AF_INET"

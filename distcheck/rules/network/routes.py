@@ -10,7 +10,7 @@ from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.addresses import is_here
 from distcheck.rules.network.attempts import Ways, reason
 from distcheck.rules.network.explained_trials import Unrouted, unrouted
-from distcheck.rules.network.interface_cases import Case, each_case, setting
+from distcheck.rules.network.interface_cases import FaultyChoice, each_case, setting
 from distcheck.rules.network.interface_choices import (
     LIBRARIES,
     NAMES,
@@ -64,7 +64,7 @@ def net_subnet_mismatch(job: Job) -> Iterator[Outcome]:
         yield from map(use.judged, _unrouted(use.job, [u for u in unrouted(job) if id(u.trial) in tried]))
 
 
-def _in_other_network(case: Case) -> Fault | None:
+def _in_other_network(case: FaultyChoice) -> Fault | None:
     if case.flaw != "other-network" and (case.flaw != "unreachable" or not case.by_hand):
         return None
     doubtful = case.flaw == "unreachable" and case.unproven
