@@ -89,7 +89,7 @@ def roce_port_in_other_namespace(job: Job) -> Iterator[Outcome]:
     (macvlan, SR-IOV).
 
         # add to docker run: --network=host
-        export NCCL_IB_HCA={others|^mlx5_0}  # to start without these adapters
+        export NCCL_IB_HCA={others|^HCA}  # to start without these adapters
         show_gids || grep -r . /sys/class/infiniband/*/ports/*/gid_attrs/types
 
     See: https://github.com/NVIDIA/nccl/issues/925
@@ -169,7 +169,7 @@ def roce_gid_subnet(job: Job) -> Iterator[Outcome]:
 
     Fix: Name the subnet of the RoCE network.
 
-        export NCCL_IB_ADDR_RANGE={subnet|10.0.0.0/16}
+        export NCCL_IB_ADDR_RANGE={subnet}
         show_gids || grep -r . /sys/class/infiniband/*/ports/*/gid_attrs/types
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-addr-range

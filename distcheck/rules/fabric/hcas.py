@@ -48,7 +48,7 @@ def ib_hca_no_match(job: Job) -> Iterator[Outcome]:
     Fix: Unset NCCL_IB_HCA, or name the adapters as they are on the nodes, without blanks.
 
         {removal|unset NCCL_IB_HCA}
-        export NCCL_IB_HCA={adapters|=mlx5_0,mlx5_1}
+        export NCCL_IB_HCA={adapters|=HCA}
         ls /sys/class/infiniband
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
@@ -113,7 +113,7 @@ def ib_hca_prefix_trap(job: Job) -> Iterator[Outcome]:
 
     Fix: Require whole names with a leading =.
 
-        export NCCL_IB_HCA={exact|=mlx5_1}
+        export NCCL_IB_HCA={exact|=HCA}
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     """
@@ -159,7 +159,7 @@ def ib_mixed_link_layer(job: Job) -> Iterator[Outcome]:
 
     Fix: Have NCCL use the adapters of one link layer.
 
-        export NCCL_IB_HCA={others|^=mlx5_bond_0}
+        export NCCL_IB_HCA={others|^=HCA}
         grep . /sys/class/infiniband/*/ports/*/link_layer
 
     See: https://github.com/NVIDIA/nccl/issues/1412

@@ -35,7 +35,7 @@ def ib_loopback_slow(job: Job) -> Iterator[Outcome]:
 
     Fix: Compare the adapter's PCIe width and generation with the maximum; reseat or replace it, or exclude the node.
 
-        sudo lspci -vv -s $(basename $(readlink /sys/class/infiniband/{hca|mlx5_0}/device))
+        sudo lspci -vv -s $(basename $(readlink /sys/class/infiniband/{hca}/device))
 
     See: https://github.com/linux-rdma/perftest
     """

@@ -43,7 +43,7 @@ def net_hostname_loopback(job: Job, case: FaultyChoice) -> Answer:
 
     Fix: Name the interface of the nodes' network, or map the host name to its address in /etc/hosts or DNS.
 
-        {use|export GLOO_SOCKET_IFNAME=eth0}
+        {use|export GLOO_SOCKET_IFNAME=INTERFACE}
 
     See: https://github.com/pytorch/gloo/issues/223
     """
@@ -110,7 +110,7 @@ def net_hostname_wrong_nic(_: Job, case: FaultyChoice) -> Answer:
 
     Fix: Name the interface of the nodes' network, or map the host name to its address in /etc/hosts or DNS.
 
-        {use|export GLOO_SOCKET_IFNAME=eth0}
+        {use|export GLOO_SOCKET_IFNAME=INTERFACE}
     """
     if case.library != "gloo" or case.by_hand:
         return None
@@ -205,7 +205,7 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
 
     Fix: Give every machine its own name; remove NCCL_HOSTID.
 
-        {rename|sudo hostnamectl set-hostname node2  # on node2}
+        {rename|sudo hostnamectl set-hostname NAME  # on NODE}
 
     See: https://github.com/NVIDIA/nccl/issues/187
     """
@@ -256,7 +256,7 @@ def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
 
     Fix: Give each node its own address; arping shows which machine answers for it.
 
-        sudo arping -D -c 3 -I {interface|eth0} {address|10.0.0.1}
+        sudo arping -D -c 3 -I {interface} {address}
 
     See: https://github.com/pytorch/pytorch/issues/105782
     """

@@ -122,7 +122,7 @@ def net_nccl_ifname_prefix_trap(_: Job, choice: Choice) -> Answer:
 
     Fix: Match whole names.
 
-        export NCCL_SOCKET_IFNAME={exact|=eth1}
+        export NCCL_SOCKET_IFNAME={exact|=INTERFACE}
     """
     value = choice.settings.get(IFNAME, "")
     if not decides(value) or value.removeprefix("^").startswith("=") or misspelt(value):
@@ -177,7 +177,7 @@ def net_nccl_auto_wrong_iface(_: Job, case: FaultyChoice) -> Answer:
 
     Fix: Name the interface of the nodes' common network.
 
-        {use|export NCCL_SOCKET_IFNAME==eth0}
+        {use|export NCCL_SOCKET_IFNAME==INTERFACE}
 
     See: https://github.com/NVIDIA/nccl/issues/913
     """

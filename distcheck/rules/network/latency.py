@@ -41,8 +41,8 @@ def net_high_latency(job: Job) -> Iterator[Outcome]:
     Fix: Find where the path becomes long, and check the interface at its end for shaping or overload; no action if the
     job is meant to span sites.
 
-        tracepath {target|node2}
-        ssh {target|node2} tc -s qdisc show
+        tracepath {target}
+        ssh {target} tc -s qdisc show
     """
     trials = between_sides(job)
     measured = [trip for _, _, t in trials if t.uses and (trip := t.round_trip_seconds) is not None]

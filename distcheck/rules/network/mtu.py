@@ -44,8 +44,8 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
 
     Fix: Set an MTU that the path carries, the same on all network interfaces, switches and tunnels, or fix the path.
 
-        ping -M do -s 1472 -c 3 {host|node2}
-        sudo ip link set dev {interface|eth0} mtu {mtu|1400}
+        ping -M do -s 1472 -c 3 {host}
+        sudo ip link set dev {interface} mtu {mtu|1400}
 
     See: https://github.com/NVIDIA/nccl/issues/1524
     """

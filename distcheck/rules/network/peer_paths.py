@@ -174,7 +174,7 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
 
     Fix: Check the error counters of the network interface, its cable and the switch port.
 
-        ethtool -S {interface|eth0} | grep -iE 'err|drop|crc'
+        ethtool -S {interface} | grep -iE 'err|drop|crc'
     """
     for use in path_uses(job) if lossy(job) or stalled(job) else ():
         yield from map(use.judged, _losses(use.job))
@@ -226,8 +226,8 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
     Fix: Check the cable, the switch port and the members of a bond, and look for a traffic limit; replace a wireless
     adapter by a wired one.
 
-        {look|ethtool eth0}
-        tc qdisc show dev {interface|eth0}
+        {look|ethtool INTERFACE}
+        tc qdisc show dev {interface}
     """
     links = {node.key: link_of(node, interface_name(job, node)) for node in job.nodes}
     speeds = [link.speed_Mbps for link in links.values() if link and link.speed_Mbps]
