@@ -47,6 +47,14 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
         " (publishNotReadyAddresses: true in the headless Service).",
         ("until getent hosts {host|$MASTER_ADDR}; do sleep 1; done",),
     ),
+    "net-gloo-ifname-wrong": (
+        "Set GLOO_SOCKET_IFNAME to an interface that this node has, or leave it unset.",
+        ("ip -br address", "unset GLOO_SOCKET_IFNAME"),
+    ),
+    "net-nccl-ifname-no-match": (
+        "Set NCCL_SOCKET_IFNAME to an interface that every node has, or leave it unset.",
+        ("ip -br address", "unset NCCL_SOCKET_IFNAME"),
+    ),
     "net-hostname-loopback": (
         "Let the node's own name resolve to its network address in /etc/hosts, or name the interface.",
         ("getent hosts $(hostname)", f"export GLOO_SOCKET_IFNAME={_INTERFACE}"),
@@ -128,6 +136,7 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
         "Install a torch that is built for the GPU's architecture.",
         ("python -c 'import torch; print(torch.__version__, torch.cuda.get_arch_list(), torch.cuda.get_device_capability())'",),
     ),
+    "ib-fork-or-memlock": ("Raise the limit of locked memory, also for containers and slurmd.", ("ulimit -l unlimited", "docker run --ulimit memlock=-1 IMAGE")),
     "launch-node-unreachable": (
         "Let the launching machine reach every node without a password, by the names in the host list.",
         (
@@ -236,9 +245,19 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
         "Install the same versions on all nodes, or use one shared environment or image.",
         ("pip freeze | grep -i -E '^(torch|nvidia|deepspeed|accelerate|transformers)' | sort | md5sum  # on every node",),
     ),
+    "roce-pfc-ecn": (
+        "The network dropped RDMA packets: set NCCL_IB_TC (and NCCL_IB_SL) as the network requires, and correct PFC and ECN"
+        " on the switches. A port that is down or a wrong GID looks the same.",
+        ("ibstat; ethtool -S INTERFACE | grep -i -E 'discard|drop|pause|ecn'  # on both nodes", "env | grep -E '^NCCL_IB_'"),
+    ),
     "gpu-mnnvl-imex": (
         "Start nvidia-imex on all nodes of the NVLink domain, and give the container its channel.",
         ("systemctl status nvidia-imex; ls /dev/nvidia-caps-imex-channels  # on every node", "sudo systemctl restart nvidia-imex"),
+    ),
+    "gdr-module-missing": (
+        "Load nvidia-peermem, at every boot. If it does not load, it was built for another network driver: install the"
+        " GPU driver again after MLNX_OFED or DOCA, or use the open kernel modules.",
+        ("sudo modprobe nvidia-peermem; lsmod | grep peermem; sudo dmesg | tail -5", "echo nvidia-peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf"),
     ),
     "sw-compat-libcuda": (
         "Remove the folder of compatibility libraries from LD_LIBRARY_PATH, or use an image whose CUDA the driver supports.",
