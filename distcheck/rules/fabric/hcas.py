@@ -210,14 +210,20 @@ def ib_hcas_differ(job: Job, view: View) -> Answer:
     """
     if view.node.key not in _lacking(job):
         return None
-    count, of_all = len(_allowed(view)), _by_allowed(job)
+    count, most = len(_allowed(view)), max(map(len, _by_allowed(job)))
     of_some = "" if count or not any(line.own for line in _all(view)) else f" that {HCA} allows"
     strict = any(r.value(_IGNORE) and not r.number(_IGNORE) for r in alike(job))
     return Fault(
-        f"{count or 'no'} InfiniBand or RoCE ports{of_some}; other nodes have {max(map(len, of_all))}",
+        f"{count or 'no'} InfiniBand or RoCE ports{of_some}; other nodes have {most}",
         severity="warning" if count and not strict else "error",
-        evidence={listed([v.node.name for v in those]): list(ports[:16]) for ports, those in list(of_all.items())[:16]},
+        evidence=_shown(job),
     )
+
+
+@once
+def _shown(job: Job) -> dict[str, list[str]]:
+    several = list(_by_allowed(job).items())[:16]
+    return {listed([view.node.name for view in views]): list(ports[:16]) for ports, views in several}
 
 
 @once
