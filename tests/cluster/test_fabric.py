@@ -71,7 +71,7 @@ def test_three_faults_at_once_are_each_named_with_node_and_port(net):
         "ib-device-not-openable": ("warning", [6, 7], ["node4"]),
     }, report["findings"]
     messages = " ".join(f["message"] for f in report["findings"])
-    assert "mlx5_1:1 of node2 is down (Polling)" in messages
-    assert "mlx5_2:1 of node3 is at 200 Gb/s (2X NDR)" in messages
+    assert "mlx5_1:1 of node2: down (Polling)" in messages
+    assert "mlx5_2:1 of node3: 200 Gb/s (2X NDR)" in messages
     assert "node4: 1 of 4 active adapters cannot be opened: mlx5_3 (/dev/infiniband/uverbs3" in messages
     assert len(told) == len([f for f in report["findings"] if f["severity"] != "info"]), report["findings"]

@@ -22,6 +22,10 @@ _TOO_LITTLE_BYTES = 64 << 20
 _LITTLE_BYTES = 1 << 30
 _SHOWN = 16
 """Adapters of a node that evidence shows."""
+_OF_SLURM = (
+    "# add to slurmd's unit: LimitMEMLOCK=infinity",
+    "# add to slurm.conf: PropagateResourceLimitsExcept=MEMLOCK",
+)
 _GIVE_FILES = "# add to docker run: --device=/dev/infiniband"
 
 
@@ -125,8 +129,11 @@ def ib_fork_or_memlock(job: Job) -> Iterator[Outcome]:
     Found by RLIMIT_MEMLOCK of the processes of this launch (a login shell can have another), where they lack
     CAP_IPC_LOCK and the node has active adapters. Less than 64 MiB is an error, less than 1 GiB a warning.
 
-    Fix: ``* - memlock unlimited`` in /etc/security/limits.conf; ``docker run --ulimit memlock=-1``; for Slurm
-    LimitMEMLOCK=infinity in slurmd's unit and ``PropagateResourceLimitsExcept=MEMLOCK``.
+    Fix: Raise the limit where the ranks are started, then restart that service or session.
+
+        echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/memlock.conf
+        {where|# add to docker run: --ulimit memlock=-1}
+        ulimit -l
 
     See: https://github.com/NVIDIA/nccl-tests/issues/206
     """
@@ -137,23 +144,13 @@ def ib_fork_or_memlock(job: Job) -> Iterator[Outcome]:
     }
     served = [rank for view in views(job) if limits and view.taken for rank in view.ranks if rank.process in limits]
     for limit, ranks in grouped(served, lambda rank: limits[rank.process]).items():
-        where: tuple[str, ...] = ("# add to docker run: --ulimit memlock=-1",)
-        if starter(ranks[0]) == "srun":
-            where = (
-                "# add to slurmd's unit: LimitMEMLOCK=infinity",
-                "# add to slurm.conf: PropagateResourceLimitsExcept=MEMLOCK",
-            )
-        raised = "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/memlock.conf"
         yield found(
             job,
             ranks,
             f"{named(job, ranks)} may lock {limit >> 10} KiB of memory (RLIMIT_MEMLOCK); expected unlimited for RDMA",
-            Fix(
-                "Raise the limit where the ranks are started, then restart that service or session.",
-                (raised, *where, "ulimit -l"),
-            ),
             severity="error" if limit < _TOO_LITTLE_BYTES else "warning",
             evidence={"RLIMIT_MEMLOCK": limit},
+            values={"where": _OF_SLURM} if starter(ranks[0]) == "srun" else {},
         )
 
 

@@ -12,7 +12,7 @@ from distcheck.rules.fabric.gid_choices import (
     GidChoice,
     elsewhere,
     gid_choices,
-    ipv4_addresses,
+    has_ipv4,
     misfits,
     ports_of,
     readable,
@@ -21,14 +21,14 @@ from distcheck.rules.fabric.gid_choices import (
     with_infiniband,
 )
 from distcheck.rules.fabric.lines import PKEY, FabricPort, not_read, ranks_of, views, where
-from distcheck.rules.finding import Fault, Fix, Severity
+from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.nccl_remedies import removals
 from distcheck.rules.wording import found, grouped, listed, named
 from distcheck.selection.gids import INDEX, V2, number, usable
 from distcheck.selection.nccl_settings import value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _FULL_MEMBER = 0x8000
 _KEY = 0x7FFF
@@ -57,20 +57,21 @@ def roce_gid_index_wrong(job: Job) -> Iterator[Outcome]:
     yield from not_read(job)
     choices = [c for c in gid_choices(job) if c.by_hand and not elsewhere(c)]
     for (what, severity), group in grouped(misfits(job, choices), lambda misfit: misfit[1:]).items():
-        yield _index(job, [misfit.choice for misfit in group], what, severity)
+        ranks = _unique(choice.ranks for choice, *_ in group)
+        lines = ports_of([choice for choice, *_ in group])
+        values = sorted({value_of(job, rank, INDEX) for rank in ranks})
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {INDEX}={','.join(values)} {what.format(where(lines))}",
+            severity=severity,
+            evidence={INDEX: values} | tables(lines),
+            values={"removal": removals(job, ranks[:1], INDEX)},
+        )
 
 
-def _index(job: Job, choices: list[GidChoice], what: str, severity: Severity) -> Fault:
-    ranks = list({id(rank): rank for c in choices for rank in c.ranks}.values())
-    values = sorted({value_of(job, rank, INDEX) for rank in ranks})
-    return found(
-        job,
-        ranks,
-        f"{named(job, ranks)}: {INDEX}={','.join(values)} {what.format(where(ports_of(choices)))}",
-        severity=severity,
-        evidence={INDEX: values} | tables(ports_of(choices)),
-        values={"removal": removals(job, ranks[:1], INDEX)},
-    )
+def _unique(groups: Iterable[Sequence[RankFacts]]) -> list[RankFacts]:
+    return list({id(rank): rank for ranks in groups for rank in ranks}.values())
 
 
 @rule("peers", scope="node")
@@ -88,7 +89,7 @@ def roce_port_in_other_namespace(job: Job) -> Iterator[Outcome]:
     (macvlan, SR-IOV).
 
         # add to docker run: --network=host
-        export NCCL_IB_HCA={others|^mlx5_0}  # to start without these adapters
+        export NCCL_IB_HCA={others|^HCA}  # to start without these adapters
         show_gids || grep -r . /sys/class/infiniband/*/ports/*/gid_attrs/types
 
     See: https://github.com/NVIDIA/nccl/issues/925
@@ -127,7 +128,7 @@ def roce_no_ipv4_gid(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-addr-family
     """
     lines = ports_of([c for c in gid_choices(job) if not c.by_hand and c.ipv4 and readable(c.line)])
-    good = {(line.node.key, line.name) for line in lines if ipv4_addresses(line)}
+    good = {(line.node.key, line.name) for line in lines if has_ipv4(line)}
     names, nodes = {name for _, name in good}, {key for key, _ in good}
     bare = [line for line in lines if (line.node.key, line.name) not in good and line.name in names]
     infiniband = with_infiniband(job)
@@ -168,7 +169,7 @@ def roce_gid_subnet(job: Job) -> Iterator[Outcome]:
 
     Fix: Name the subnet of the RoCE network.
 
-        export NCCL_IB_ADDR_RANGE={subnet|10.0.0.0/16}
+        export NCCL_IB_ADDR_RANGE={subnet}
         show_gids || grep -r . /sys/class/infiniband/*/ports/*/gid_attrs/types
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-addr-range
@@ -270,7 +271,7 @@ def ib_pkey(job: Job) -> Iterator[Outcome]:
 
 
 def _keys(job: Job, pairs: list[tuple[Sequence[RankFacts], FabricPort]], what: str) -> Fault:
-    ranks = list({id(rank): rank for ranks, _ in pairs for rank in ranks}.values())
+    ranks = _unique(ranks for ranks, _ in pairs)
     lines = list({(line.node.key, line.name): line for _, line in pairs}.values())
     return found(
         job,

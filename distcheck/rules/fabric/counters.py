@@ -63,10 +63,11 @@ def roce_pfc_ecn(job: Job) -> Iterator[Outcome]:
     Found by packet_seq_err, local_ack_timeout_err and rnr_nak_retry_err in hw_counters, read before and after: 10 more.
 
     Fix: Set NCCL_IB_TC (and NCCL_IB_SL) to the class that the network treats as lossless; check PFC and ECN on the
-    switches.
+    switches. A port that is down or a wrong GID looks the same.
 
         # set NCCL_IB_TC to the class of the site, such as: export NCCL_IB_TC=106
         rdma statistic show link
+        ibstat; env | grep '^NCCL_IB_'
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-tc
     """

@@ -72,7 +72,8 @@ def gdr_module_missing(job: Job, view: View) -> Answer:
     kernel is older than 5.12. Desktop GPUs, which do not support it, are left out. After collectives NCCL's own log
     decides instead (gdr-not-used).
 
-    Fix: Load nvidia-peermem at every boot, or install the open kernel modules.
+    Fix: Load nvidia-peermem at every boot, or install the open kernel modules. If it does not load, install the GPU
+    driver again after MLNX_OFED or DOCA.
 
         sudo modprobe nvidia-peermem
         echo nvidia-peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf

@@ -42,15 +42,6 @@ class GidChoice(NamedTuple):
         return self.kind.startswith(V2) and "link-local" not in self.kind
 
 
-class Misfit(NamedTuple):
-    """A GID that a rank should not use."""
-
-    choice: GidChoice
-    what: str
-    """What is wrong; {} stands for the ports."""
-    severity: Severity
-
-
 @once
 def gid_choices(job: Job) -> list[GidChoice]:
     """Return the GIDs of the RoCE ports in use."""
@@ -74,8 +65,11 @@ def _kind(gid: Gid | None) -> str:
     return f"{gid.kind or 'unknown type'} {family}{local}"
 
 
-def misfits(job: Job, choices: list[GidChoice]) -> Iterator[Misfit]:
-    """Yield the GIDs that are empty, unlike those of the same port of other nodes, or not routable."""
+def misfits(job: Job, choices: list[GidChoice]) -> Iterator[tuple[GidChoice, str, Severity]]:
+    """Yield the GIDs that are empty, unlike those of the same port of other nodes, or not routable.
+
+    Each with what is wrong, in which {} stands for the ports, and how severe it is.
+    """
     infiniband = with_infiniband(job)
     working = {id(c.ranks) for c in choices if c.routable or c.line.node.key in infiniband}
     for group in grouped(choices, lambda c: c.line.name).values():
@@ -86,12 +80,12 @@ def misfits(job: Job, choices: list[GidChoice]) -> Iterator[Misfit]:
         for choice in group:
             works = id(choice.ranks) in working
             if choice.gid is None:
-                yield Misfit(choice, "has no GID on {}", "error" if not works else "warning" if kinds else "info")
+                yield (choice, "has no GID on {}", "error" if not works else "warning" if kinds else "info")
             elif differ and choice.kind != usual:
-                yield Misfit(choice, f"is {choice.kind} on {{}}, and {usual} elsewhere", "error")
+                yield (choice, f"is {choice.kind} on {{}}, and {usual} elsewhere", "error")
             elif not differ and not choice.routable:
                 what = f"is {choice.kind} on {{}}; expected RoCE v2 with a routable address"
-                yield Misfit(choice, what, "info" if works else "warning")
+                yield (choice, what, "info" if works else "warning")
 
 
 def with_infiniband(job: Job) -> set[str]:
@@ -130,10 +124,10 @@ def elsewhere(choice: GidChoice) -> bool:
     return bool(links) and gid.interface not in {link.name for link in links}
 
 
-def ipv4_addresses(line: FabricPort) -> list[IPv4Address]:
-    """Return the IPv4 addresses of a port's GIDs of type RoCE v2."""
-    found = (address(gid) for gid in line.port.gids.values() if gid.kind == V2 and usable(gid))
-    return [own for own in found if isinstance(own, IPv4Address)]
+def has_ipv4(line: FabricPort) -> bool:
+    """Whether a port has a GID of type RoCE v2 with an IPv4 address."""
+    gids = line.port.gids.values()
+    return any(isinstance(address(gid), IPv4Address) for gid in gids if gid.kind == V2 and usable(gid))
 
 
 def subnet_of(line: FabricPort, gid: Gid | None) -> str:

@@ -48,7 +48,7 @@ def ib_hca_no_match(job: Job) -> Iterator[Outcome]:
     Fix: Unset NCCL_IB_HCA, or name the adapters as they are on the nodes, without blanks.
 
         {removal|unset NCCL_IB_HCA}
-        export NCCL_IB_HCA={adapters|=mlx5_0,mlx5_1}
+        export NCCL_IB_HCA={adapters|=HCA}
         ls /sys/class/infiniband
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
@@ -113,7 +113,7 @@ def ib_hca_prefix_trap(job: Job) -> Iterator[Outcome]:
 
     Fix: Require whole names with a leading =.
 
-        export NCCL_IB_HCA={exact|=mlx5_1}
+        export NCCL_IB_HCA={exact|=HCA}
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     """
@@ -159,7 +159,7 @@ def ib_mixed_link_layer(job: Job) -> Iterator[Outcome]:
 
     Fix: Have NCCL use the adapters of one link layer.
 
-        export NCCL_IB_HCA={others|^=mlx5_bond_0}
+        export NCCL_IB_HCA={others|^=HCA}
         grep . /sys/class/infiniband/*/ports/*/link_layer
 
     See: https://github.com/NVIDIA/nccl/issues/1412
@@ -210,14 +210,20 @@ def ib_hcas_differ(job: Job, view: View) -> Answer:
     """
     if view.node.key not in _lacking(job):
         return None
-    count, of_all = len(_allowed(view)), _by_allowed(job)
+    count, most = len(_allowed(view)), max(map(len, _by_allowed(job)))
     of_some = "" if count or not any(line.own for line in _all(view)) else f" that {HCA} allows"
     strict = any(r.value(_IGNORE) and not r.number(_IGNORE) for r in alike(job))
     return Fault(
-        f"{count or 'no'} InfiniBand or RoCE ports{of_some}; other nodes have {max(map(len, of_all))}",
+        f"{count or 'no'} InfiniBand or RoCE ports{of_some}; other nodes have {most}",
         severity="warning" if count and not strict else "error",
-        evidence={listed([v.node.name for v in those]): list(ports[:16]) for ports, those in list(of_all.items())[:16]},
+        evidence=_shown(job),
     )
+
+
+@once
+def _shown(job: Job) -> dict[str, list[str]]:
+    several = list(_by_allowed(job).items())[:16]
+    return {listed([view.node.name for view in views]): list(ports[:16]) for ports, views in several}
 
 
 @once

@@ -174,14 +174,14 @@ def each_view(job: Job, judge: Callable[[View], Fault | Missing | None]) -> Iter
 def each_port(job: Job, judge: Callable[[FabricPort], Fault | Missing | None]) -> Iterator[Outcome]:
     """Yield what a rule says of the ports that NCCL_IB_HCA allows (``of=each_port``), one fault for equal ones.
 
-    In the commands of its fix, {hca} and {port} stand for the first one.
+    In the commands of its fix, {hca} and {hca_port} stand for the first one.
     """
     yield from not_read(job)
     allowed = (line for view in views(job) for line in view.lines)
     said = [(line, fault) for line in allowed if isinstance(fault := judge(line), Fault)]
     for alike in grouped(said, lambda each: _words(each[1])).values():
         lines, fault = [line for line, _ in alike], alike[0][1]
-        values = {"hca": (quote(lines[0].hca.name),), "port": (str(lines[0].port.number),)}
+        values = {"hca": (quote(lines[0].hca.name),), "hca_port": (str(lines[0].port.number),)}
         message = f"{where(lines)}: {fault.message}"
         yield _of_ranks(job, ranks_of(job, lines), fault, message=message, evidence=shown(lines), values=values)
 

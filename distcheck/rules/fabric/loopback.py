@@ -10,7 +10,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
-from distcheck.rules.fabric.lines import FabricPort, ports, ranks_of, where
+from distcheck.rules.fabric.lines import ports, ranks_of, where
 from distcheck.rules.finding import NotChecked
 from distcheck.rules.wording import found, grouped
 
@@ -35,50 +35,36 @@ def ib_loopback_slow(job: Job) -> Iterator[Outcome]:
 
     Fix: Compare the adapter's PCIe width and generation with the maximum; reseat or replace it, or exclude the node.
 
-        sudo lspci -vv -s $(basename $(readlink /sys/class/infiniband/{hca|mlx5_0}/device))
+        sudo lspci -vv -s $(basename $(readlink /sys/class/infiniband/{hca}/device))
 
     See: https://github.com/linux-rdma/perftest
     """
-    yield from _not_measured(job)
-    measured = [line for line in _ports(job) if isinstance(line.port.loopback_Gbps, float)]
-    for rate, alike in grouped(measured, lambda line: line.port.rate_Gbps).items():
-        if not rate:
-            continue
-        slow = [line for line in alike if _reached(line) < _SHARE * rate]
-        usual = median(_reached(line) for line in alike)
+    read = [(node, node.infiniband) for node in job.nodes if job.asked.loopback]
+    lines = [line for node, own in read if isinstance(own, Infiniband) for line in ports(node, own)]
+    reached = {id(line): rate for line in lines if isinstance(rate := line.port.loopback_Gbps, float)}
+    unknown = [(line, why.reason) for line in lines if isinstance(why := line.port.loopback_Gbps, Missing)]
+    for reason, those in grouped(unknown, lambda item: item[1]).items():
+        group = [line for line, _ in those]
+        names = tuple(dict.fromkeys(line.node.name for line in group))
+        yield NotChecked(reason=f"{where(group)}: {reason}", nodes=names)
+    for rate, alike in grouped((i for i in lines if id(i) in reached), lambda line: line.port.rate_Gbps or 0).items():
+        usual = median(reached[id(line)] for line in alike)
+        slow = [line for line in alike if reached[id(line)] < _SHARE * rate]
         shared = usual < _SHARE * rate and len(alike) > 1
-        for lines in [slow] if shared and slow else [[line] for line in slow]:
-            least = min(map(_reached, lines))
+        for group in [slow] if shared and slow else [[line] for line in slow]:
+            least = min(reached[id(line)] for line in group)
             others = f"; the {len(alike)} ports of this rate reach {usual:.0f} Gb/s (median)" if len(alike) > 1 else ""
             yield found(
                 job,
-                ranks_of(job, lines),
-                f"{where(lines)} {'writes to itself' if len(lines) == 1 else 'write to themselves'} at {least:.0f} Gb/s"
+                ranks_of(job, group),
+                f"{where(group)} {'writes to itself' if len(group) == 1 else 'write to themselves'} at {least:.0f} Gb/s"
                 f", its rate is {rate:g} Gb/s{others}",
                 severity="warning" if shared else "error",
                 scope="job" if shared else "node",
                 confirmed=not shared and len(alike) > 2,
                 evidence={
-                    f"{line.node.name} {line.name}": f"{_reached(line):.0f} of {rate:g} Gb/s" for line in lines[:_MOST]
+                    f"{line.node.name} {line.name}": f"{reached[id(line)]:.0f} of {rate:g} Gb/s"
+                    for line in group[:_MOST]
                 },
-                values={"hca": [quote(lines[0].hca.name)]},
+                values={"hca": [quote(group[0].hca.name)]},
             )
-
-
-def _ports(job: Job) -> list[FabricPort]:
-    if not job.asked.loopback:
-        return []
-    read = ((node, node.infiniband) for node in job.nodes if isinstance(node.infiniband, Infiniband))
-    return [line for node, adapters in read for line in ports(node, adapters)]
-
-
-def _reached(line: FabricPort) -> float:
-    return line.port.loopback_Gbps if isinstance(line.port.loopback_Gbps, float) else 0.0
-
-
-def _not_measured(job: Job) -> Iterator[NotChecked]:
-    unknown = [line for line in _ports(job) if isinstance(line.port.loopback_Gbps, Missing)]
-    for reason, lines in grouped(unknown, lambda line: getattr(line.port.loopback_Gbps, "reason", "")).items():
-        yield NotChecked(
-            reason=f"{where(lines)}: {reason}", nodes=tuple(dict.fromkeys(line.node.name for line in lines))
-        )

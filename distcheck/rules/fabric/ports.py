@@ -37,9 +37,9 @@ def ib_port_down(job: Job, line: FabricPort) -> Answer:
 
     Fix: Check the cable and the switch port; drain the node until the port is up.
 
-        ibstat {hca|mlx5_0}
-        cat /sys/class/infiniband/{hca|mlx5_0}/ports/{port|1}/phys_state
-        rdma link show {hca|mlx5_0}/{port|1}
+        ibstat {hca}
+        cat /sys/class/infiniband/{hca}/ports/{hca_port}/phys_state
+        rdma link show {hca}/{hca_port}
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
     """
@@ -98,7 +98,7 @@ def ib_no_subnet_manager(job: Job, line: FabricPort) -> Answer:
 
     Fix: Start or restart the subnet manager of this fabric: opensm on one node, UFM, or the one in the switch.
 
-        sminfo -C {hca|mlx5_0} -P {port|1}
+        sminfo -C {hca} -P {hca_port}
         sudo systemctl status opensm
 
     See: https://docs.nvidia.com/networking/display/mlnxofedv24100700/opensm
@@ -121,8 +121,8 @@ def ib_rate_degraded(job: Job, line: FabricPort) -> Answer:
 
     Fix: Reseat or replace the cable; check that cable, switch port and adapter support the expected speed.
 
-        sudo mlxlink -d {hca|mlx5_0} -m -e -c
-        ibstat {hca|mlx5_0}
+        sudo mlxlink -d {hca} -m -e -c
+        ibstat {hca}
 
     See: https://docs.nvidia.com/networking/display/mftv4310/mlxlink+utility
     """
@@ -179,7 +179,7 @@ def ib_sriov_vf_guid(_: Job, line: FabricPort) -> Answer:
 
     Fix: On the hypervisor assign node and port GUIDs to the virtual function, then bind it again.
 
-        cat /sys/class/infiniband/{hca|mlx5_0}/node_guid
+        cat /sys/class/infiniband/{hca}/node_guid
         ip link show
 
     See: https://docs.nvidia.com/networking/display/mlnxofedv24100700/Single+Root+IO+Virtualization+(SR-IOV)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +10,7 @@ from distcheck.rules.job.addresses import here_over_nodes, master_outcomes
 from distcheck.rules.job.astray import astray, misled
 from distcheck.rules.job.own_failures import own_failure
 from distcheck.rules.network.selected_interfaces import own_way, survey
-from distcheck.rules.network.trials import Way, by_way, side_by_process, transferred
+from distcheck.rules.network.trials import Way, side_by_process
 from distcheck.rules.wording import found, grouped, listed, named, once
 
 if TYPE_CHECKING:
@@ -109,35 +108,16 @@ def _ranks_by_side(job: Job) -> dict[str, list[RankFacts]]:
     return grouped(job.ranks, lambda r: side[r.process])
 
 
-class Ways:
+@once
+def _names(job: Job) -> dict[str, str]:
+    return {node.key: node.name for node in job.nodes}
+
+
+class Ways(NamedTuple):
     """The trials between the sides of a job: its nodes, or on a single node its processes."""
 
-    def __init__(
-        self, job: Job, leave_out: Collection[tuple[str, str, str]] = (), *, transferred: bool = False
-    ) -> None:
-        """Take the trials of a job.
-
-        `transferred` keeps those with a transfer; `leave_out` drops some by source, target and address.
-        """
-        self.job = job
-        self._leave_out = leave_out
-        self._transferred = transferred
-
-    @cached_property
-    def tried(self) -> dict[Way, list[PeerTrial]]:
-        """The trials by path; not sorted before someone asks, because healthy jobs have no fault to locate."""
-        tried = transferred(self.job) if self._transferred else by_way(self.job)
-        if not self._leave_out:
-            return tried
-        kept = {
-            way: [t for t in trials if (t.source, t.target, t.address) not in self._leave_out]
-            for way, trials in tried.items()
-        }
-        return {way: trials for way, trials in kept.items() if trials}
-
-    @cached_property
-    def _names(self) -> dict[str, str]:
-        return {node.key: node.name for node in self.job.nodes}
+    job: Job
+    tried: Mapping[Way, Sequence[PeerTrial]]
 
     @property
     def _ranks(self) -> dict[str, list[RankFacts]]:
@@ -155,7 +135,7 @@ class Ways:
         """Return the names of sides: nodes, or ranks on a single node."""
         if len(self.job.nodes) < 2:
             return named(self.job, self.ranks(sides)) or "a process that is gone"
-        return listed([self._names[side] for side in sides])
+        return listed([_names(self.job)[side] for side in sides])
 
     def finding(
         self,
@@ -175,32 +155,16 @@ class Ways:
         failed = dict(sorted(failed.items(), key=lambda item: [order.get(side, len(order)) for side in item[0]]))
         blame = _blame(failed, self.tried)
         blame = blame._replace(sides=tuple(sorted(blame.sides, key=lambda side: order.get(side, len(order)))))
-        first = next(iter(failed))
-        if blame.both:
-            others = self._others(failed, blame.sides)
-            problem = f"{self.name(blame.sides)} and {self.name(others)} cannot {verb} each other"
-            if len(blame.sides) > 1:
-                problem = f"{self.name(blame.sides)} cannot {verb} any other node in either direction"
-            if blame.everywhere:
-                problem = f"no node can {verb} any other"
-        elif blame.sides:
-            others = self._others(failed, blame.sides)
-            source, target = (others, blame.sides) if blame.incoming else (blame.sides, others)
-            problem = f"{self.name(source)} cannot {verb} {self.name(target)}"
-            side, end = blame.sides[0], 0 if blame.incoming else 1
-            nature += _ONE_WAY if any(way[end] == side for way in self.tried) else ""
-        else:
-            problem, nature = self._of_pair(first, failed, verb, nature)
+        first, concerned = next(iter(failed)), {side for way in failed for side in way}
+        others = [side for side in self._ranks if side in concerned and side not in blame.sides]
         rest = len({frozenset(way) for way in failed}) - 1 if not blame.sides else 0
         more = f"; same for {rest} more {'pair' if rest == 1 else 'pairs'} of nodes" if rest else ""
-        concerned = {side for way in failed for side in way}
-        sides = blame.sides or [side for side in self._ranks if side in concerned]
         some = islice(failed.items(), _MOST)
         shown = [f"{self.name([s])} to {self.name([t])}: {why}" for (s, t), why in some]
         return found(
             self.job,
-            self.ranks(sides),
-            f"{problem} {nature} ({failed[first]}){more}",
+            self.ranks(blame.sides or others),
+            f"{self._problem(failed, blame, others, verb, nature)} ({failed[first]}){more}",
             fix,
             severity=severity,
             scope="system" if blame.everywhere else "link",
@@ -210,17 +174,21 @@ class Ways:
             values=values,
         )
 
-    def _of_pair(self, way: Way, failed: Mapping[Way, str], verb: str, nature: str) -> tuple[str, str]:
-        source, target = way
-        back = target, source
-        if back in failed:
-            return f"{self.name([source])} and {self.name([target])} cannot {verb} each other", nature
-        problem = f"{self.name([source])} cannot {verb} {self.name([target])}"
-        return problem, f"{nature}{_ONE_WAY}" if back in self.tried else nature
-
-    def _others(self, failed: Mapping[Way, str], sides: Sequence[str]) -> list[str]:
-        concerned = {side for way in failed for side in way}.difference(sides)
-        return [side for side in self._ranks if side in concerned]
+    def _problem(self, failed: Mapping[Way, str], blame: _Blame, others: list[str], verb: str, nature: str) -> str:
+        """Return which sides do not reach which, in one direction or in both."""
+        if blame.everywhere:
+            return f"no node can {verb} any other {nature}"
+        if blame.both and len(blame.sides) > 1:
+            return f"{self.name(blame.sides)} cannot {verb} any other node in either direction {nature}"
+        way = next(iter(failed))
+        ends: tuple[Sequence[str], Sequence[str]] = blame.sides or way[:1], others if blame.sides else way[1:]
+        if blame.both or (not blame.sides and way[::-1] in failed):
+            return f"{self.name(ends[0])} and {self.name(ends[1])} cannot {verb} each other {nature}"
+        back = way[::-1] in self.tried
+        if blame.sides:
+            back = any(other[0 if blame.incoming else 1] == blame.sides[0] for other in self.tried)
+        source, target = ends[::-1] if blame.incoming else ends
+        return f"{self.name(source)} cannot {verb} {self.name(target)} {nature}{_ONE_WAY if back else ''}"
 
 
 class _Blame(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.rules.network.interface_choices import LIBRARIES, interfaces_of, outside, within
-from distcheck.rules.network.selected_interfaces import Survey, survey
+from distcheck.rules.network.interface_choices import LIBRARIES, Choice, Library, interfaces_of, outside, within
+from distcheck.rules.network.selected_interfaces import Flaw, Survey, survey
 from distcheck.rules.network.translation import NO_ROUTE, neighbours, translated
 from distcheck.rules.network.trials import between_nodes
 from distcheck.rules.wording import once
@@ -66,23 +66,14 @@ def _by_choice(job: Job) -> frozenset[tuple[str, str, str]]:
     if not failed:
         return frozenset()
     seen = survey(job)
-    ends = _explained_ends(seen)
-    faulty = {
-        (choice.node.key, library)
-        for library in LIBRARIES
-        for choice, fault in seen.faulty(library)
-        if fault in {"other-network", "family", "down"}
-    }
+    flawed = [(choice, library, flaw) for library in LIBRARIES for choice, flaw in seen.faulty(library)]
+    ends = {(c.node.key, address) for c, library, flaw in flawed for address in _missed(seen, c, library, flaw)}
+    faulty = {(c.node.key, lib) for c, lib, flaw in flawed if flaw in {"other-network", "family", "down"}}
+    families = {(c.node.key, ":" in c.taken(lib)[0].address) for c, lib, flaw in flawed if flaw == "family"}
     doubled = _doubled(seen)
     sources = {source for source, _, trial in failed if set(trial.uses) <= {"master"}}
     there = [node for node in job.nodes if node.key in sources]
     lacking = {(node.key, ipv6) for node in there for ipv6 in (False, True) if _lacks(node, ipv6=ipv6)}
-    families = {
-        (choice.node.key, ":" in choice.taken(library)[0].address)
-        for library in LIBRARIES
-        for choice, fault in seen.faulty(library)
-        if fault == "family"
-    }
     return frozenset(
         (trial.source, trial.target, trial.address)
         for source, target, trial in failed
@@ -110,12 +101,9 @@ def _doubled(seen: Survey) -> dict[str, list[Interface]]:
     return holders
 
 
-def _explained_ends(seen: Survey) -> frozenset[tuple[str, str]]:
-    ends: set[tuple[str, str]] = set()
-    for library in LIBRARIES:
-        for choice, fault in seen.faulty(library):
-            lost = seen.unreachable(choice, library)
-            if fault in {"syntax", "here", "link-local", "down", "other-network", "family"}:
-                lost = [i for i in choice.taken(library) if seen.reach.standing(choice.node, i.address) != "met"]
-            ends |= {(choice.node.key, i.address) for i in lost}
-    return frozenset(ends)
+def _missed(seen: Survey, choice: Choice, library: Library, flaw: Flaw) -> list[str]:
+    """Return the addresses of a faulty choice that the others do not reach because of the fault."""
+    lost = seen.unreachable(choice, library)
+    if flaw in {"syntax", "here", "link-local", "down", "other-network", "family"}:
+        lost = [i for i in choice.taken(library) if seen.reach.standing(choice.node, i.address) != "met"]
+    return [i.address for i in lost]

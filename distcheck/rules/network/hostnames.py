@@ -13,7 +13,7 @@ from distcheck.rules.job.addresses import is_here, master_outcomes
 from distcheck.rules.job.kinds import kinds
 from distcheck.rules.job.nccl_remedies import owner, removals
 from distcheck.rules.network.attempts import address_of, master_attempts
-from distcheck.rules.network.interface_cases import Case, each_case, each_choice
+from distcheck.rules.network.interface_cases import FaultyChoice, each_case, each_choice
 from distcheck.rules.network.interface_choices import LIBRARIES, Choice, interfaces_of, link_of, severity
 from distcheck.rules.network.machines import HOSTID, machines, nccl_hosts
 from distcheck.rules.network.selected_interfaces import survey
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @rule("peers", scope="rank", of=each_case)
-def net_hostname_loopback(job: Job, case: Case) -> Answer:
+def net_hostname_loopback(job: Job, case: FaultyChoice) -> Answer:
     """A node's host name resolves to its loopback or not at all, so Gloo listens there.
 
     Gloo logs ``Unable to resolve hostname to a (local) address. Using the loopback address as fallback``, then fails
@@ -43,7 +43,7 @@ def net_hostname_loopback(job: Job, case: Case) -> Answer:
 
     Fix: Name the interface of the nodes' network, or map the host name to its address in /etc/hosts or DNS.
 
-        {use|export GLOO_SOCKET_IFNAME=eth0}
+        {use|export GLOO_SOCKET_IFNAME=INTERFACE}
 
     See: https://github.com/pytorch/gloo/issues/223
     """
@@ -55,7 +55,7 @@ def net_hostname_loopback(job: Job, case: Case) -> Answer:
     return Fault(words, severity="error" if sought else "warning")
 
 
-def _is_sought(job: Job, case: Case) -> bool:
+def _is_sought(job: Job, case: FaultyChoice) -> bool:
     """Whether another node would connect to the loopback address that Gloo uses.
 
     Of two nodes the one with the lower address listens. Source: pytorch/gloo, gloo/transport/tcp/device.cc
@@ -99,7 +99,7 @@ def _own_name(choice: Choice) -> str:
 
 
 @rule("peers", scope="rank", of=each_case)
-def net_hostname_wrong_nic(_: Job, case: Case) -> Answer:
+def net_hostname_wrong_nic(_: Job, case: FaultyChoice) -> Answer:
     """A node's host name resolves to an interface that is unreachable, down or slow.
 
     Gloo listens on the address of that name: a management or storage network, or a container bridge. Connections time
@@ -110,7 +110,7 @@ def net_hostname_wrong_nic(_: Job, case: Case) -> Answer:
 
     Fix: Name the interface of the nodes' network, or map the host name to its address in /etc/hosts or DNS.
 
-        {use|export GLOO_SOCKET_IFNAME=eth0}
+        {use|export GLOO_SOCKET_IFNAME=INTERFACE}
     """
     if case.library != "gloo" or case.by_hand:
         return None
@@ -146,7 +146,7 @@ def net_ipv4_ipv6_mixed(job: Job) -> Iterator[Outcome]:
     yield from _in_vain(job)
 
 
-def _of_other_family(case: Case) -> Fault | None:
+def _of_other_family(case: FaultyChoice) -> Fault | None:
     if case.flaw != "family":
         return None
     usual = "AF_INET6" if case.seen.usual_family[case.library] else "AF_INET"
@@ -205,41 +205,40 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
 
     Fix: Give every machine its own name; remove NCCL_HOSTID.
 
-        {rename|sudo hostnamectl set-hostname node2  # on node2}
+        {rename|sudo hostnamectl set-hostname NAME  # on NODE}
 
     See: https://github.com/NVIDIA/nccl/issues/187
     """
     reported: set[str] = set()
     for (chosen, name, _), alike in nccl_hosts(job).items():
-        if len(alike) < 2:
+        nodes = machines(alike) if len(alike) > 1 else []
+        weight = severity(job, "nccl", chosen=chosen)
+        if len(nodes) < 2 or weight is None:
             continue
-        nodes, weight = machines(alike), severity(job, "nccl", chosen=chosen)
-        if len(nodes) > 1 and weight is not None:
-            reported |= {node.key for node in nodes}
-            ranks = job.ranks_on(*alike)
-            same = [k.first for k in kinds(job) if value_of(job, k.first, HOSTID) == name] if chosen else []
-            what = f"{HOSTID} {brief(name, 60)}" if chosen else f"the host name {name} and the same or no boot id"
-            yield found(
-                job,
-                ranks,
-                f"{named(job, ranks)} have {what}; NCCL treats their {len(nodes)} machines as one",
-                severity=weight,
-                owner=owner(job, same, HOSTID) if chosen else "admin",
-                evidence={HOSTID if chosen else "host name": name},
-                values={"rename": removals(job, same, HOSTID) if chosen else _rename(nodes)},
-            )
-    for name, alike_nodes in grouped(job.nodes, lambda n: n.hostname).items():
-        nodes = [n for n in machines(alike_nodes) if n.key not in reported] if len(alike_nodes) > 1 else []
+        reported |= {node.key for node in nodes}
+        ranks = job.ranks_on(*alike)
+        same = [k.first for k in kinds(job) if value_of(job, k.first, HOSTID) == name] if chosen else []
+        what = f"{HOSTID} {brief(name, 60)}" if chosen else f"the host name {name} and the same or no boot id"
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)} have {what}; NCCL treats their {len(nodes)} machines as one",
+            severity=weight,
+            owner=owner(job, same, HOSTID) if chosen else "admin",
+            evidence={HOSTID if chosen else "host name": name},
+            values={"rename": removals(job, same, HOSTID) if chosen else _rename(nodes)},
+        )
+    for name, alike in grouped(job.nodes, lambda n: n.hostname).items():
+        nodes = [n for n in machines(alike) if n.key not in reported] if len(alike) > 1 else []
         if len(nodes) > 1:
-            ranks = job.ranks_on(*nodes)
             yield found(
                 job,
-                ranks,
+                job.ranks_on(*nodes),
                 f"{len(nodes)} machines have the host name {name}; NCCL distinguishes them by their boot ids",
                 severity="info",
+                scope="rank",
                 owner="admin",
                 evidence={"host name": name},
-                scope="rank",
                 values={"rename": _rename(nodes)},
             )
 

@@ -29,7 +29,7 @@ _SHOWN = 8
 """Nodes shown in a finding's evidence."""
 
 
-class Case(NamedTuple):
+class FaultyChoice(NamedTuple):
     """A library's choice on a node that has a fault."""
 
     seen: Survey
@@ -93,7 +93,7 @@ class Case(NamedTuple):
 
 
 @once
-def _cases(job: Job) -> tuple[Case, ...]:
+def _cases(job: Job) -> tuple[FaultyChoice, ...]:
     seen, found = survey(job), []
     for library in LIBRARIES:
         for choice, flaw in seen.faulty(library):
@@ -101,14 +101,14 @@ def _cases(job: Job) -> tuple[Case, ...]:
             weight = severity(job, library, chosen=bool(chosen))
             if weight is not None:
                 lost = tuple(seen.unreachable(choice, library)) or choice.taken(library)
-                found.append(Case(seen, choice, library, flaw, lost, weight))
+                found.append(FaultyChoice(seen, choice, library, flaw, lost, weight))
     return tuple(found)
 
 
-def each_case(job: Job, judge: Callable[[Case], Fault | Missing | None]) -> Iterator[Outcome]:
+def each_case(job: Job, judge: Callable[[FaultyChoice], Fault | Missing | None]) -> Iterator[Outcome]:
     """Yield what a rule says of faulty choices (``of=each_case``), one fault for all ranks with the same interfaces.
 
-    Its severity is the milder one of the case's and the fault's. In its fix {use} stands for `Case.use`.
+    Its severity is the milder one of the case's and the fault's. In its fix {use} stands for `FaultyChoice.use`.
     """
     said = [(case, fault) for case in _cases(job) if isinstance(fault := judge(case), Fault)]
     for several in grouped(said, lambda each: each[0].alike(each[1])).values():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.finding import Fault, Fix, NotChecked, Severity
-from distcheck.rules.network.interface_cases import Case, each_case, each_choice, fix_commands, whence
+from distcheck.rules.network.interface_cases import FaultyChoice, each_case, each_choice, fix_commands, whence
 from distcheck.rules.network.interface_choices import Choice, meant, misspelt, only_this_host
 from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.wording import are, brief, listed
@@ -92,7 +92,7 @@ def net_nccl_ifname_no_match(job: Job) -> Iterator[Outcome]:
     yield from each_case(job, _nothing_left)
 
 
-def _nothing_left(case: Case) -> Fault | None:
+def _nothing_left(case: FaultyChoice) -> Fault | None:
     if (case.library, case.flaw) != ("nccl", "nothing"):
         return None
     choice = case.choice
@@ -122,7 +122,7 @@ def net_nccl_ifname_prefix_trap(_: Job, choice: Choice) -> Answer:
 
     Fix: Match whole names.
 
-        export NCCL_SOCKET_IFNAME={exact|=eth1}
+        export NCCL_SOCKET_IFNAME={exact|=INTERFACE}
     """
     value = choice.settings.get(IFNAME, "")
     if not decides(value) or value.removeprefix("^").startswith("=") or misspelt(value):
@@ -143,7 +143,7 @@ def net_nccl_ifname_prefix_trap(_: Job, choice: Choice) -> Answer:
 
 
 @rule("peers", scope="rank", of=each_case)
-def net_nccl_picks_loopback_or_docker(_: Job, case: Case) -> Answer:
+def net_nccl_picks_loopback_or_docker(_: Job, case: FaultyChoice) -> Answer:
     """NCCL listens on the loopback or Docker's bridge, and the job has several nodes.
 
     Only processes of the same host can reach it there. NCCL fails with ``Call to connect returned Connection refused``
@@ -164,7 +164,7 @@ def net_nccl_picks_loopback_or_docker(_: Job, case: Case) -> Answer:
 
 
 @rule("peers", scope="rank", of=each_case)
-def net_nccl_auto_wrong_iface(_: Job, case: Case) -> Answer:
+def net_nccl_auto_wrong_iface(_: Job, case: FaultyChoice) -> Answer:
     """NCCL selects a network interface at which the other nodes do not reach it.
 
     Without NCCL_SOCKET_IFNAME it uses the first running interface that is not docker*, lo* or virbr*, and prefers ib*.
@@ -177,7 +177,7 @@ def net_nccl_auto_wrong_iface(_: Job, case: Case) -> Answer:
 
     Fix: Name the interface of the nodes' common network.
 
-        {use|export NCCL_SOCKET_IFNAME==eth0}
+        {use|export NCCL_SOCKET_IFNAME==INTERFACE}
 
     See: https://github.com/NVIDIA/nccl/issues/913
     """
@@ -188,7 +188,7 @@ def net_nccl_auto_wrong_iface(_: Job, case: Case) -> Answer:
 
 
 @rule("peers", scope="rank", of=each_case)
-def net_gloo_ifname_wrong(_: Job, case: Case) -> Answer:
+def net_gloo_ifname_wrong(_: Job, case: FaultyChoice) -> Answer:
     """GLOO_SOCKET_IFNAME names an unknown interface, one that is down, or only the loopback.
 
     Gloo fails with ``[enforce fail at .../gloo/transport/tcp/device.cc] ifa != nullptr. Unable to find address for:
@@ -200,7 +200,7 @@ def net_gloo_ifname_wrong(_: Job, case: Case) -> Answer:
 
     Fix: Set the exact name of an interface in the nodes' network that is up, on each node its own.
 
-        {use|export GLOO_SOCKET_IFNAME=eth0}
+        {use|unset GLOO_SOCKET_IFNAME}
     """
     if case.library != "gloo":
         return None
@@ -219,7 +219,7 @@ def _gloo_syntax_hint(value: str) -> str:
 
 
 @rule("peers", scope="rank", of=each_case)
-def net_ipv6_link_local(_: Job, case: Case) -> Answer:
+def net_ipv6_link_local(_: Job, case: FaultyChoice) -> Answer:
     """NCCL or Gloo uses a link-local IPv6 address.
 
     Connections fail with ``Connect failed : Network is unreachable``, or EINVAL, and an address that begins with fe80.

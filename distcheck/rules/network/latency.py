@@ -13,7 +13,7 @@ from distcheck.facts.network import Use
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.network.attempts import Ways
-from distcheck.rules.network.trials import between_sides
+from distcheck.rules.network.trials import between_sides, by_way
 from distcheck.rules.wording import found
 
 _LONG_SECONDS = 10e-3
@@ -41,8 +41,8 @@ def net_high_latency(job: Job) -> Iterator[Outcome]:
     Fix: Find where the path becomes long, and check the interface at its end for shaping or overload; no action if the
     job is meant to span sites.
 
-        tracepath {target|node2}
-        ssh {target|node2} tc -s qdisc show
+        tracepath {target}
+        ssh {target} tc -s qdisc show
     """
     trials = between_sides(job)
     measured = [trip for _, _, t in trials if t.uses and (trip := t.round_trip_seconds) is not None]
@@ -50,7 +50,7 @@ def net_high_latency(job: Job) -> Iterator[Outcome]:
         yield NotChecked(reason="the kernel reported no round trips (TCP_INFO)", required=False)
     if max(measured, default=0.0) <= _NOTICED_SECONDS:
         return
-    ways = Ways(job)
+    ways = Ways(job, by_way(job))
     pairs = _round_trips(ways)
     shortest = min(pairs.values())
     limit = max(_NOTICED_SECONDS, _TIMES * shortest)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.rules.network.attempts import Ways, nothing_arrived
-from distcheck.rules.network.trials import Way
+from distcheck.rules.network.attempts import nothing_arrived
+from distcheck.rules.network.trials import Way, transferred
 from distcheck.rules.wording import once
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def lossy(job: Job) -> dict[Way, Lost]:
     """
     if not any(t.transfer is not None and t.transfer.repeated for t in job.peers):
         return {}
-    ways = Ways(job, transferred=True)
-    counts = {way: lost for way, trials in ways.tried.items() if (lost := _counted(trials)).segments > 0}
+    counts = {way: lost for way, trials in transferred(job).items() if (lost := _counted(trials)).segments > 0}
     worn = [way for way, lost in counts.items() if lost.repeated]
     ends = {(end, way[end]) for way in worn for end in (0, 1)}
     pools: dict[tuple[int, str], list[Way]] = {}
@@ -71,9 +70,9 @@ def lossy(job: Job) -> dict[Way, Lost]:
     return {way: lost for way, lost in proven.items() if not _echo(lost.share, proven.get(way[::-1]))}
 
 
-def echoes(share: float, ways: Ways, way: Way) -> bool:
+def echoes(share: float, tried: Mapping[Way, Iterable[PeerTrial]], way: Way) -> bool:
     """Whether this share is only a side effect of much larger losses in the other direction."""
-    return _echo(share, _counted(ways.tried.get((way[1], way[0]), ())))
+    return _echo(share, _counted(tried.get(way[::-1], ())))
 
 
 def _echo(share: float, back: Lost | None) -> bool:

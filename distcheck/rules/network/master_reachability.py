@@ -98,7 +98,7 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
 
     Fix: Give each job its own MASTER_PORT, for example derived from the job id.
 
-        {port|export MASTER_PORT=29501}
+        {other_port|export MASTER_PORT=PORT}
     """
     if "stranger" not in master_outcomes(job) or any(_binds(job, "in-use")):
         return  # net-port-in-use names the process
@@ -112,7 +112,7 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
             ranks_of(job, {process.uid for process, _ in several}),
             f"another job answers at {where}: {answer}",
             evidence={"address": where, "answer": answer},
-            values={"port": other_port(job, job.ranks[0])},
+            values={"other_port": other_port(job, job.ranks[0])},
         )
 
 
@@ -233,8 +233,8 @@ def net_master_silent(job: Job) -> Iterator[Outcome]:
 
     Fix: Use another MASTER_PORT for the job, or end the program that listens there.
 
-        {port|export MASTER_PORT=29501}
-        ssh {host|node1} ss -ltnp 'sport = :{taken|29500}'
+        {other_port|export MASTER_PORT=PORT}
+        ssh {host} ss -ltnp 'sport = :{port}'
     """
     for ranks, attempts in failing(job, {"silent", "closed"}):
         answer = attempts[0].detail or "it did not answer"
@@ -244,9 +244,9 @@ def net_master_silent(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: the program listening at {_places(ranks[0], attempts)} is not rank 0: {answer}",
             evidence=tried(attempts),
             values={
-                "port": other_port(job, ranks[0]),
+                "other_port": other_port(job, ranks[0]),
                 "host": [quote(attempts[0].address)],
-                "taken": [str(attempts[0].port)],
+                "port": [str(attempts[0].port)],
             },
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from shlex import quote
 
@@ -16,7 +16,7 @@ from distcheck.rules.finding import Fault
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived
 from distcheck.rules.network.path_uses import path_uses
 from distcheck.rules.network.selected_interfaces import own_way, survey
-from distcheck.rules.network.trials import stalled
+from distcheck.rules.network.trials import by_way, stalled, transferred
 from distcheck.rules.wording import found, grouped, listed
 from distcheck.selection.nccl_settings import value_of
 
@@ -44,8 +44,8 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
 
     Fix: Set an MTU that the path carries, the same on all network interfaces, switches and tunnels, or fix the path.
 
-        ping -M do -s 1472 -c 3 {host|node2}
-        sudo ip link set dev {interface|eth0} mtu {mtu|1400}
+        ping -M do -s 1472 -c 3 {host}
+        sudo ip link set dev {interface} mtu {mtu|1400}
 
     See: https://github.com/NVIDIA/nccl/issues/1524
     """
@@ -59,7 +59,7 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
 
 
 def _eaten(job: Job) -> Iterator[Fault]:
-    ways = Ways(job, transferred=True)
+    ways = Ways(job, transferred(job))
     eaten = {}
     for way, transfers in stalled(job).items():
         if lost := [sent for sent in transfers if nothing_arrived(sent)]:
@@ -76,7 +76,7 @@ def _jumbo_on_one_side(job: Job) -> Iterator[Fault]:
     """Yield the nodes whose full-size datagrams do not reach most others; smaller ones do."""
     lost: dict[str, list[int]] = {}
     tried: Counter[str] = Counter()
-    for (source, _), trials in Ways(job).tried.items():
+    for (source, _), trials in by_way(job).items():
         for t in trials:
             if len(t.datagrams) != 2:
                 continue
@@ -93,13 +93,14 @@ def _jumbo_on_one_side(job: Job) -> Iterator[Fault]:
     for (size, interface), nodes in odd.items():
         keys = {node.key for node in nodes}
         shown = [*nodes[:_SHOWN], *islice((node for node in job.nodes if node.key not in keys), _SHOWN)]
+        ways = {node.name: own_way(job, survey(job).reach, node) for node in shown}
         yield found(
             job,
             job.ranks_on(*nodes),
             f"{listed([node.name for node in nodes])} {'sends' if len(nodes) == 1 else 'send'} packets of up to {size} "
             "bytes, but datagrams of that size do not arrive; TCP works because it negotiates a smaller MSS",
             severity="warning",
-            evidence={"mtu": size} | {f"MTU of {name}": mtu for name, mtu in _mtus(job, shown).items()},
+            evidence={"mtu": size} | {f"MTU of {name}": way.mtu_bytes for name, way in ways.items() if way},
             values={"host": [], "interface": [quote(interface)], "mtu": [str(_USUAL_MTU_BYTES)]},
         )
 
@@ -168,8 +169,3 @@ def _unlike(sizes: Sizes) -> set[str]:
     most = max(map(len, groups.values()), default=0)
     fewer = {key for keys in groups.values() if len(keys) < most for key in keys}
     return fewer or (set(sizes) if len(groups) > 1 else set())
-
-
-def _mtus(job: Job, nodes: Iterable[NodeFacts]) -> dict[str, int]:
-    ways = {node.name: own_way(job, survey(job).reach, node) for node in nodes}
-    return {name: way.mtu_bytes for name, way in ways.items() if way}

@@ -22,7 +22,7 @@ from distcheck.rules.network.explained_trials import explained_trials
 from distcheck.rules.network.interface_choices import link_of
 from distcheck.rules.network.losses import echoes, lossy
 from distcheck.rules.network.path_uses import PathUse, adapters_beside, path_uses
-from distcheck.rules.network.trials import Way, stalled
+from distcheck.rules.network.trials import Way, by_way, stalled, transferred
 from distcheck.rules.wording import are, found, grouped, listed, nodes_of, numbers_of, once, unread
 
 _LOSS, _HEAVY_LOSS = 0.01, 0.05
@@ -68,7 +68,8 @@ def _closed(job: Job) -> list[_Closed]:
     out, into = {source for source, _ in lossy(job)}, {target for _, target in lossy(job)}
     found, reported = [], set[Way]()
     for use in sorted(path_uses(job), key=lambda use: SEVERITIES.index(use.worst)):
-        ways = Ways(use.job, explained)
+        peers = (t for t in use.job.peers if (t.source, t.target, t.address) not in explained)
+        ways = Ways(use.job, by_way(msgspec.structs.replace(use.job, peers=tuple(peers))))
         shut = {way: t for way, trials in ways.tried.items() for t in reversed(trials) if not t.connected}
         # On a lossy path a missing answer is one of the losses.
         lost = {w for w, t in shut.items() if t.outcome == "timeout" and (w[0] in out or w[1] in into)}
@@ -173,14 +174,14 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
 
     Fix: Check the error counters of the network interface, its cable and the switch port.
 
-        ethtool -S {interface|eth0} | grep -iE 'err|drop|crc'
+        ethtool -S {interface} | grep -iE 'err|drop|crc'
     """
     for use in path_uses(job) if lossy(job) or stalled(job) else ():
         yield from map(use.judged, _losses(use.job))
 
 
 def _losses(job: Job) -> Iterator[Fault]:
-    ways = Ways(job, transferred=True)
+    ways = Ways(job, transferred(job))
     # A slow link drops packets when its queue is full; losses on all paths of a node are another fault.
     slow = {end.node for end in rates.below(job)}
     lost = {
@@ -192,7 +193,7 @@ def _losses(job: Job) -> Iterator[Fault]:
     shares = [n.share for n in lost.values()]
     for way, transfers in stalled(job).items():
         sent = [s for s in transfers if s.repeated > 0 and not nothing_arrived(s)]  # otherwise the receiver is busy
-        halted = next((s for s in sent if not echoes(s.repeated / max(1, s.segments), ways, way)), None)
+        halted = next((s for s in sent if not echoes(s.repeated / max(1, s.segments), ways.tried, way)), None)
         if halted:
             losing[way] = f"the transfer stalled after {count(halted.bytes, 'byte')}"
             shares.append(1.0)
@@ -225,16 +226,15 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
     Fix: Check the cable, the switch port and the members of a bond, and look for a traffic limit; replace a wireless
     adapter by a wired one.
 
-        {look|ethtool eth0}
-        tc qdisc show dev {interface|eth0}
+        {look|ethtool INTERFACE}
+        tc qdisc show dev {interface}
     """
-    ways = Ways(job)
     links = {node.key: link_of(node, interface_name(job, node)) for node in job.nodes}
     speeds = [link.speed_Mbps for link in links.values() if link and link.speed_Mbps]
     usual = median_high(speeds) if speeds else 0.0
     measured = rates.of(job)
     for why, sides in measured.unsure.items():
-        yield from unread(job, ((rank, why) for rank in ways.ranks(ways.among(sides))))
+        yield from unread(job, ((rank, why) for rank in job.ranks if job.node_of(rank).key in sides))
     explained = set(measured.slow)
     for node in job.nodes:
         link = links[node.key]

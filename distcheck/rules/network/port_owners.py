@@ -17,6 +17,13 @@ from distcheck.rules.wording import brief
 _TIME_WAIT_SECONDS = 60
 """Linux's TCP_TIMEWAIT_LEN (include/net/tcp.h), which no sysctl changes."""
 
+_ANSWERS = {
+    "stranger": "; it is the roll call of another job",
+    "silent": "; it does not answer the other ranks, so they would hang",
+    "closed": "; it closes the connections of the other ranks",
+}
+"""How a program on rank 0's port may treat the attempts of other ranks, by their outcome."""
+
 
 def holder(bind: Bind) -> tuple[str, dict[str, object]]:
     """Return what holds a taken port, as text and as evidence."""
@@ -72,17 +79,9 @@ def free_port_fix(job: Job, rank: RankFacts, bind: Bind) -> Fix:
 
 def answers_of_owner(job: Job) -> str:
     """Return how the program on rank 0's port treated other ranks, '' when none met it."""
-    met = [a for p in job.processes if p.role is not Role.LEADER for a in master_attempts(p)]
-    answer = next((a.detail for a in met if a.outcome == "foreign" and a.detail), "")
-    if answer:
-        return f"; it answers the other ranks with {brief(repr(answer))}"
-    if any(a.outcome == "stranger" for a in met):
-        return "; it is the roll call of another job"
-    silent = [a for a in met if a.outcome == "silent"]
-    if any(a.detail == A_STORE for a in silent):
+    met = {a.outcome: a.detail for p in job.processes if p.role is not Role.LEADER for a in master_attempts(p)}
+    if met.get("foreign"):
+        return f"; it answers the other ranks with {brief(repr(met['foreign']))}"
+    if met.get("silent") == A_STORE:
         return f"; it is {A_STORE}"
-    if silent:
-        return "; it does not answer the other ranks, so they would hang"
-    if any(a.outcome == "closed" for a in met):
-        return "; it closes the connections of the other ranks"
-    return ""
+    return next((words for outcome, words in _ANSWERS.items() if outcome in met), "")

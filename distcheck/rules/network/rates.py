@@ -107,30 +107,22 @@ def _median_without(ordered: Sequence[float], own: Iterable[float]) -> float:
     return (others[middle] + others[~middle]) / 2 if others else 0.0
 
 
-def _highest_median(ordered: Sequence[float], without: int) -> float:
-    """Return the highest median that ordered numbers can have without this many of them."""
-    return ordered[min((len(ordered) + without) // 2, len(ordered) - 1)]
-
-
-def _lowest(paths: list[_Path]) -> tuple[dict[str, float], int]:
-    """Return the rate of each side's fastest path, in its slower direction, and the most paths that a side has.
+def _lowest(paths: list[_Path]) -> dict[str, float]:
+    """Return the rate of each side's fastest path, in its slower direction.
 
     A direction with a single path does not count: whether the side or the path is slow is unknown.
     """
     lowest: dict[str, float] = {}
-    most = 0
     for end in range(len(_WORDS)):
         number = Counter([path[2][end] for path in paths])
-        most += max(number.values(), default=0)
         fastest: dict[str, float] = {}
-        for path in paths:
-            side = path[2][end]
-            if path[0] > fastest.get(side, -1.0):
-                fastest[side] = path[0]
+        for rate, _, way in paths:
+            if rate > fastest.get(way[end], -1.0):
+                fastest[way[end]] = rate
         for side, rate in fastest.items():
             if number[side] > 1:
                 lowest[side] = min(rate, lowest.get(side, rate))
-    return lowest, most
+    return lowest
 
 
 @once
@@ -139,20 +131,18 @@ def of(job: Job) -> Rates:
 
     A queue in one direction delays the ACKs of the other, so usually both are slow.
     """
-    if len(job.nodes) < 3:
-        return Rates({}, {})
-    paths = _paths(job)
+    found, paths = Rates({}, {}), _paths(job) if len(job.nodes) > 2 else []
     ordered = sorted([counted for _, counted, _ in paths])
-    lowest, most = _lowest(paths)
-    below = _SLOW * _highest_median(ordered, most) if ordered else 0.0
-    may_be_slow = [side for side, rate in lowest.items() if rate < below]
-    found = Rates({}, {})
-    for side in nsmallest(_MOST_SLOW, may_be_slow, key=lambda side: (lowest[side], side)):
-        mine = {word: [path for path in paths if path[2][end] == side] for end, word in enumerate(_WORDS)}
-        counted = [path[1] for several in mine.values() for path in several]
-        if lowest[side] >= _SLOW * _highest_median(ordered, len(counted)):
-            continue
-        usual = _median_without(ordered, counted)
+    lowest = _lowest(paths)
+    may_be_slow = [side for side, rate in lowest.items() if rate < _SLOW * ordered[-1]]
+    slowest = nsmallest(_MOST_SLOW, may_be_slow, key=lambda side: (lowest[side], side))
+    own: dict[str, dict[Word, list[_Path]]] = {side: {"to": [], "from": []} for side in slowest}
+    for path in paths if own else ():
+        for side, word in zip(path[2], _WORDS, strict=True):
+            if side in own:
+                own[side][word].append(path)
+    for side, mine in own.items():
+        usual = _median_without(ordered, [counted for several in mine.values() for _, counted, _ in several])
         fastest = {word: max(several, key=_rate) for word, several in mine.items() if len(several) > 1}
         slow = {word: path for word, path in fastest.items() if _rate(path) < _SLOW * usual}
         near = {word: path for word, path in slow.items() if not any(s.latency_bound for s in _sent(job, path))}

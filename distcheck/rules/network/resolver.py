@@ -33,7 +33,7 @@ def net_dns_differs(job: Job) -> Iterator[Outcome]:
     Fix: Correct the name on those nodes, or set MASTER_ADDR to an IP address.
 
         {look_up|getent ahosts $MASTER_ADDR}
-        export MASTER_ADDR={address|10.0.0.1}
+        export MASTER_ADDR={address}
     """
     lost = [r for r in misled(job) if not chosen_by_agent(job, r)]
     zero = rank_zero(job)
@@ -65,7 +65,7 @@ def net_reverse_dns_slow(job: Job) -> Iterator[Outcome]:
 
     Fix: Add the nodes to /etc/hosts, or fix the resolver.
 
-        time getent hosts {address|10.0.0.2}
+        time getent hosts {address}
         cat /etc/resolv.conf
 
     See: https://github.com/pytorch/pytorch/issues/159007

@@ -10,7 +10,7 @@ from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.addresses import is_here
 from distcheck.rules.network.attempts import Ways, reason
 from distcheck.rules.network.explained_trials import Unrouted, unrouted
-from distcheck.rules.network.interface_cases import Case, each_case, setting
+from distcheck.rules.network.interface_cases import FaultyChoice, each_case, setting
 from distcheck.rules.network.interface_choices import (
     LIBRARIES,
     NAMES,
@@ -25,6 +25,7 @@ from distcheck.rules.network.interface_choices import (
 from distcheck.rules.network.path_uses import adapters_beside, path_uses
 from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.network.translation import HOST_NETWORK
+from distcheck.rules.network.trials import by_way
 from distcheck.rules.wording import are, found, grouped, listed, named, once
 from distcheck.selection.interfaces import subnet
 
@@ -63,7 +64,7 @@ def net_subnet_mismatch(job: Job) -> Iterator[Outcome]:
         yield from map(use.judged, _unrouted(use.job, [u for u in unrouted(job) if id(u.trial) in tried]))
 
 
-def _in_other_network(case: Case) -> Fault | None:
+def _in_other_network(case: FaultyChoice) -> Fault | None:
     if case.flaw != "other-network" and (case.flaw != "unreachable" or not case.by_hand):
         return None
     doubtful = case.flaw == "unreachable" and case.unproven
@@ -106,7 +107,7 @@ def _unrouted(job: Job, lost: list[Unrouted]) -> Iterator[Fault]:
     without = [u for u in lost if not u.seen_at]
     if without:
         asking = {nodes[source].name: several[0] for source, several in grouped(without, lambda u: u.source).items()}
-        yield Ways(job).finding(
+        yield Ways(job, by_way(job)).finding(
             {(u.source, u.target): reason(u.trial) for u in without},
             "reach",
             "without a route",
@@ -145,16 +146,14 @@ def _rivals(job: Job) -> list[Rival]:
             sent.setdefault((trial.source, use), (trial.address, trial.sent_from))
     found: list[Rival] = []
     for choice in seen.choices if seen.several else ():
-        beside: dict[str, Interface | None] = {}
         for library in LIBRARIES:
             used = next(iter(choice.taken(library)), None)
             if used is None or not used.up or is_here(used.address):
                 continue
-            if used.address not in beside:
-                beside[used.address] = _beside(choice, used)
-            other = beside[used.address]
-            rival = Rival(choice, library, used, other, "") if other else None
-            found += [r for r in [_detour(choice, library, used, sent) if sent else None, rival] if r][:1]
+            rival = _detour(choice, library, used, sent) if sent else None
+            if rival is None and (other := _beside(choice, used)):
+                rival = Rival(choice, library, used, other, "")
+            found += [rival] if rival else []
     return found
 
 
@@ -189,7 +188,7 @@ def _beside(choice: Choice, used: Interface) -> Interface | None:
     if ":" in used.address or not used.prefix_bits or net is None:
         return None
     octets = used.prefix_bits // 8  # few addresses begin alike; only these are compared exactly
-    head = "".join(f"{octet}." for octet in used.address.split(".")[:octets]) if octets < 4 else used.address
+    head = ".".join([*used.address.split(".")[:octets], ""]) if octets < 4 else used.address
     for i in choice.interfaces:
         if not i.address.startswith(head) or not i.up or _same(used, i) or subnet(i) != net:
             continue
@@ -290,13 +289,10 @@ def _one_adapter(alike: list[Rival]) -> Fix:
         return Fix(text, tuple(f"{arp}  # on {node}" for node in nodes))
     faster = first.rates[1] > first.rates[0] and (first.rates[0] > 0 or not first.choice.chosen(first.library))
     if faster or subnet(first.used) != subnet(first.other):
-        names = {
-            "nccl": f"NCCL_SOCKET_IFNAME={quote('=' + other)}",
-            "gloo": f"GLOO_SOCKET_IFNAME={quote(other)}",
-        }
+        names = {"nccl": f"NCCL_SOCKET_IFNAME={quote('=' + other)}", "gloo": f"GLOO_SOCKET_IFNAME={quote(other)}"}
         exports = dict.fromkeys(f"export {names[r.library]}" for r in alike)
         return Fix(f"Name {other}, by which the kernel sends, or give {used} the route.", tuple(exports))
     text = f"Give {other} a subnet of its own (its mask) or a higher metric, so that {used} is used; or name {other}."
-    prefixes = (f"{r.other.address}/{r.other.prefix_bits}" for r in alike)
-    raised = (f"sudo ip address change {prefix} dev {quote(other)} metric 4096" for prefix in prefixes)
-    return Fix(text, tuple(f"{command}  # on {node}" for command, node in zip(raised, nodes, strict=False)))
+    change = f"dev {quote(other)} metric 4096"
+    those = [(f"{r.other.address}/{r.other.prefix_bits}", r.choice.node.name) for r in alike[:_SHOWN]]
+    return Fix(text, tuple(f"sudo ip address change {address} {change}  # on {node}" for address, node in those))

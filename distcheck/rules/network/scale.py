@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Answer, Outcome, rule
-from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import rank_zero
 from distcheck.rules.job.kinds import each_rank
 from distcheck.rules.job.settings import number
@@ -17,6 +15,7 @@ from distcheck.selection.nccl_settings import value_of
 
 _FILES_BESIDE_RANKS = 256
 """Descriptors that a training process itself has open: libraries, data, logs."""
+_RAISE = "echo '* hard nofile 1048576' | sudo tee /etc/security/limits.d/jobs.conf"
 _FULL = 0.9
 _BACKLOG_WORLD = 1024
 _MAGIC = "NCCL_SOCKET_MAGIC"
@@ -32,7 +31,9 @@ def net_open_files(job: Job) -> Iterator[Outcome]:
     Found by comparing the limit of the process that would become rank 0 with the world size. Programs may raise the
     soft limit up to the hard one; Python does not do so by itself.
 
-    Fix: raise the limit in the job's script: ``ulimit -n 65536``.
+    Fix: Raise the limit in the job's script, or where it is a hard one, for the users of this node.
+
+        {raise|ulimit -n 65536}
     """
     zero = rank_zero(job)
     network = job.node_of(zero).network if zero else None
@@ -48,15 +49,10 @@ def net_open_files(job: Job) -> Iterator[Outcome]:
         [zero],
         f"{named(job, [zero])} may open {soft} files; its store needs one for each of {job.world_size} ranks, "
         f"expected at least {needed}",
-        Fix(
-            "Raise the limit in the job's script." if enough else "Raise the hard limit for the users of this node.",
-            ("ulimit -n 65536",)
-            if enough
-            else ("echo '* hard nofile 1048576' | sudo tee /etc/security/limits.d/jobs.conf",),
-        ),
         severity="error" if soft < (job.world_size or 0) else "warning",
         owner="user" if enough else "admin",
         evidence={"soft": soft, "hard": hard, "world_size": job.world_size},
+        values={} if enough else {"raise": [_RAISE]},
     )
 
 
@@ -99,18 +95,16 @@ def net_somaxconn_backlog(job: Job) -> Iterator[Outcome]:
 
         sudo sysctl -w net.core.somaxconn=65535
     """
-    zero = rank_zero(job)
+    zero, world = rank_zero(job), job.world_size or 0
     network = job.node_of(zero).network if zero else None
-    world = job.world_size or 0
-    if zero is None or network is None or isinstance(network.listen_backlog, Missing) or world <= _BACKLOG_WORLD:
-        return
-    if network.listen_backlog < world:
+    queued = network.listen_backlog if network else None
+    if zero and isinstance(queued, int) and world > max(queued, _BACKLOG_WORLD):
         yield found(
             job,
             [zero],
-            f"{job.node_of(zero).name} queues {network.listen_backlog} connections (net.core.somaxconn), "
+            f"{job.node_of(zero).name} queues {queued} connections (net.core.somaxconn), "
             f"but {world} ranks connect to rank 0 at once",
-            evidence={"somaxconn": network.listen_backlog, "world_size": world},
+            evidence={"somaxconn": queued, "world_size": world},
         )
 
 

@@ -396,58 +396,43 @@ def _beside(change, job, *uses):
 
 
 LOSING = Transfer(bytes=2 << 20, seconds=0.2, stalled=False, segments=1450, repeated=100)
+RENDEZVOUS = "; {} uses another path, only the rendezvous uses this one"
+ONLY = "; {} uses another path, only {} uses this one"
 
 
-@pytest.mark.parametrize(("transfer", "name"), [(BLACK_HOLE, "net-mtu-mismatch-ip"), (LOSING, "net-packet-loss")])
 @pytest.mark.parametrize(
-    ("gpus", "ill", "well", "severity", "note"),
+    ("ways", "fields", "name", "nodes"),
     [
-        (1, ("master",), ("nccl",), "warning", "; NCCL uses another path, only the rendezvous uses this one"),
-        (1, ("master", "gloo"), ("nccl",), "warning", "; NCCL uses another path, only the rendezvous uses this one"),
-        (0, ("master", "nccl"), ("gloo",), "warning", "; Gloo uses another path, only the rendezvous uses this one"),
-        (1, ("gloo",), ("master", "nccl"), "info", "; NCCL uses another path, only Gloo uses this one"),
-        (1, ("nccl",), ("master", "gloo"), "error", ""),
-        (0, ("gloo",), ("master",), "error", ""),
-        (1, ("master",), ("master",), "error", ""),
-        (1, ("master",), ("gloo",), "error", ""),
+        (to(1), _sending(BLACK_HOLE), "net-mtu-mismatch-ip", ("node2",)),
+        (to(1), _sending(LOSING), "net-packet-loss", ("node2",)),
+        (both(0, 1), _shut(), "net-firewall-ephemeral", ("node1", "node2")),
+        (FROM_1_TO_2, _shut(), "net-asymmetric-route", ("node2",)),
+    ],
+)
+@pytest.mark.parametrize(
+    ("gpus", "backend", "ill", "well", "severity", "if_closed", "note"),
+    [
+        (1, "auto", ("master",), ("nccl",), "warning", "warning", RENDEZVOUS.format("NCCL")),
+        (1, "auto", ("master", "gloo"), ("nccl",), "warning", "warning", RENDEZVOUS.format("NCCL")),
+        (0, "auto", ("master", "nccl"), ("gloo",), "warning", "warning", RENDEZVOUS.format("Gloo")),
+        (1, "auto", ("gloo",), ("master", "nccl"), "info", "warning", ONLY.format("NCCL", "Gloo")),
+        (1, "nccl", ("gloo",), ("master", "nccl"), "info", "info", ONLY.format("NCCL", "Gloo")),
+        (0, "auto", ("nccl",), ("master", "gloo"), "info", "info", ONLY.format("Gloo", "NCCL")),
+        (1, "auto", ("nccl",), ("master", "gloo"), "error", "error", ""),
+        (0, "auto", ("gloo",), ("master",), "error", "error", ""),
+        (1, "auto", ("master",), ("master",), "error", "error", ""),
+        (1, "auto", ("master",), ("gloo",), "error", "error", ""),
     ],
 )
 def test_a_fault_of_a_path_that_the_libraries_do_not_use_is_no_error(
-    of, change, judge, transfer, name, gpus, ill, well, severity, note
-):
-    job = _beside(change, of(4, gpus=gpus), ill, well)
-    job = change.job(
-        job, peers=tuple(change.job(t, transfer=transfer) if t.address == "10.0.0.2" else t for t in job.peers)
-    )
-    (finding,) = judge(job, "mtu", "paths").findings
-    assert (finding.rule, finding.severity, finding.nodes) == (name, severity, ("node2",))
-    assert finding.message.endswith(f"){note}")
-
-
-@pytest.mark.parametrize(
-    ("pairs", "name"), [([(0, 1), (1, 0)], "net-firewall-ephemeral"), (FROM_1_TO_2, "net-asymmetric-route")]
-)
-@pytest.mark.parametrize(
-    ("gpus", "backend", "ill", "well", "severity", "note"),
-    [
-        (1, "auto", ("master",), ("nccl",), "warning", "; NCCL uses another path, only the rendezvous uses this one"),
-        (0, "auto", ("master",), ("gloo",), "warning", "; Gloo uses another path, only the rendezvous uses this one"),
-        (1, "auto", ("gloo",), ("master", "nccl"), "warning", "; NCCL uses another path, only Gloo uses this one"),
-        (1, "nccl", ("gloo",), ("master", "nccl"), "info", "; NCCL uses another path, only Gloo uses this one"),
-        (0, "auto", ("nccl",), ("master", "gloo"), "info", "; Gloo uses another path, only NCCL uses this one"),
-        (1, "auto", ("nccl",), ("master", "gloo"), "error", ""),
-        (1, "auto", ("master",), ("gloo",), "error", ""),
-    ],
-)
-def test_closed_ports_on_a_path_that_the_libraries_do_not_use_are_no_error(
-    of, change, judge, pairs, name, gpus, backend, ill, well, severity, note
+    of, change, judge, ways, fields, name, nodes, gpus, backend, ill, well, severity, if_closed, note
 ):
     job = change.asked(_beside(change, of(4, gpus=gpus), ill, well), backend=backend)
-    there = closed(change, job, pairs)
-    peers = (shut if own.address.startswith("10.0.") else own for own, shut in zip(job.peers, there.peers, strict=True))
-    (finding,) = judge(change.job(job, peers=tuple(peers)), "paths").findings
-    nodes = ("node2",) if pairs == FROM_1_TO_2 else ("node1", "node2")
-    assert (finding.rule, finding.severity, finding.nodes) == (name, severity, nodes)
+    changed = change_ways(change, job, ways, **fields).peers
+    peers = (new if own.address.startswith("10.0.") else own for own, new in zip(job.peers, changed, strict=True))
+    (finding,) = judge(change.job(job, peers=tuple(peers)), "mtu", "paths").findings
+    expected = if_closed if "outcome" in fields else severity
+    assert (finding.rule, finding.severity, finding.nodes) == (name, expected, nodes)
     assert finding.message.endswith(f"){note}")
 
 
@@ -730,27 +715,21 @@ def test_a_lossy_node_is_not_also_called_slow(of, change, said):
         (["InfiniBand"] * 3, "", {}, "warning"),
         (["InfiniBand"] * 4, "", {"NCCL_IB_DISABLE": "1"}, "warning"),
         (["InfiniBand"] * 4, "", {"NCCL_IB_HCA": "^mlx5"}, "warning"),
+        (["InfiniBand"] * 4, "Socket", {}, "warning"),  # as NCCL logged
     ],
 )
 def test_a_slow_link_beside_the_adapters_of_nccl_is_an_info(of, change, judge, layers, interface, variables, severity):
     job = change.environment(of(4, 2, gpus=2), None, **variables)
     for n, layer in enumerate(layers):
-        gids = {3: Gid(address="", interface=interface)} if interface else {}
+        gids = {3: Gid(address="", interface=interface)} if layer == "Ethernet" else {}
         port = HcaPort(number=1, link_layer=layer, state="ACTIVE", gids=gids)
         job = change.node(job, n, infiniband=Infiniband(hcas=(Hca(name="mlx5_0", ports=(port,)),)))
     job = change.node(job, 1, network=network(2, link(2, speed_Mbps=1000)))
+    if interface == "Socket":
+        job = change.rank(job, 0, run=RankRun(pid=1, step="done", outcome="done", nccl=NcclLog(network="Socket")))
     (finding,) = judge(job, "paths").findings
     assert (finding.rule, finding.severity, finding.nodes) == ("net-nic-down-or-slow", severity, ("node2",))
     assert finding.message.endswith("at 100000; NCCL uses mlx5_0:1") is (severity == "info")
-
-
-def test_a_slow_link_is_a_warning_where_nccl_logged_that_it_uses_sockets(of, change, judge):
-    port = HcaPort(number=1, link_layer="InfiniBand", state="ACTIVE")
-    job = change.node(of(4, 2, gpus=2), None, infiniband=Infiniband(hcas=(Hca(name="mlx5_0", ports=(port,)),)))
-    job = change.node(job, 1, network=network(2, link(2, speed_Mbps=1000)))
-    job = change.rank(job, 0, run=RankRun(pid=1, step="done", outcome="done", nccl=NcclLog(network="Socket")))
-    (finding,) = judge(job, "paths").findings
-    assert finding.severity == "warning"
 
 
 @pytest.mark.parametrize(
@@ -916,28 +895,26 @@ def _infiniband(change, job, **sizes):
     return job
 
 
-def test_infiniband_ports_with_another_mtu_name_their_node(of, change, only):
-    same = {"mlx5_0/1": 4096, "mlx5_1/1": 4096}
-    job = _infiniband(change, of(4, 2), node1=same, node2=same, node3=same, node4=same | {"mlx5_1/1": 2048})
-    finding, exit_code = only(job)
-    assert (finding.rule, finding.severity, finding.scope) == ("net-mtu-mismatch-ib", "error", "link")
-    assert (finding.ranks, finding.nodes, exit_code) == ((6, 7), ("node4",), 20)
-    assert finding.message == (
-        "the InfiniBand ports of node4 have an active MTU of 2048 and 4096 bytes; expected the same on all nodes"
-    )
-    assert finding.evidence["node4"] == ["mlx5_0/1: 4096", "mlx5_1/1: 2048"]
+SAME, ODD = {"mlx5_0/1": 4096, "mlx5_1/1": 4096}, {"mlx5_0/1": 4096, "mlx5_1/1": 2048}
+ONE, SMALLER = {"mlx5_0/1": 4096}, {"mlx5_0/1": 2048}
 
 
-def test_two_nodes_with_different_infiniband_mtus_are_both_named(of, change, only):
-    job = _infiniband(change, of(2), node1={"mlx5_0/1": 4096}, node2={"mlx5_0/1": 2048})
-    finding, _ = only(job)
-    assert (finding.rule, finding.ranks) == ("net-mtu-mismatch-ib", (0, 1))
-
-
-def test_infiniband_ports_that_are_alike_or_unknown_are_silent(of, change, said):
-    mixed = {"mlx5_0/1": 4096, "mlx5_2/1": 1024}
-    assert said(_infiniband(change, of(4), node1=mixed, node2=mixed, node3=mixed, node4=mixed)) == []
-    assert said(_infiniband(change, of(4), node1={"mlx5_0/1": 4096})) == []
+@pytest.mark.parametrize(
+    ("nodes", "sizes", "named", "words"),
+    [
+        (4, (SAME, SAME, SAME, ODD), (4,),
+         "the InfiniBand ports of node4 have an active MTU of 2048 and 4096 bytes; expected the same on all nodes"),
+        (2, (ONE, SMALLER), (1, 2), "2048 and 4096 bytes"),
+        (4, (ODD, ODD, ODD, ODD), (), ""),
+        (4, (ONE,), (), ""),
+    ],
+)  # fmt: skip
+def test_infiniband_ports_with_another_mtu_name_their_node(of, change, judge, nodes, sizes, named, words):
+    job = _infiniband(change, of(nodes, 2), **{f"node{n}": mtu for n, mtu in enumerate(sizes, start=1)})
+    said = judge(job)
+    record = ("net-mtu-mismatch-ib", "error", "link", tuple(f"node{n}" for n in named))
+    assert [(f.rule, f.severity, f.scope, f.nodes) for f in said.findings] == [record] * bool(named)
+    assert all(words in f.message and f.evidence[f.nodes[-1]][-1].endswith(": 2048") for f in said.findings)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rules for large jobs: limits of the nodes, and how far apart ranks start."""
+"""Rules for large jobs: limits of the nodes, and jobs that share them."""
 
 from __future__ import annotations
 
@@ -20,135 +20,94 @@ def network(**fields):
 
 @pytest.fixture
 def of(job_of, change):
-    """Build a healthy job whose processes joined quickly and whose limits are high."""
+    """Build a healthy job whose limits are high; `given` of its nodes' 64 CPUs belong to it."""
 
-    def of(nodes=4, per_node=1, **more):
-        job = job_of(nodes, per_node, looks=LOOKS, **more)
-        job = change.process(job, None, arrived_seconds=0.3)
-        return change.node(job, None, network=network())
+    def of(nodes=4, per_node=1, given=None, **more):
+        job = change.node(job_of(nodes, per_node, looks=LOOKS, **more), None, network=network(), cpus=64)
+        return change.environment(job, None, SLURM_CPUS_ON_NODE=str(given)) if given else job
 
     return of
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 8), (2, 2), (4, 8), (65, 1), (65, 8)])
 @pytest.mark.parametrize("launcher", ["by hand", "slurm"])
-def test_a_healthy_job_is_silent(of, judge, shape, launcher):
-    assert judge(of(*shape, launcher=launcher), "scale")[:2] == ((), ())
+def test_a_healthy_job_is_silent(of, silent, shape, launcher):
+    assert silent(of(*shape, launcher=launcher))
 
 
-def test_missing_facts_are_silent(of, rules, change):
-    nothing = network(
-        open_files=(-1, -1), listen_backlog=Missing(reason="hidden"), connections_tracked=Missing(reason="no conntrack")
-    )
-    job = change.process(of(200, 8), None, arrived_seconds=None)
-    assert rules(change.node(job, None, network=nothing)) == []
-    assert rules(change.node(job, None, network=None)) == []
+FILES = "may open {} files; its store needs one for each of {} ranks, expected at least {}"
+HARD = "echo '* hard nofile 1048576' | sudo tee /etc/security/limits.d/jobs.conf"
 
 
-# -- net-open-files
+@pytest.mark.parametrize(
+    ("shape", "where", "facts", "record", "ranks", "words", "commands"),
+    [
+        ((4, 8), 0, {"open_files": (16, 4096)}, "net-open-files error rank user", (0,), FILES.format(16, 32, 288),
+         "ulimit -n 65536"),
+        ((4, 8), 0, {"open_files": (64, 4096)}, "net-open-files warning rank user", (0,), FILES.format(64, 32, 288),
+         "ulimit -n 65536"),
+        ((65, 16), 0, {"open_files": (1024, 1024)}, "net-open-files error rank admin", (0,),
+         FILES.format(1024, 1040, 1296), HARD),
+        ((2, 1), 0, {"open_files": (64, -1)}, "net-open-files warning rank user", (0,), "", "ulimit -n 65536"),
+        ((4, 2), 2, {"connections_tracked": (64_000, 65_536)}, "net-conntrack-full warning node admin", (4, 5),
+         "node3 tracks 64000 connections; its table holds at most 65536",
+         "sudo sysctl -w net.netfilter.nf_conntrack_max=262144"),
+        ((65, 16), 0, {"listen_backlog": 128}, "net-somaxconn-backlog info node admin", (0,),
+         "node1 queues 128 connections (net.core.somaxconn), but 1040 ranks connect to rank 0 at once",
+         "sudo sysctl -w net.core.somaxconn=65535"),
+    ],
+)  # fmt: skip
+def test_a_limit_that_is_too_low_is_reported(of, change, only, shape, where, facts, record, ranks, words, commands):
+    finding, exit_code = only(change.node(of(*shape), where, network=network(**facts)))
+    assert f"{finding.rule} {finding.severity} {finding.scope} {finding.owner}" == record
+    assert (finding.ranks, finding.nodes) == (ranks, (f"node{where + 1}",))
+    assert exit_code == (30 if finding.severity == "error" else 0)
+    assert words in finding.message
+    assert finding.fix.commands == (commands,)
 
 
-@pytest.mark.parametrize(("soft", "severity", "code"), [(16, "error", 30), (64, "warning", 0)])
-def test_a_low_soft_limit_is_reported_for_rank_0(of, change, only, soft, severity, code):
-    job = change.node(of(4, 8), 0, network=network(open_files=(soft, 4096)))
-    finding, exit_code = only(job)
-    assert (finding.rule, finding.severity, finding.owner) == ("net-open-files", severity, "user")
-    assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), code)
-    assert finding.message == (
-        f"rank 0 (node1 pid 100) may open {soft} files; its store needs one for each of 32 ranks, expected at least 288"
-    )
-    assert finding.fix.commands == ("ulimit -n 65536",)
-    assert finding.evidence == {"soft": soft, "hard": 4096, "world_size": 32}
+UNKNOWN = {
+    "open_files": (-1, -1),
+    "listen_backlog": Missing(reason="hidden"),
+    "connections_tracked": Missing(reason="no conntrack"),
+}
 
 
-def test_a_low_hard_limit_is_for_the_administrator(of, change, only):
-    finding, _ = only(change.node(of(65, 16), 0, network=network(open_files=(1024, 1024))))
-    assert (finding.rule, finding.ranks, finding.owner) == ("net-open-files", (0,), "admin")
-    assert "expected at least 1296" in finding.message
+@pytest.mark.parametrize(
+    ("shape", "where", "facts"),
+    [
+        *[((4, 8), None, {"open_files": limits}) for limits in ((288, 288), (1024, 4096), (-1, -1), (4096, -1))],
+        ((4, 8), (1, 2, 3), {"open_files": (64, 64), "listen_backlog": 1}),  # rank 0 is elsewhere
+        *[((4, 1), None, {"connections_tracked": tracked}) for tracked in ((0, 0), (58_000, 65_536), (0, 65_536))],
+        *[(shape, 0, {"listen_backlog": backlog})
+          for shape, backlog in (((64, 16), 128), ((65, 16), 4096), ((65, 16), 1040), ((4, 8), 1))],
+        ((200, 8), None, UNKNOWN),
+    ],
+)  # fmt: skip
+def test_limits_that_suffice_or_are_unknown_are_silent(of, change, rules, shape, where, facts):
+    assert rules(change.node(of(*shape), where, network=network(**facts))) == []
 
 
-@pytest.mark.parametrize("limits", [(288, 288), (1024, 4096), (-1, -1), (4096, -1)])
-def test_limits_that_suffice_are_silent(of, change, rules, limits):
-    assert rules(change.node(of(4, 8), None, network=network(open_files=limits))) == []
-
-
-def test_with_an_unlimited_hard_limit_the_user_can_fix_it(of, change, only):
-    finding, _ = only(change.node(of(2), 0, network=network(open_files=(64, -1))))
-    assert finding.owner == "user"
-
-
-def test_the_limits_of_other_nodes_than_rank_0s_do_not_matter(of, change, rules):
-    assert rules(change.node(of(4, 8), (1, 2, 3), network=network(open_files=(64, 64), listen_backlog=1))) == []
+def test_without_rank_0_or_facts_nothing_is_judged(of, change, rules):
     assert rules(change.keep(change.node(of(4), None, network=network(open_files=(9, 9))), 1, 2)) == []
+    assert rules(change.node(of(200, 8), None, network=None)) == []
 
 
-# -- net-conntrack-full
+SHARED = {"nodes": 2, "per_node": 2, "gpus": 2, "launcher": "slurm", "given": 16}
 
 
-def test_a_full_table_of_connections_names_its_node(of, change, only):
-    finding, exit_code = only(change.node(of(4, 2), 2, network=network(connections_tracked=(64_000, 65_536))))
-    assert (finding.rule, finding.severity, finding.scope) == ("net-conntrack-full", "warning", "node")
-    assert (finding.ranks, finding.nodes, exit_code) == ((4, 5), ("node3",), 0)
-    assert finding.message == "node3 tracks 64000 connections; its table holds at most 65536"
-    assert finding.fix.commands == ("sudo sysctl -w net.netfilter.nf_conntrack_max=262144",)
-
-
-@pytest.mark.parametrize("tracked", [(0, 0), (58_000, 65_536), (0, 65_536)])
-def test_a_table_with_room_is_silent(of, change, rules, tracked):
-    assert rules(change.node(of(), None, network=network(connections_tracked=tracked))) == []
-
-
-# -- net-somaxconn-backlog
-
-
-def test_a_backlog_smaller_than_a_large_world_is_info(of, change, only):
-    finding, exit_code = only(change.node(of(65, 16), 0, network=network(listen_backlog=128)))
-    assert (finding.rule, finding.severity, finding.scope) == ("net-somaxconn-backlog", "info", "node")
-    assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), 0)
-    assert finding.message == (
-        "node1 queues 128 connections (net.core.somaxconn), but 1040 ranks connect to rank 0 at once"
-    )
-
-
-@pytest.mark.parametrize(("shape", "backlog"), [((64, 16), 128), ((65, 16), 4096), ((65, 16), 1040), ((4, 8), 1)])
-def test_a_sufficient_backlog_or_a_small_world_is_silent(of, change, rules, shape, backlog):
-    assert rules(change.node(of(*shape), None, network=network(listen_backlog=backlog))) == []
-
-
-# -- net-nccl-socket-port-scan
-
-
-@pytest.fixture
-def on_slurm(of, change):
-    """Build an NCCL job on nodes with 64 CPUs, `given` of which belong to the job."""
-
-    def on_slurm(given, nodes=2, gpus=2, **more):
-        job = change.node(of(nodes, 2, launcher="slurm", gpus=gpus, **more), None, cpus=64)
-        return change.environment(job, None, SLURM_CPUS_ON_NODE=str(given))
-
-    return on_slurm
-
-
-def test_ranks_on_shared_nodes_without_a_magic_number_are_info(on_slurm, change, only):
-    finding, exit_code = only(on_slurm(16))
-    assert (finding.rule, finding.severity, finding.ranks, exit_code) == (
-        "net-nccl-socket-port-scan",
-        "info",
-        (0, 1, 2, 3),
-        0,
-    )
-    assert finding.fix.commands == ("export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID",)
-    finding, _ = only(change.environment(on_slurm(16), (0, 1), NCCL_SOCKET_MAGIC="77"))
+def test_ranks_on_shared_nodes_without_a_magic_number_are_info(of, change, only):
+    finding, exit_code = only(of(**SHARED))
+    assert (finding.rule, finding.severity, exit_code) == ("net-nccl-socket-port-scan", "info", 0)
+    assert (finding.ranks, finding.fix.commands) == ((0, 1, 2, 3), ("export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID",))
+    finding, _ = only(change.environment(of(**SHARED), (0, 1), NCCL_SOCKET_MAGIC="77"))
     assert (finding.ranks, finding.nodes) == ((2, 3), ("node2",))
 
 
-def test_whole_nodes_or_a_magic_number_or_no_nccl_are_silent(on_slurm, of, change, rules):
-    assert rules(on_slurm(64)) == []
-    assert rules(on_slurm(128)) == []
-    assert rules(change.environment(on_slurm(16), None, NCCL_SOCKET_MAGIC="77")) == []
-    assert rules(change.nccl_file(on_slurm(16), None, "NCCL_SOCKET_MAGIC=77")) == []
-    assert rules(on_slurm(16, backend="gloo")) == []
-    assert rules(on_slurm(16, gpus=0)) == []
-    assert rules(on_slurm(16, nodes=1)) == []
-    assert rules(change.node(on_slurm(16), None, cpus=None)) == []
-    assert rules(of(2, 2, gpus=2)) == []
+def test_whole_nodes_or_a_magic_number_or_no_nccl_are_silent(of, change, rules):
+    for other in ({"given": 64}, {"given": 128}, {"given": None}, {"backend": "gloo"}, {"gpus": 0}, {"nodes": 1}):
+        assert rules(of(**SHARED | other)) == []
+    shared = of(**SHARED)
+    assert rules(change.environment(shared, None, NCCL_SOCKET_MAGIC="77")) == []
+    assert rules(change.nccl_file(shared, None, "NCCL_SOCKET_MAGIC=77")) == []
+    assert rules(change.node(shared, None, cpus=None)) == []
