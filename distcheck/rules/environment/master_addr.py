@@ -22,11 +22,11 @@ from distcheck.rules.job.addresses import (
     resolved,
     unresolved,
 )
-from distcheck.rules.job.astray import astray, contradicted, home_of_rank_0
 from distcheck.rules.job.kinds import each_rank, ranks_by
 from distcheck.rules.job.numbering import assigned
 from distcheck.rules.job.remedies import export, master_commands
 from distcheck.rules.job.settings import chosen_by_agent
+from distcheck.rules.job.wrong_master import contradicted, home_of_rank_0, wrong_master
 from distcheck.rules.wording import brief, found, grouped, is_what, listed, named, odd_ones, spread
 from distcheck.selection.nodelist import expand
 
@@ -228,7 +228,7 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
     if zero and isinstance(job.node_of(zero).interfaces, Missing) and len(job.nodes) > 1:
         yield NotChecked(ranks=(0,), reason="the interfaces of rank 0's node could not be listed", required=False)
         return
-    lost = astray(job)
+    lost = wrong_master(job)
     if lost is None or lost.placement.master_derived or chosen_by_agent(job, lost):
         return  # distcheck derived the address; the user did not set it
     address, reached = lost.placement.master_addr or "", sorted(resolved(job, lost))

@@ -9,10 +9,10 @@ from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.addresses import differing, first_open_port, master_outcomes, rank_zero
-from distcheck.rules.job.astray import astray, misled
 from distcheck.rules.job.kinds import each_rank, ranks_by
 from distcheck.rules.job.remedies import master_commands, other_port
 from distcheck.rules.job.settings import LARGEST_PORT, started_by_distcheck
+from distcheck.rules.job.wrong_master import resolving_elsewhere, wrong_master
 from distcheck.rules.wording import found, grouped, named, odd_ones, spread
 
 if TYPE_CHECKING:
@@ -159,10 +159,10 @@ def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
     bind = job.process_of(zero).bind if zero else None
     if (bind and bind.outcome == "in-use") or "foreign" not in master_outcomes(job):
         return
-    lost = astray(job)
+    lost = wrong_master(job)
     if lost is not None and "KUBERNETES_SERVICE_HOST" not in lost.environment:
         return  # env-master-addr-not-rank0-host: another host has the program, and another port would not help
-    elsewhere = {id(r) for r in misled(job)}  # net-dns-differs reports them
+    elsewhere = {id(r) for r in resolving_elsewhere(job)}  # net-dns-differs reports them
     if zero is not None:  # env-master-port-differs and env-master-addr-differs report these
         own, apart = zero.placement, bool(differing(job))
         elsewhere |= {

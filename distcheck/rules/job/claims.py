@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.ranges import numbered
-from distcheck.rules.job.astray import keeps_others_away
 from distcheck.rules.job.leader_files import is_out_of_files
 from distcheck.rules.job.numbering import (
     assigned,
@@ -17,7 +16,8 @@ from distcheck.rules.job.numbering import (
     shell_of,
 )
 from distcheck.rules.job.settings import mapping
-from distcheck.rules.job.world import started_without_srun, strays, too_few_started, worlds
+from distcheck.rules.job.world import rankless, started_without_srun, too_few_started, worlds
+from distcheck.rules.job.wrong_master import explains_missing
 from distcheck.rules.wording import are, by_name, grouped, numbers_of, process_name, starter, table_of
 
 if TYPE_CHECKING:
@@ -97,9 +97,9 @@ def explanation(job: Job) -> str:
         rank for node in job.launched.nodes if node.outcome != "reported" for rank in node.ranks
     }:
         return "the nodes assigned these ranks never reported"
-    if strays(job) >= len(job.missing_ranks):
+    if rankless(job) >= len(job.missing_ranks):
         return "the processes without a valid rank may be the missing ranks"
-    return keeps_others_away(job)
+    return explains_missing(job)
 
 
 def uses_gpus(job: Job, rank: RankFacts) -> bool:

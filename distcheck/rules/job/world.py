@@ -102,7 +102,7 @@ def duplicates(job: Job) -> dict[int, list[RankFacts]]:
 
 
 @once
-def strays(job: Job) -> int:
+def rankless(job: Job) -> int:
     """Return the number of processes without a rank of their own: each may be a missing one."""
     nameless = sum(1 for r in job.ranks if r.placement.rank is None)
     return nameless + len(out_of_range(job)) + sum(len(claimants) - 1 for claimants in duplicates(job).values())
@@ -140,7 +140,7 @@ def is_complete(job: Job) -> bool:
         and job.world_size == len(job.ranks)
         and len(worlds(job)) == 1
         and not job.missing_ranks
-        and not strays(job)
+        and not rankless(job)
         and not lonely(job)
     )
 

@@ -10,9 +10,9 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.addresses import here_over_nodes, may_pass, unresolved
 from distcheck.rules.job.agents import Agent, agents_of, each_agent, own_id, ranks_of
-from distcheck.rules.job.astray import astray
 from distcheck.rules.job.remedies import at_first_host
 from distcheck.rules.job.settings import PORT, chosen_by_agent, free_port
+from distcheck.rules.job.wrong_master import wrong_master
 from distcheck.rules.network.attempts import address_of, failing, tried
 from distcheck.rules.wording import brief, found, grouped, listed, named
 
@@ -154,7 +154,7 @@ def torchrun_fqdn_unreachable(job: Job) -> Iterator[Outcome]:
     Fix: ``torchrun --local-addr ADDRESS_OF_THIS_NODE`` on every node, or fix /etc/hosts.
     See: https://github.com/pytorch/pytorch/issues/150532
     """
-    itself, zero = {id(r) for r in here_over_nodes(job)}, astray(job)
+    itself, zero = {id(r) for r in here_over_nodes(job)}, wrong_master(job)
 
     def trouble(rank: RankFacts) -> str:
         if not chosen_by_agent(job, rank):

@@ -97,7 +97,7 @@ def test_a_program_on_another_host_or_port_than_rank_0s_is_not_reported_beside_i
     foreign = Attempt(address="10.0.0.9", port=29500, door="master", outcome="foreign", detail="HTTP/1.1 400")
     job = change.process(job_of(nodes=2), None, attempts=(foreign,))
     resolution = Resolution(name="10.0.0.9", addresses=("10.0.0.9",), seconds=0.0)
-    astray = change.process(change.environment(job, None, MASTER_ADDR="10.0.0.9"), None, master_resolution=resolution)
-    assert only(astray)[0].rule == "env-master-addr-not-rank0-host"
+    job = change.process(change.environment(job, None, MASTER_ADDR="10.0.0.9"), None, master_resolution=resolution)
+    assert only(job)[0].rule == "env-master-addr-not-rank0-host"
     job = change.environment(change.process(job_of(nodes=2), 3, attempts=(foreign,)), 3, MASTER_PORT="8888")
     assert only(job)[0].rule == "env-master-port-differs"
