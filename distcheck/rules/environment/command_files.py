@@ -106,7 +106,7 @@ def command_file_differs(job: Job) -> Iterator[Outcome]:
     and every other file that COMMAND names; of files above 8 MiB, three samples are compared. Modules that the script
     imports are not compared.
 
-    Fix: Copy the file to all nodes again, or use a shared folder or one image.
+    Fix: Copy the file to all nodes again, or use a shared folder or image.
 
         sha256sum {path|train.py}
     """

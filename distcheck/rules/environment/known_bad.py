@@ -72,9 +72,9 @@ def _c10d(job: Job, ranks: Concerned) -> Concerned:
         return modern
     if not modern:
         return []
-    from distcheck.rules.job.agents import Agent  # only torchrun's jobs need it
+    from distcheck.rules.job.agents import ElasticAgent  # only torchrun's jobs need it
 
-    return [rank for rank in modern if Agent(job, rank).rendezvous == "c10d"]
+    return [rank for rank in modern if ElasticAgent(job, rank).rendezvous == "c10d"]
 
 
 def _python(job: Job, rank: RankFacts) -> str:

@@ -8,7 +8,7 @@ from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import by_mixture, undivided
 from distcheck.rules.gpu.nodes import VARIABLE, card_of, ranks_without_fault, without_loss
-from distcheck.rules.job.agents import Agent
+from distcheck.rules.job.agents import ElasticAgent
 from distcheck.rules.job.versions import nccl_of, version_of
 from distcheck.rules.job.world import lonely
 from distcheck.rules.wording import brief, by_name, found, named, rank_name
@@ -163,7 +163,7 @@ def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Fault:
         ),
         "too few": Fix(
             "Start no more ranks than there are GPUs, or request more GPUs.",
-            (Agent(job, first[0]).restarted({"nproc-per-node": "gpu"}), many),
+            (ElasticAgent(job, first[0]).restarted({"nproc-per-node": "gpu"}), many),
         ),
         "one value": Fix(
             "Have every rank see all GPUs of the node and take its own.",

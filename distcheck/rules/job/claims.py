@@ -71,16 +71,16 @@ def own_ranks(job: Job, claimants: list[RankFacts]) -> tuple[str, tuple[str, ...
 
 def _node_ranks(job: Job, claimants: list[RankFacts]) -> tuple[str, ...]:
     """Return the command lines of agents with a node rank of their own, for the nodes that need another one."""
-    from distcheck.rules.job.agents import Agent  # not needed in a bare shell
+    from distcheck.rules.job.agents import ElasticAgent  # not needed in a bare shell
 
     moved: dict[str, str] = {}
     for r in claimants:
         right, size = right_rank(job, r), r.placement.local_world_size
         if right is not None and size:
-            moved.setdefault(job.node_of(r).name, Agent(job, r).restarted({"node-rank": str(right // size)}))
+            moved.setdefault(job.node_of(r).name, ElasticAgent(job, r).restarted({"node-rank": str(right // size)}))
     if moved:
         return tuple(f"{command}  # on {node}" for node, command in moved.items())
-    return (Agent(job, claimants[0]).restarted({"node-rank": "${NODE_RANK:?}"}),)
+    return (ElasticAgent(job, claimants[0]).restarted({"node-rank": "${NODE_RANK:?}"}),)
 
 
 def explanation(job: Job) -> str:

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.ranges import numbered
-from distcheck.rules.job.agents import Agent, in_step
+from distcheck.rules.job.agents import ElasticAgent, in_step
 from distcheck.rules.job.settings import number
 from distcheck.rules.wording import grouped, listed, once, table_of
 from distcheck.selection.nodelist import deal, expand, tasks_per_node
@@ -111,7 +111,7 @@ def _by_step(job: Job) -> dict[int, str]:
 def _in_order(job: Job) -> bool:
     """Whether ranks follow tasks: a c10d rendezvous numbers agents in order of arrival."""
     under = (r for r in job.ranks if r.placement.launcher == "torchrun")
-    return all(Agent(job, r).rendezvous == "static" for r in under)
+    return all(ElasticAgent(job, r).rendezvous == "static" for r in under)
 
 
 def _numbered_by_node(ranks: Sequence[RankFacts], tasks: Sequence[int]) -> bool:

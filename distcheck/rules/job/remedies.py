@@ -54,9 +54,9 @@ def first_host(job: Job) -> str:
 
 def at_first_host(job: Job, rank: RankFacts) -> dict[str, str]:
     """Return the option that gives an agent rank 0's host; none if it is unknown."""
-    from distcheck.rules.job.agents import Agent  # not needed in a bare shell
+    from distcheck.rules.job.agents import ElasticAgent  # not needed in a bare shell
 
-    if host := first_host(job) or Agent(job, rank).endpoint[0]:
+    if host := first_host(job) or ElasticAgent(job, rank).endpoint[0]:
         return {"master-addr": quote(host)}
     return {"master-addr": _SLURM_FIRST} if "SLURM_JOB_ID" in rank.environment else {}
 
@@ -70,9 +70,9 @@ def other_port(job: Job, rank: RankFacts) -> tuple[str, ...]:
         slurm = "SLURM_JOB_ID" in rank.environment and (table is None or table.launcher == "slurm")
         return (SLURM_MASTER_PORT,) if slurm else ()
     if table and table.launcher == "torchrun":
-        from distcheck.rules.job.agents import Agent  # not needed in a bare shell
+        from distcheck.rules.job.agents import ElasticAgent  # not needed in a bare shell
 
-        return (Agent(job, rank).restarted({"master-port": str(port)}),)
+        return (ElasticAgent(job, rank).restarted({"master-port": str(port)}),)
     if table and table.launcher in HAND_OVER and not job.asked.started_here:
         host = rank.placement.master_addr or first_host(job)
         return (handed_over(table.launcher, MASTER_ADDR=host and quote(host), MASTER_PORT=str(port)),)

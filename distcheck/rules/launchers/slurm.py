@@ -9,7 +9,7 @@ from distcheck.facts.quantities import count
 from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.nodes import VARIABLE as CUDA_DEVICES
-from distcheck.rules.job.agents import Agent, in_step
+from distcheck.rules.job.agents import ElasticAgent, in_step
 from distcheck.rules.job.kinds import by_node, each_rank, ranks_with
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import allotted_nodes, started_without_srun
@@ -90,7 +90,7 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
             job,
             job.ranks,
             f"torchrun was started only on {job.node_of(first).name}, in {shell}, which has {nodes} nodes",
-            Fix("Start one torchrun on each node.", (Agent(job, first).on_each_node({}),)),
+            Fix("Start one torchrun on each node.", (ElasticAgent(job, first).on_each_node({}),)),
             severity="warning",
             evidence={"nodes": nodes, "GROUP_WORLD_SIZE": first.environment.get("GROUP_WORLD_SIZE", "")},
         )
