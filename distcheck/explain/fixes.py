@@ -29,7 +29,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
             "export MASTER_PORT=$((20000 + ${SLURM_JOB_ID:-9611} % 10000))  # the same on all nodes",
         ),
     ),
-    "env-master-port-privileged": ("Use a port from 1024 on.", ("export MASTER_PORT=29500",)),
     "net-master-refused": (
         "Check that rank 0 runs on that node and listens on that port, and that it has not failed before.",
         ("ss -ltnp 'sport = :{port|29500}'  # on the master's node",),
@@ -166,10 +165,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "env-rank-missing": (
         "Start the missing ranks, or read their logs: they ended, or never reached rank 0's node.",
         ("nc -vz $MASTER_ADDR ${MASTER_PORT:-29500}  # on the node of rank {missing|N, for each missing N}",),
-    ),
-    "env-master-addr-format": (
-        "Set MASTER_ADDR to a host name or an IP address only: no scheme, no port, no spaces.",
-        ('echo "[$MASTER_ADDR]"', "export MASTER_ADDR=HOST  # the name of rank 0's node"),
     ),
     "env-master-addr-not-rank0-host": (
         "Set MASTER_ADDR to an address of the node on which rank 0 runs.",
