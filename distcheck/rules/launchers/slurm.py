@@ -72,6 +72,7 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
     tasks = number(first, "SLURM_NTASKS") or 1
     program = job.asked.program if job.asked.batch_shell else ""
     one_process = bool(_ONE_PROCESS.fullmatch(program)) and max(tasks, nodes) > 1
+    alone = first.placement.launcher == "torchrun" and number(first, "GROUP_WORLD_SIZE") == 1 and len(job.nodes) == 1
     if one_process or (program in _ONE_NODE and nodes > 1):
         run = "srun" if one_process else "srun --ntasks-per-node=1"
         over = f"{nodes} nodes" if nodes > 1 else "the node"
@@ -85,7 +86,7 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
             {"COMMAND": program, "SLURM_NTASKS": tasks, "nodes": nodes},
             "warning",
         )
-    elif _alone_under_torchrun(job, first, nodes):
+    elif alone and nodes > 1 and not in_step(first):
         yield found(
             job,
             job.ranks,
@@ -94,11 +95,6 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
             severity="warning",
             evidence={"nodes": nodes, "GROUP_WORLD_SIZE": first.environment.get("GROUP_WORLD_SIZE", "")},
         )
-
-
-def _alone_under_torchrun(job: Job, first: RankFacts, nodes: int) -> bool:
-    alone = first.placement.launcher == "torchrun" and number(first, "GROUP_WORLD_SIZE") == 1 and len(job.nodes) == 1
-    return alone and nodes > 1 and not in_step(first) and first.environment.get("SLURM_STEP_ID") != ""
 
 
 @rule("environment", severity="warning", of=each_rank)
