@@ -88,7 +88,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "env-rank-missing": (
         "nc -vz $MASTER_ADDR ${MASTER_PORT:-29500}  # on the node of rank {missing|N, for each missing N}",
     ),
-    "env-master-addr-format": ('echo "[$MASTER_ADDR]"', "export MASTER_ADDR=HOST  # the name of rank 0's node"),
     "env-master-addr-not-rank0-host": (
         "hostname -I  # on rank 0's node",
         'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)  # under Slurm',

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.rank import Role
-from distcheck.facts.storage import CommandFile, Packages, Storage
+from distcheck.facts.storage import CommandFile, Storage
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_by
@@ -106,7 +106,7 @@ def command_file_differs(job: Job) -> Iterator[Outcome]:
     and every other file that COMMAND names; of files above 8 MiB, three samples are compared. Modules that the script
     imports are not compared.
 
-    Fix: Copy the file to all nodes again, or use a shared folder or one image.
+    Fix: Copy the file to all nodes again, or use a shared folder or image.
 
         sha256sum {path|train.py}
     """
@@ -149,8 +149,9 @@ def sw_packages_differ(job: Job) -> Iterator[Outcome]:
 
         python3 -m pip list --format=freeze
     """
-    nodes = [(node, p) for node in job.nodes if (p := _packages(node.storage)) is not None]
-    groups = grouped(nodes, lambda item: item[1].sha256)
+    seen = [(node, node.storage.packages) for node in job.nodes if isinstance(node.storage, Storage)]
+    known = [(node, packages) for node, packages in seen if packages is not None]
+    groups = grouped(known, lambda item: item[1].sha256)
     if len(groups) < 2 or _pythons(job) > 1 or len(ranks_by(job, lambda r: torch_of(job, r) or None)) > 1:
         return
     ranks_of = {key: job.ranks_on(*(node for node, _ in group)) for key, group in groups.items()}
@@ -177,10 +178,6 @@ def _pythons(job: Job) -> int:
 
 def _files(storage: Storage | Missing | None) -> tuple[CommandFile, ...]:
     return storage.files if isinstance(storage, Storage) else ()
-
-
-def _packages(storage: Storage | Missing | None) -> Packages | None:
-    return storage.packages if isinstance(storage, Storage) else None
 
 
 @once

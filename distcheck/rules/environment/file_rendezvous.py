@@ -38,6 +38,7 @@ def net_file_rendezvous_nfs(job: Job) -> Iterator[Outcome]:
     unlocked = [n for n, f in files if not f.locks]
     path = files[0][1].path if files else ""
     other = f"# on a shared file system: --init-method file:///shared/{own_id(job, job.ranks[0])}" if files else ""
+    sizes = {n.name: f"{f.file_system}, {'not there' if f.bytes is None else size(f.bytes)}" for n, f in files}
     for nodes, problem, command in (
         (own, "is on a node-local file system, so every node has its own file", other),
         (stale, "already has data from an earlier run", f"rm {quote(path)}"),
@@ -49,10 +50,6 @@ def net_file_rendezvous_nfs(job: Job) -> Iterator[Outcome]:
                 job.ranks_on(*nodes),
                 f"the rendezvous file {path} on {listed([n.name for n in nodes])} {problem}",
                 severity="error" if nodes is own else "warning",
-                evidence={n.name: f"{f.file_system}, {_content(f)}" for n, f in files},
+                evidence=sizes,
                 values={"command": [command]},
             )
-
-
-def _content(file: RendezvousFile) -> str:
-    return "not there" if file.bytes is None else size(file.bytes)

@@ -54,11 +54,8 @@ def _mixed_capabilities(job: Job, ranks: Concerned) -> Concerned:
 
 
 def _arm(job: Job, ranks: Concerned) -> Concerned:
-    def machine(rank: RankFacts) -> str:
-        libraries = job.process_of(rank).libraries
-        return libraries.machine if isinstance(libraries, Libraries) else ""
-
-    return [rank for rank in ranks if machine(rank) == "aarch64"]
+    machines = ((rank, job.process_of(rank).libraries) for rank in ranks)
+    return [rank for rank, found in machines if isinstance(found, Libraries) and found.machine == "aarch64"]
 
 
 def _nonblocking(_job: Job, ranks: Concerned) -> Concerned:
@@ -72,9 +69,9 @@ def _c10d(job: Job, ranks: Concerned) -> Concerned:
         return modern
     if not modern:
         return []
-    from distcheck.rules.job.agents import Agent  # only torchrun's jobs need it
+    from distcheck.rules.job.agents import ElasticAgent  # only torchrun's jobs need it
 
-    return [rank for rank in modern if Agent(job, rank).rendezvous == "c10d"]
+    return [rank for rank in modern if ElasticAgent(job, rank).rendezvous == "c10d"]
 
 
 def _python(job: Job, rank: RankFacts) -> str:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.storage import MAPS_LAUNCHER
 from distcheck.rules.finding import Fix
-from distcheck.rules.job.astray import astray
 from distcheck.rules.job.command_words import SETS_VARIABLES, mentioned, shown
 from distcheck.rules.job.remedies import master_commands
 from distcheck.rules.job.settings import mapping
+from distcheck.rules.job.wrong_master import wrong_master
 from distcheck.rules.wording import are, found, listed, named, starter, table_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str, 
     table = table_of(first)
     if table is None:
         return
-    lost = astray(job)
+    lost = wrong_master(job)
     met = all(r.placement.can_meet for r in ranks) and not (lost and lost.placement.master_derived)
     if met and (job.asked.export or job.asked.program in SETS_VARIABLES):
         return

@@ -22,11 +22,11 @@ from distcheck.rules.job.addresses import (
     resolved,
     unresolved,
 )
-from distcheck.rules.job.astray import astray, contradicted, home_of_rank_0
 from distcheck.rules.job.kinds import each_rank, ranks_by
 from distcheck.rules.job.numbering import assigned
 from distcheck.rules.job.remedies import export, master_commands
 from distcheck.rules.job.settings import chosen_by_agent
+from distcheck.rules.job.wrong_master import contradicted, home_of_rank_0, wrong_master
 from distcheck.rules.wording import brief, found, grouped, is_what, listed, named, odd_ones, spread
 from distcheck.selection.nodelist import expand
 
@@ -46,7 +46,10 @@ def env_master_addr_format(job: Job, rank: RankFacts) -> Fault | None:
     address has no brackets; a trailing blank counts; a list such as ``node[01-02]`` must be expanded.
     Found by parsing the value.
 
-    Fix: set the host only, for example ``export MASTER_ADDR=node01``.
+    Fix: Set MASTER_ADDR to the host only; the port belongs in MASTER_PORT.
+
+        {set|export MASTER_ADDR=HOST  # the name of rank 0's node}
+
     See: https://github.com/pytorch/ignite/issues/2048
     """
     address = rank.placement.master_addr or ""
@@ -54,11 +57,10 @@ def env_master_addr_format(job: Job, rank: RankFacts) -> Fault | None:
         return None
     host, nodes = cleaned(address), "[" in address and ":" not in address
     known = host and not (nodes and "SLURM_JOB_ID" in rank.environment)
-    command = f"export MASTER_ADDR={quote(host)}" if known else export(job, rank, "MASTER_ADDR")
     return Fault(
         f"MASTER_ADDR is {brief(repr(address))}, {wrong}; expected one host name or IP address",
-        Fix("Set MASTER_ADDR to the host only; the port belongs in MASTER_PORT.", (command,)),
-        {"variable": "MASTER_ADDR", "value": address},
+        evidence={"variable": "MASTER_ADDR", "value": address},
+        values={"set": (f"export MASTER_ADDR={quote(host)}" if known else export(job, rank, "MASTER_ADDR"),)},
     )
 
 
@@ -117,11 +119,6 @@ def _near(job: Job, ranks: list[RankFacts]) -> str:
     return next(iter((*here, *near_names(address, nodes))), "")
 
 
-def _as_rank_0(job: Job, rank: RankFacts) -> Fix:
-    commands = master_commands(job, rank, "MASTER_ADDR")
-    return Fix("Set MASTER_ADDR to the host of rank 0 on every node.", commands)
-
-
 @rule("meeting")
 def env_master_addr_localhost_multinode(job: Job) -> Iterator[Outcome]:
     """MASTER_ADDR is a loopback address, but the job spans several nodes.
@@ -131,8 +128,9 @@ def env_master_addr_localhost_multinode(job: Job) -> Iterator[Outcome]:
     loopback address with ranks on more than one node; if the other ranks did not join, by the number of nodes in the
     launcher's variables.
 
-    Fix: set the host of rank 0 on all nodes; under Slurm
-    ``export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)``.
+    Fix: Set MASTER_ADDR to the host of rank 0 on every node.
+
+        {set|export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)}
     """
     ranks = [r for r in here_over_nodes(job) if not chosen_by_agent(job, r)]
     if ranks:
@@ -142,8 +140,8 @@ def env_master_addr_localhost_multinode(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: MASTER_ADDR is {address}, which on every node is the node itself; "
             "expected the host of rank 0 as the other nodes reach it",
-            _as_rank_0(job, ranks[0]),
             evidence={"variable": "MASTER_ADDR", "value": address, "nodes": len(job.nodes)},
+            values={"set": master_commands(job, ranks[0], "MASTER_ADDR")},
         )
 
 
@@ -172,7 +170,7 @@ def env_master_addr_differs(job: Job) -> Iterator[Outcome]:
         job,
         odd,
         f"{spread(job, 'MASTER_ADDR', values)}; expected one host, that of rank 0",
-        _as_rank_0(job, odd[0]),
+        Fix("Set MASTER_ADDR to the host of rank 0 on every node.", master_commands(job, odd[0], "MASTER_ADDR")),
         evidence={address: sorted(meant) for address, meant in hosts.items()},
     )
 
@@ -228,7 +226,7 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
     if zero and isinstance(job.node_of(zero).interfaces, Missing) and len(job.nodes) > 1:
         yield NotChecked(ranks=(0,), reason="the interfaces of rank 0's node could not be listed", required=False)
         return
-    lost = astray(job)
+    lost = wrong_master(job)
     if lost is None or lost.placement.master_derived or chosen_by_agent(job, lost):
         return  # distcheck derived the address; the user did not set it
     address, reached = lost.placement.master_addr or "", sorted(resolved(job, lost))

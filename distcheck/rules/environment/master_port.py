@@ -9,10 +9,10 @@ from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.addresses import differing, first_open_port, master_outcomes, rank_zero
-from distcheck.rules.job.astray import astray, misled
 from distcheck.rules.job.kinds import each_rank, ranks_by
 from distcheck.rules.job.remedies import master_commands, other_port
 from distcheck.rules.job.settings import LARGEST_PORT, started_by_distcheck
+from distcheck.rules.job.wrong_master import resolving_elsewhere, wrong_master
 from distcheck.rules.wording import found, grouped, named, odd_ones, spread
 
 if TYPE_CHECKING:
@@ -30,26 +30,26 @@ def env_master_port_differs(job: Job) -> Iterator[Outcome]:
     joined.`` The usual cause is a random port that each node draws for itself. Found by comparing MASTER_PORT of
     all ranks.
 
-    Fix: use one port, computed from a value that all nodes share:
-    ``export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))``.
+    Fix: Set the same MASTER_PORT for every process, or compute it from a value that all nodes share.
+
+        {set|export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))}
     """
     ports = ranks_by(job, lambda r: r.placement.master_port)
-    if len(ports) < 2:
-        return
-    odd = odd_ones(ports)
-    yield found(
-        job,
-        odd,
-        f"{spread(job, 'MASTER_PORT', ports)}; expected one port",
-        Fix("Set the same MASTER_PORT for every process.", master_commands(job, odd[0], "MASTER_PORT")),
-        evidence={str(port): named(job, ranks) for port, ranks in ports.items()},
-    )
+    if len(ports) > 1:
+        odd = odd_ones(ports)
+        yield found(
+            job,
+            odd,
+            f"{spread(job, 'MASTER_PORT', ports)}; expected one port",
+            evidence={str(port): named(job, ranks) for port, ranks in ports.items()},
+            values={"set": master_commands(job, odd[0], "MASTER_PORT")},
+        )
 
 
 def _port_fault(job: Job, rank: RankFacts, problem: str) -> Fault:
     port = rank.placement.master_port
-    fix = Fix("Set a free port below the ephemeral range.", other_port(job, rank))
-    return Fault(f"MASTER_PORT is {port}, {problem}", fix, {"variable": "MASTER_PORT", "value": port})
+    evidence, values = {"variable": "MASTER_PORT", "value": port}, {"set": other_port(job, rank)}
+    return Fault(f"MASTER_PORT is {port}, {problem}", evidence=evidence, values=values)
 
 
 @rule("environment", scope="rank", of=each_rank)
@@ -58,7 +58,10 @@ def env_master_port_range(job: Job, rank: RankFacts) -> Fault | None:
 
     torch reports ``port must have value from 0 to 65535 but was 70000``. Found by reading MASTER_PORT.
 
-    Fix: set a port from 1024 to 32767, for example ``export MASTER_PORT=29500``.
+    Fix: Set a free port from 1024 to 32767, below the ephemeral range.
+
+        {set|export MASTER_PORT=29500}
+
     See: https://github.com/huggingface/accelerate/issues/647
     """
     port = rank.placement.master_port
@@ -74,7 +77,9 @@ def env_master_port_zero(job: Job, rank: RankFacts) -> Fault | None:
     know rank 0's port and connect until ``The client socket has timed out``. Found by reading MASTER_PORT and
     WORLD_SIZE.
 
-    Fix: set a fixed port, for example ``export MASTER_PORT=29500``.
+    Fix: Set a fixed port below the ephemeral range.
+
+        {set|export MASTER_PORT=29500}
     """
     if rank.placement.master_port != 0 or (rank.placement.world_size or 0) < 2:
         return None
@@ -89,7 +94,9 @@ def env_master_port_privileged(job: Job) -> Iterator[Outcome]:
     denied``. Ports below net.ipv4.ip_unprivileged_port_start, 1024 by default, need a privilege. Found by
     binding the port on rank 0.
 
-    Fix: set a port of 1024 or higher, for example ``export MASTER_PORT=29500``.
+    Fix: Set a port that needs no privilege: 1024 or higher.
+
+        {set|export MASTER_PORT=29500}
     """
     zero = rank_zero(job)
     bind = job.process_of(zero).bind if zero else None
@@ -102,8 +109,8 @@ def env_master_port_privileged(job: Job) -> Iterator[Outcome]:
             job,
             [zero],
             f"{named(job, [zero])}: {message}",
-            Fix("Set a port that needs no privilege.", other_port(job, zero)),
             evidence={"port": bind.port, "error": bind.error, "unprivileged_port_start": first},
+            values={"set": other_port(job, zero)},
         )
 
 
@@ -159,10 +166,10 @@ def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
     bind = job.process_of(zero).bind if zero else None
     if (bind and bind.outcome == "in-use") or "foreign" not in master_outcomes(job):
         return
-    lost = astray(job)
+    lost = wrong_master(job)
     if lost is not None and "KUBERNETES_SERVICE_HOST" not in lost.environment:
         return  # env-master-addr-not-rank0-host: another host has the program, and another port would not help
-    elsewhere = {id(r) for r in misled(job)}  # net-dns-differs reports them
+    elsewhere = {id(r) for r in resolving_elsewhere(job)}  # net-dns-differs reports them
     if zero is not None:  # env-master-port-differs and env-master-addr-differs report these
         own, apart = zero.placement, bool(differing(job))
         elsewhere |= {

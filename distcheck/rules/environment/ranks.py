@@ -14,7 +14,7 @@ from distcheck.rules.job.kinds import each_rank
 from distcheck.rules.job.numbering import assigned, by_formula, numbering, rank_commands
 from distcheck.rules.job.remedies import export
 from distcheck.rules.job.settings import mapping
-from distcheck.rules.job.world import duplicates, gap, lonely, out_of_range, strays, tasks_of, too_few_started, worlds
+from distcheck.rules.job.world import duplicates, gap, lonely, out_of_range, rankless, tasks_of, too_few_started, worlds
 from distcheck.rules.wording import are, found, named, numbers_of, odd_ones, processes, spread, starter, table_of
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def env_rank_missing(job: Job) -> Iterator[Outcome]:
     if explained:
         yield NotChecked(ranks=missing, nodes=tuple(by_node), reason=f"{explained}; see the other findings")
         return
-    world, lost = job.world_size or 0, strays(job)
+    world, lost = job.world_size or 0, rankless(job)
     also = f"; {lost} of them may be the processes with an invalid rank" if lost else ""
     yield Fault(
         f"{located(job, missing)} of {world} did not join the roll call{also}",

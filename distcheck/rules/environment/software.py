@@ -145,7 +145,7 @@ def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
     installed beside torch. Silent with Gloo. Ranks with different versions of torch are not compared:
     sw-torch-version-differs reports them.
 
-    Fix: Use the same NCCL on all nodes; ``unset LD_LIBRARY_PATH LD_PRELOAD`` where they load another one.
+    Fix: Use the same NCCL on all nodes.
 
         python3 -c 'import torch; print(torch.cuda.nccl.version())'
         env | grep -E '^LD_(LIBRARY_PATH|PRELOAD)='

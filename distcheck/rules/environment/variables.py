@@ -32,7 +32,7 @@ NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-class Variable(NamedTuple):
+class RankVariable(NamedTuple):
     """A variable of a rank that distcheck did not set itself."""
 
     name: str
@@ -43,10 +43,10 @@ class Variable(NamedTuple):
 def each_variable(*names: str) -> Subject:
     """Return what rules about these variables have as ``of``, for the ranks on which they are set."""
 
-    def each(job: Job, judge: Callable[[Variable], Fault | Missing | None]) -> Iterator[Outcome]:
+    def each(job: Job, judge: Callable[[RankVariable], Fault | Missing | None]) -> Iterator[Outcome]:
         def of(rank: RankFacts, name: str) -> Fault | Missing | None:
             value = None if started_by_distcheck(job, rank) else rank.environment.get(name)
-            return None if value is None else judge(Variable(name, value, rank))
+            return None if value is None else judge(RankVariable(name, value, rank))
 
         for name in names:
             yield from each_rank(job, partial(of, name=name))
@@ -134,7 +134,7 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
 
 
 @rule("environment", scope="rank", of=each_variable(*NEEDED))
-def env_empty_string(job: Job, variable: Variable) -> Fault | None:
+def env_empty_string(job: Job, variable: RankVariable) -> Fault | None:
     """A variable that defines the rank or the master is set to an empty string.
 
     torch treats an empty value like a missing one and reports that the variable is ``expected, but not set``, although
@@ -164,7 +164,7 @@ def env_empty_string(job: Job, variable: Variable) -> Fault | None:
 
 
 @rule("environment", scope="rank", of=each_variable(*NUMBERS))
-def env_not_integer(job: Job, variable: Variable) -> Fault | None:
+def env_not_integer(job: Job, variable: RankVariable) -> Fault | None:
     """A variable that must be an integer is not an integer, or too large.
 
     torch and scripts pass it to Python's ``int()``, whose ``ValueError`` names the value and not the variable.

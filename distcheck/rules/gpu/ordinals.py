@@ -14,7 +14,7 @@ from distcheck.rules.gpu.mig_use import undivided
 from distcheck.rules.gpu.nodes import ranks_without_fault, without_loss
 from distcheck.rules.gpu.sharing import sharing_allowed
 from distcheck.rules.gpu.shortfall import shortfalls
-from distcheck.rules.job.agents import Agent
+from distcheck.rules.job.agents import ElasticAgent
 from distcheck.rules.job.remedies import export
 from distcheck.rules.wording import brief, found, grouped, named, table_of
 from distcheck.selection.visible_devices import visible
@@ -116,7 +116,9 @@ def _commands(job: Job, rank: RankFacts, total: int) -> tuple[str, ...]:
         "slurm": f"#SBATCH --ntasks-per-node={count}",
         "openmpi": f"# add to mpirun: --map-by ppr:{count}:node",
     }
-    fewer = starts.get(table.launcher if table else "", Agent(job, rank).restarted({"nproc-per-node": str(count)}))
+    fewer = starts.get(
+        table.launcher if table else "", ElasticAgent(job, rank).restarted({"nproc-per-node": str(count)})
+    )
     if total > count:
         return fewer, f"export CUDA_VISIBLE_DEVICES={','.join(str(i) for i in range(min(total, here)))}"
     return (fewer, f"#SBATCH --gpus-per-node={here}") if "SLURM_JOB_ID" in rank.environment else (fewer,)

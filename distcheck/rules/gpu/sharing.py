@@ -10,7 +10,7 @@ from distcheck.rules.gpu.assigned import takes_by_node
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import by_mixture, undivided
 from distcheck.rules.gpu.nodes import card, ranks_without_fault, without_loss
-from distcheck.rules.job.agents import Agent
+from distcheck.rules.job.agents import ElasticAgent
 from distcheck.rules.job.versions import nccl_of, version_of
 from distcheck.rules.job.world import lonely
 from distcheck.rules.wording import brief, by_name, found, named, rank_name
@@ -181,7 +181,7 @@ def _fix(job: Job, cause: Cause, first: RankFacts) -> Fix:
     if cause.kind == "too few":
         return Fix(
             "Start no more ranks than there are GPUs, or request more GPUs.",
-            (Agent(job, first).restarted({"nproc-per-node": "gpu"}), many),
+            (ElasticAgent(job, first).restarted({"nproc-per-node": "gpu"}), many),
         )
     if cause.kind == "one value":
         return Fix("Have every rank see all GPUs of the node and take its own.", (_UNSET, _SET_DEVICE, many))

@@ -12,7 +12,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.nodes import all_visible, without_loss
 from distcheck.rules.gpu.sharing import sharing_allowed
-from distcheck.rules.job.agents import Agent
+from distcheck.rules.job.agents import ElasticAgent
 from distcheck.rules.job.command_words import SETS_VARIABLES, shown, words_of
 from distcheck.rules.job.settings import number
 from distcheck.rules.wording import STARTERS, found, grouped, listed, nodes_of
@@ -77,7 +77,7 @@ def _overlap(job: Job, started: _Started) -> Fault:
     what = "torchrun" if own else f"COMMAND ({shown(job)})"
     words = words_of(job)
     gate = f"distcheck {job.asked.command} --nproc {each} -- {shlex.join(words)}" if words else ""
-    command = Agent(job, first).restarted({}) if own else gate
+    command = ElasticAgent(job, first).restarted({}) if own else gate
     start = _ONE_PER_NODE.get(program)
     start_of_each = f"each starts {what} with {each} {'process' if each == 1 else 'processes'}"
     starts = {
@@ -109,7 +109,7 @@ def _started(job: Job, node: NodeFacts) -> _Started | None:
         return _of_command(job, ranks)
     task, tasks = beside(_before_torchrun(first))
     agents = len({rank.placement.node_rank for rank in ranks})
-    if tasks <= agents or Agent(job, first).one_per_task or _HAS_A_TERMINAL in first.environment:
+    if tasks <= agents or ElasticAgent(job, first).one_per_task or _HAS_A_TERMINAL in first.environment:
         return None
     known = len(node.pci.gpus) if isinstance(node.pci, Pci) else 0  # a task may see its own only
     gpus = max(len(all_visible(job, node).uuids), number(first, "SLURM_GPUS_ON_NODE") or 0, known)

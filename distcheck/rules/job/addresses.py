@@ -28,7 +28,17 @@ _MAPPED = bytes(10) + b"\xff\xff"
 """Prefix of an IPv4 address mapped into IPv6."""
 _LONGEST_NAME = 253
 """Characters of a name in DNS (RFC 1035: 255 bytes with the lengths of its parts)."""
-_NODE_LIST = re.compile(r"[\w.-]*\[\d[\d,-]*\]")
+_MALFORMED = (
+    (r"[$`]", "a shell expression that was not expanded"),
+    (r"\[\d[\d,-]*\]", "a list of nodes that was not expanded"),
+    (r"://", "a URL"),
+    (r",", "a list of hosts"),
+    (r"\A\s|\s\Z", "a host with a blank or a line break around it"),
+    (r"\s", "more than one word"),
+    (r"[\[\]]", "an address in brackets"),
+    (r"\A[^:]*:[^:]*\Z", "a host with a port"),
+    (r"/", "a path or a network"),
+)
 _HOST_PORT = re.compile(r"^\[?([^\[\]]*?)\]?:(\d*)$")
 # Resolver errors that a retry may solve (EAI_AGAIN), and no answer in time; all others are permanent.
 _PASSING = re.compile(r"temporary|errno -3\b|try again|timed out|no answer from", re.IGNORECASE)
@@ -37,25 +47,8 @@ _PASSING = re.compile(r"temporary|errno -3\b|try again|timed out|no answer from"
 @_few
 def malformed(address: str) -> str:
     """Return what is wrong with an address's syntax, '' for a host name or an IP address."""
-    if "$" in address or "`" in address:
-        return "a shell expression that was not expanded"
-    if _NODE_LIST.search(address):
-        return "a list of nodes that was not expanded"
-    if "://" in address:
-        return "a URL"
-    if "," in address:
-        return "a list of hosts"
-    if address != address.strip():
-        return "a host with a blank or a line break around it"
-    if re.search(r"\s", address):
-        return "more than one word"
-    if "[" in address or "]" in address:
-        return "an address in brackets"
-    if address.count(":") == 1:
-        return "a host with a port"
-    if "/" in address:
-        return "a path or a network"
-    return f"a text of {len(address)} characters" if len(address) > _LONGEST_NAME else ""
+    too_long = f"a text of {len(address)} characters" if len(address) > _LONGEST_NAME else ""
+    return next((what for pattern, what in _MALFORMED if re.search(pattern, address)), too_long)
 
 
 def cleaned(address: str) -> str:
@@ -75,10 +68,7 @@ def cleaned(address: str) -> str:
 def canonical(address: str) -> str:
     """Return an IP address without zone, mapped IPv4 as IPv4; names are returned unchanged."""
     own = packed(address.partition("%")[0])
-    if own is None:
-        return address
-    own = own.removeprefix(_MAPPED)
-    return unpacked(own)
+    return address if own is None else unpacked(own.removeprefix(_MAPPED))
 
 
 def is_address(text: str) -> bool:
@@ -103,22 +93,20 @@ def resolved(job: Job, rank: RankFacts) -> frozenset[str]:
 @once
 def resolutions(job: Job) -> dict[str, frozenset[str]]:
     """Return the addresses to which MASTER_ADDR resolves, by process; one set for all that got the same answer."""
-    found: dict[str, frozenset[str]] = {}
     sets: dict[tuple[str, ...], frozenset[str]] = {}
+    found: dict[str, frozenset[str]] = {}
     for process in job.processes:
         answer = process.master_resolution
         addresses = () if answer is None or isinstance(answer, Missing) else answer.addresses
-        same = sets.get(addresses)
-        if same is None:
-            same = sets[addresses] = frozenset(map(canonical, addresses))
-        found[process.uid] = same
+        if addresses not in sets:
+            sets[addresses] = frozenset(map(canonical, addresses))
+        found[process.uid] = sets[addresses]
     return found
 
 
 def unresolved(job: Job, rank: RankFacts) -> str:
     """Return the resolver's error for a rank's well-formed MASTER_ADDR, '' if it resolved."""
-    answer = job.process_of(rank).master_resolution
-    address = rank.placement.master_addr
+    answer, address = job.process_of(rank).master_resolution, rank.placement.master_addr
     if not isinstance(answer, Missing) or not address or malformed(address):
         return ""
     return answer.reason or "no reason given"
@@ -245,9 +233,8 @@ def here_over_nodes(job: Job) -> list[RankFacts]:
     ranks = ranks_with(job, lambda r: is_here(r.placement.master_addr or ""))
     if len({job.node_of(r).key for r in ranks}) > 1:
         return ranks
-    if len(job.nodes) > 1 or (job.met and not job.missing_ranks):
-        return []
-    return [r for r in ranks if _spans_nodes(r)]
+    alone = len(job.nodes) == 1 and not (job.met and not job.missing_ranks)
+    return [r for r in ranks if _spans_nodes(r)] if alone else []
 
 
 def _spans_nodes(rank: RankFacts) -> bool:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
-    from distcheck.facts.rank import Agent as AgentFacts
-    from distcheck.facts.rank import RankFacts
+    from distcheck.facts.rank import Agent, RankFacts
     from distcheck.rules import Outcome
 
 _ENDPOINT_PORT = 29400
@@ -43,7 +42,7 @@ _ACCELERATE = {
 _PROGRAMS = {"launch": "python -m torch.distributed.launch", "accelerate": "accelerate launch"}
 
 
-class Agent(NamedTuple):
+class ElasticAgent(NamedTuple):
     """The torchelastic agent of a rank, as far as it is known."""
 
     job: Job
@@ -53,7 +52,7 @@ class Agent(NamedTuple):
     """All ranks that it started."""
 
     @property
-    def facts(self) -> AgentFacts | None:
+    def facts(self) -> Agent | None:
         """Its program and command line, None if they are unknown."""
         return self.job.process_of(self.rank).agent
 
@@ -212,23 +211,23 @@ class Agent(NamedTuple):
 
 
 @once
-def agents_of(job: Job) -> list[Agent]:
+def agents_of(job: Job) -> list[ElasticAgent]:
     """Return the agents that started ranks of the job."""
-    found = [Agent(job, ranks[0], ranks) for ranks in by_agent(job)]
+    found = [ElasticAgent(job, ranks[0], ranks) for ranks in by_agent(job)]
     return [a for a in found if a.rank.placement.launcher == "torchrun" and not started_by_distcheck(job, a.rank)]
 
 
-def ranks_of(agents: Iterable[Agent]) -> list[RankFacts]:
+def ranks_of(agents: Iterable[ElasticAgent]) -> list[RankFacts]:
     """Return the ranks that these agents started."""
     return [rank for agent in agents for rank in agent.ranks]
 
 
-def each_agent(job: Job, judge: Callable[[Agent], Fault | Missing | None]) -> Iterator[Outcome]:
+def each_agent(job: Job, judge: Callable[[ElasticAgent], Fault | Missing | None]) -> Iterator[Outcome]:
     """Yield what a rule says of agents (``of=each_agent``), once for all agents of which it says the same.
 
     The evidence has the command line of the first of them.
     """
-    said: dict[bytes | None, tuple[Fault | Missing, list[Agent]]] = {}
+    said: dict[bytes | None, tuple[Fault | Missing, list[ElasticAgent]]] = {}
     for agent in agents_of(job):
         if (fault := judge(agent)) is not None:
             said.setdefault(same(fault), (fault, []))[1].append(agent)

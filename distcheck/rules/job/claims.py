@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.ranges import numbered
-from distcheck.rules.job.astray import keeps_others_away
 from distcheck.rules.job.leader_files import is_out_of_files
 from distcheck.rules.job.numbering import (
     assigned,
@@ -17,7 +16,8 @@ from distcheck.rules.job.numbering import (
     shell_of,
 )
 from distcheck.rules.job.settings import mapping
-from distcheck.rules.job.world import started_without_srun, strays, too_few_started, worlds
+from distcheck.rules.job.world import rankless, started_without_srun, too_few_started, worlds
+from distcheck.rules.job.wrong_master import explains_missing
 from distcheck.rules.wording import are, by_name, grouped, numbers_of, process_name, starter, table_of
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def claims(job: Job, ranks: list[RankFacts]) -> dict[str, str]:
     """Return each process's claim as evidence: rank 1, local rank 1: python train.py."""
     lines = []
     for several in grouped(ranks, lambda r: r.process).values():
-        locals_ = {r.placement.local_rank for r in several if r.placement.local_rank is not None}
-        who = f"{numbered(numbers_of(several))}" if numbers_of(several) else "no rank"
-        who += f", local {numbered(locals_)}" if locals_ else ""
+        local = {r.placement.local_rank for r in several if r.placement.local_rank is not None}
+        who = numbered(numbers_of(several)) if numbers_of(several) else "no rank"
+        who += f", local {numbered(local)}" if local else ""
         lines.append((process_name(job, several[0]), f"{who}: {' '.join(job.process_of(several[0]).command)}"))
     return by_name(lines)
 
@@ -71,35 +71,31 @@ def own_ranks(job: Job, claimants: list[RankFacts]) -> tuple[str, tuple[str, ...
 
 def _node_ranks(job: Job, claimants: list[RankFacts]) -> tuple[str, ...]:
     """Return the command lines of agents with a node rank of their own, for the nodes that need another one."""
-    from distcheck.rules.job.agents import Agent  # not needed in a bare shell
+    from distcheck.rules.job.agents import ElasticAgent  # not needed in a bare shell
 
     moved: dict[str, str] = {}
     for r in claimants:
         right, size = right_rank(job, r), r.placement.local_world_size
         if right is not None and size:
-            moved.setdefault(job.node_of(r).name, Agent(job, r).restarted({"node-rank": str(right // size)}))
+            moved.setdefault(job.node_of(r).name, ElasticAgent(job, r).restarted({"node-rank": str(right // size)}))
     if moved:
         return tuple(f"{command}  # on {node}" for node, command in moved.items())
-    return (Agent(job, claimants[0]).restarted({"node-rank": "${NODE_RANK:?}"}),)
+    return (ElasticAgent(job, claimants[0]).restarted({"node-rank": "${NODE_RANK:?}"}),)
 
 
 def explanation(job: Job) -> str:
     """Return the other fault that explains missing ranks, '' if there is none."""
-    if len(worlds(job)) > 1:
-        return "WORLD_SIZE differs between the ranks, so the number of ranks is unknown"
-    if started_without_srun(job):
-        return "srun did not start the ranks"
-    if too_few_started(job):
-        return "WORLD_SIZE is larger than the number of ranks that were started"
-    if is_out_of_files(job):
-        return "rank 0's process could not open more connections"
-    if job.launched is not None and set(job.missing_ranks) <= {
-        rank for node in job.launched.nodes if node.outcome != "reported" for rank in node.ranks
-    }:
-        return "the nodes assigned these ranks never reported"
-    if strays(job) >= len(job.missing_ranks):
-        return "the processes without a valid rank may be the missing ranks"
-    return keeps_others_away(job)
+    launched, missing = job.launched, set(job.missing_ranks)
+    unreported = {rank for n in launched.nodes if n.outcome != "reported" for rank in n.ranks} if launched else set()
+    reasons = (
+        (len(worlds(job)) > 1, "WORLD_SIZE differs between the ranks, so the number of ranks is unknown"),
+        (started_without_srun(job), "srun did not start the ranks"),
+        (too_few_started(job), "WORLD_SIZE is larger than the number of ranks that were started"),
+        (is_out_of_files(job), "rank 0's process could not open more connections"),
+        (launched and missing <= unreported, "the nodes assigned these ranks never reported"),
+        (rankless(job) >= len(missing), "the processes without a valid rank may be the missing ranks"),
+    )
+    return next((why for explains, why in reasons if explains), explains_missing(job))
 
 
 def uses_gpus(job: Job, rank: RankFacts) -> bool:
@@ -109,7 +105,8 @@ def uses_gpus(job: Job, rank: RankFacts) -> bool:
 
 def shares_gpus(job: Job, rank: RankFacts, *, complete: bool) -> bool:
     """Whether a rank may share the node's GPUs with another rank of its node."""
-    alone = rank.placement.world_size == 1 or (complete and len(job.ranks_on(job.node_of(rank))) == 1)
+    where = rank.placement
+    alone = where.world_size == 1 or (complete and len(job.ranks_on(job.node_of(rank))) == 1)
     return uses_gpus(job, rank) and not alone
 
 
@@ -133,6 +130,5 @@ def beyond_node(rank: RankFacts, size: int | None) -> bool:
 def own_gpus(ranks: list[RankFacts]) -> bool:
     """Whether ranks with the same local rank have different GPUs, because each sees others."""
     gpus = [r.gpu for r in ranks]
-    seen = [r.environment.get("CUDA_VISIBLE_DEVICES") for r in ranks]
-    known = gpus if all(gpus) else seen
+    known = gpus if all(gpus) else [r.environment.get("CUDA_VISIBLE_DEVICES") for r in ranks]
     return all(known) and len(set(known)) == len(known)

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.ranges import numbered
-from distcheck.rules.job.agents import Agent, in_step
+from distcheck.rules.job.agents import ElasticAgent, in_step
 from distcheck.rules.job.settings import number
 from distcheck.rules.wording import grouped, listed, once, table_of
 from distcheck.selection.nodelist import deal, expand, tasks_per_node
@@ -59,15 +59,13 @@ def located(job: Job, missing: Sequence[int]) -> str:
     """Return missing ranks with their known nodes as text: ranks 4-5 (node3) and rank 9."""
     where = homes(job)
     known, rest = [n for n in missing if n in where], [n for n in missing if n not in where]
-    nodes = tuple(dict.fromkeys(where[n] for n in known))
-    parts = [f"{numbered(known)} ({listed(nodes)})"] if known else []
-    return listed([*parts, *([numbered(rest)] if rest else [])])
+    parts = [f"{numbered(known)} ({listed(tuple(dict.fromkeys(where[n] for n in known)))})"] if known else []
+    return listed(parts + [numbered(rest)] * bool(rest))
 
 
 def look_at(job: Job, nodes: Sequence[str]) -> tuple[str, ...]:
     """Return the commands that show the state of ranks on these nodes."""
-    first = job.ranks[0].environment if job.ranks else {}
-    some = nodes[:_MOST]
+    first, some = job.ranks[0].environment if job.ranks else {}, nodes[:_MOST]
     if slurm := next((j for r in job.ranks if (j := r.environment.get("SLURM_JOB_ID"))), ""):
         look = f"scontrol show node {quote(','.join(some))}" if some else f"scontrol show job {quote(slurm)}"
         return look, f"sacct -j {quote(slurm)} --format=JobID,State,ExitCode,NodeList"
@@ -76,11 +74,9 @@ def look_at(job: Job, nodes: Sequence[str]) -> tuple[str, ...]:
     if "JOB_COMPLETION_INDEX" not in first:
         return tuple(f"kubectl describe pod {quote(pod)}" for pod in some)
     # An Indexed Job's pod name is its host name with a random suffix, so the pod is selected by label.
-    label = "batch.kubernetes.io/job-{}={}".format
-    return tuple(
-        f"kubectl get pods -o wide -l {quote(label('name', name) + ',' + label('completion-index', index))}"
-        for name, _, index in (pod.rpartition("-") for pod in some)
-    )
+    labels = "batch.kubernetes.io/job-name={},batch.kubernetes.io/job-completion-index={}"
+    pods = (labels.format(*pod.rpartition("-")[::2]) for pod in some)
+    return tuple(f"kubectl get pods -o wide -l {quote(pod)}" for pod in pods)
 
 
 def _by_step(job: Job) -> dict[int, str]:
@@ -115,7 +111,7 @@ def _by_step(job: Job) -> dict[int, str]:
 def _in_order(job: Job) -> bool:
     """Whether ranks follow tasks: a c10d rendezvous numbers agents in order of arrival."""
     under = (r for r in job.ranks if r.placement.launcher == "torchrun")
-    return all(Agent(job, r).rendezvous == "static" for r in under)
+    return all(ElasticAgent(job, r).rendezvous == "static" for r in under)
 
 
 def _numbered_by_node(ranks: Sequence[RankFacts], tasks: Sequence[int]) -> bool:
@@ -130,17 +126,16 @@ def _by_places(job: Job) -> dict[int, str]:
     """Return the only node on which the launcher started more ranks than joined."""
     if not all(table_of(r) for r in job.ranks):
         return {}
-    open_at: dict[str, int] = {}
+    lacking: dict[str, int] = {}
     for ranks in grouped(job.ranks, lambda r: job.node_of(r).key).values():
-        every = {r.placement.local_world_size for r in ranks}
-        size = every.pop()
-        if every or size is None or size < len(ranks):
+        sizes = {r.placement.local_world_size for r in ranks}
+        size = sizes.pop()
+        if sizes or size is None or size < len(ranks):
             return {}
         if size > len(ranks):
-            open_at[job.node_of(ranks[0]).name] = size - len(ranks)
-    if len(open_at) != 1 or sum(open_at.values()) != len(job.missing_ranks):
-        return {}
-    return dict.fromkeys(job.missing_ranks, next(iter(open_at)))
+            lacking[job.node_of(ranks[0]).name] = size - len(ranks)
+    known = len(lacking) == 1 and sum(lacking.values()) == len(job.missing_ranks)
+    return dict.fromkeys(job.missing_ranks, next(iter(lacking))) if known else {}
 
 
 def _groups(job: Job) -> dict[int, set[str]]:

@@ -20,15 +20,15 @@ Numbering = Literal["world too small", "from one", "complete", "unknown"]
 @once
 def numbering(job: Job) -> Numbering:
     """Return what is wrong with the ranks as a whole, as far as the processes that came show it."""
-    sizes, have = worlds(job), {r.placement.rank for r in job.ranks}
-    if len(sizes) != 1 or not job.met or len(job.ranks) < 2:
+    sizes, have, came = worlds(job), {r.placement.rank for r in job.ranks}, len(job.ranks)
+    if len(sizes) != 1 or not job.met or came < 2:
         return "unknown"
     (world,) = sizes
     if len(have) > world and 0 in have and None not in have:
         return "world too small"
-    if have == set(range(1, world + 1)) and len(job.ranks) == world:
-        return "from one"
-    return "complete" if len(job.ranks) == world else "unknown"
+    if came != world:
+        return "unknown"
+    return "from one" if have == set(range(1, world + 1)) else "complete"
 
 
 @once

@@ -54,9 +54,9 @@ def first_host(job: Job) -> str:
 
 def at_first_host(job: Job, rank: RankFacts) -> dict[str, str]:
     """Return the option that gives an agent rank 0's host; none if it is unknown."""
-    from distcheck.rules.job.agents import Agent  # not needed in a bare shell
+    from distcheck.rules.job.agents import ElasticAgent  # not needed in a bare shell
 
-    if host := first_host(job) or Agent(job, rank).endpoint[0]:
+    if host := first_host(job) or ElasticAgent(job, rank).endpoint[0]:
         return {"master-addr": quote(host)}
     return {"master-addr": _SLURM_FIRST} if "SLURM_JOB_ID" in rank.environment else {}
 
@@ -70,9 +70,9 @@ def other_port(job: Job, rank: RankFacts) -> tuple[str, ...]:
         slurm = "SLURM_JOB_ID" in rank.environment and (table is None or table.launcher == "slurm")
         return (SLURM_MASTER_PORT,) if slurm else ()
     if table and table.launcher == "torchrun":
-        from distcheck.rules.job.agents import Agent  # not needed in a bare shell
+        from distcheck.rules.job.agents import ElasticAgent  # not needed in a bare shell
 
-        return (Agent(job, rank).restarted({"master-port": str(port)}),)
+        return (ElasticAgent(job, rank).restarted({"master-port": str(port)}),)
     if table and table.launcher in HAND_OVER and not job.asked.started_here:
         host = rank.placement.master_addr or first_host(job)
         return (handed_over(table.launcher, MASTER_ADDR=host and quote(host), MASTER_PORT=str(port)),)
@@ -107,14 +107,8 @@ def export(job: Job, rank: RankFacts, variable: str) -> str:
     table = table_of(rank)
     slurm = "SLURM_JOB_ID" in rank.environment and (table is None or table.launcher == "slurm")
     if table and table.launcher != "torchrun":
-        source = {
-            "RANK": table.rank,
-            "WORLD_SIZE": table.world_size,
-            "LOCAL_RANK": table.local_rank,
-            "LOCAL_WORLD_SIZE": table.local_world_size,
-            "GROUP_RANK": table.node_rank,
-        }.get(variable)
-        if source:
+        field = "node_rank" if variable == "GROUP_RANK" else variable.lower()
+        if source := "" if variable.startswith("MASTER_") else getattr(table, field):
             return f"export {variable}=${source}"
     if slurm and variable == "MASTER_ADDR" and _leads_the_list(job, rank):
         return SLURM_MASTER_ADDR
@@ -151,35 +145,24 @@ def _value(job: Job, rank: RankFacts, variable: str) -> str:
 
 def export_missing(job: Job, rank: RankFacts, names: Collection[str]) -> str:
     """Return the command that sets these variables for rank 0, and LOCAL_RANK if it is unset; what is set stays."""
-    values = {
-        "RANK": 0,
-        "WORLD_SIZE": 1,
-        "LOCAL_RANK": 0,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": free_port(job) or PORT,
-    }
+    values = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_ADDR": "127.0.0.1"}
+    values["MASTER_PORT"] = free_port(job) or PORT
     lacking = {*names, *({"LOCAL_RANK"} - rank.environment.keys())}
     return "export " + " ".join(f"{name}={value}" for name, value in values.items() if name in lacking)
 
 
 def meant(job: Job, rank: RankFacts, name: str, value: str) -> tuple[str, str]:
     """Return a fix text and a command for a value that is not an integer."""
-    command = export(job, rank, name)
-    text = value.strip()
-    if "$" in text or "`" in text:
-        return (
-            "The shell did not expand this value: use double quotes, or expand it where the rank is started.",
-            command,
-        )
-    if _TASKS.match(text):
-        if name == "WORLD_SIZE" and "SLURM_NTASKS" in rank.environment:
-            command = "export WORLD_SIZE=$SLURM_NTASKS"
-        return (
-            "This is Slurm's notation for tasks per node: 4(x2) is 4 on each of 2 nodes. torch needs one integer.",
-            command,
-        )
+    command, value = export(job, rank, name), value.strip()
+    if "$" in value or "`" in value:
+        text = "The shell did not expand this value: use double quotes, or expand it where the rank is started."
+        return text, command
+    if _TASKS.match(value):
+        text = "This is Slurm's notation for tasks per node: 4(x2) is 4 on each of 2 nodes. torch needs one integer."
+        counted = name == "WORLD_SIZE" and "SLURM_NTASKS" in rank.environment
+        return text, "export WORLD_SIZE=$SLURM_NTASKS" if counted else command
     try:
-        whole = int(float(text))
+        whole = int(float(value))
     except (ValueError, OverflowError):
         return f"Export {name} as an integer.", command
     if integer(str(whole)) is None:

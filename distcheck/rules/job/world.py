@@ -78,14 +78,12 @@ def out_of_range(job: Job) -> list[RankFacts]:
     majority = job.world_size or 0
     beyond = [r for r in job.ranks if r.placement.rank is not None and not 0 <= r.placement.rank < majority]
     alone = {id(r) for r in lonely(job)} if beyond else set()
-    found = []
-    for r in beyond:
-        rank, world = r.placement.rank, r.placement.world_size
-        if rank is None or world is None or world < 1 or id(r) in alone:
-            continue
-        if rank < 0 or rank >= world:
-            found.append(r)
-    return found
+
+    def wrong(rank: RankFacts) -> bool:
+        number, world = rank.placement.rank or 0, rank.placement.world_size or 0
+        return world > 0 and id(rank) not in alone and not 0 <= number < world
+
+    return [rank for rank in beyond if wrong(rank)]
 
 
 @once
@@ -94,15 +92,15 @@ def duplicates(job: Job) -> dict[int, list[RankFacts]]:
     if len({r.placement.rank for r in job.ranks}) == len(job.ranks):
         return {}
     alone = {id(r) for r in lonely(job)}
-    claims = grouped(
-        (r for r in job.ranks if r.placement.rank is not None and id(r) not in alone),
-        lambda r: -1 if r.placement.rank is None else r.placement.rank,
-    )
+    claims: dict[int, list[RankFacts]] = {}
+    for r in job.ranks:
+        if r.placement.rank is not None and id(r) not in alone:
+            claims.setdefault(r.placement.rank, []).append(r)
     return {rank: claimants for rank, claimants in sorted(claims.items()) if len(claimants) > 1}
 
 
 @once
-def strays(job: Job) -> int:
+def rankless(job: Job) -> int:
     """Return the number of processes without a rank of their own: each may be a missing one."""
     nameless = sum(1 for r in job.ranks if r.placement.rank is None)
     return nameless + len(out_of_range(job)) + sum(len(claimants) - 1 for claimants in duplicates(job).values())
@@ -140,7 +138,7 @@ def is_complete(job: Job) -> bool:
         and job.world_size == len(job.ranks)
         and len(worlds(job)) == 1
         and not job.missing_ranks
-        and not strays(job)
+        and not rankless(job)
         and not lonely(job)
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.job.agents import Agent, agents_met, agents_of, outside, ranks_of, too_few_met
+from distcheck.rules.job.agents import ElasticAgent, agents_met, agents_of, outside, ranks_of, too_few_met
 from distcheck.rules.job.settings import PORT
 from distcheck.rules.wording import are, brief, by_name, found, grouped, listed, majority, named, nodes_of
 from distcheck.selection.placement import integer
@@ -91,15 +91,15 @@ def torchrun_nnodes_mismatch(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _given(agent: Agent) -> str:
+def _given(agent: ElasticAgent) -> str:
     return f"--nnodes {brief(agent.options['nnodes'])}" if "nnodes" in agent.options else "no --nnodes"
 
 
-def _on(job: Job, agents: Iterable[Agent]) -> str:
+def _on(job: Job, agents: Iterable[ElasticAgent]) -> str:
     return listed(nodes_of(job, ranks_of(agents)))
 
 
-def _contradiction(job: Job, several: dict[tuple[int, int], list[Agent]]) -> Fault:
+def _contradiction(job: Job, several: dict[tuple[int, int], list[ElasticAgent]]) -> Fault:
     """Report agents with different --nnodes; an error if the world contradicts one of them."""
     agents = [agent for group in several.values() for agent in group]
     here, out, first = agents_met(job), outside(job), agents[0]
@@ -127,7 +127,7 @@ def _contradiction(job: Job, several: dict[tuple[int, int], list[Agent]]) -> Fau
     )
 
 
-def _too_few(first: Agent, here: int, least: int, out: tuple[str, ...]) -> Fault:
+def _too_few(first: ElasticAgent, here: int, least: int, out: tuple[str, ...]) -> Fault:
     """Report a world that lacks nodes although all agents have the same --nnodes."""
     who = f"; {listed(out)} {are(out)} not in it" if out else ""
     slurm = first.rank.environment.get("SLURM_JOB_ID")
@@ -209,7 +209,7 @@ def elastic_clock_skew(job: Job) -> Iterator[Outcome]:
         return
     ranks = [r for _, r in skewed]
     worst = max((ahead for ahead, _ in skewed), key=abs)
-    agent = Agent(job, ranks[0])
+    agent = ElasticAgent(job, ranks[0])
     interval, attempts, conf = _patience(agent)
     apart, tolerated = _apart(skewed), interval * attempts
     conf["keep_alive_max_attempt"] = str(math.ceil(apart / _WARN_SHARE / interval) + 1)
@@ -236,7 +236,7 @@ def _clocks(job: Job) -> list[tuple[float, RankFacts]]:
     """Return c10d ranks whose clock is over a second off rank 0's host, with the skew."""
     apart = ((job.process_of(r).clock_ahead_seconds or 0.0, r) for r in ranks_of(agents_of(job)))
     skewed = [(ahead, r) for ahead, r in apart if abs(ahead) > _REPORTED_SECONDS]
-    return [(ahead, r) for ahead, r in skewed if Agent(job, r).rendezvous == "c10d"]
+    return [(ahead, r) for ahead, r in skewed if ElasticAgent(job, r).rendezvous == "c10d"]
 
 
 def _apart(clocks: list[tuple[float, RankFacts]]) -> float:
@@ -245,7 +245,7 @@ def _apart(clocks: list[tuple[float, RankFacts]]) -> float:
     return max(0.0, *ahead) - min(0.0, *ahead)
 
 
-def _patience(agent: Agent) -> tuple[int, int, dict[str, str]]:
+def _patience(agent: ElasticAgent) -> tuple[int, int, dict[str, str]]:
     """Return keep_alive_interval, keep_alive_max_attempt, and all of --rdzv-conf."""
     pairs = (part.partition("=") for part in agent.options.get("rdzv-conf", "").split(",") if "=" in part)
     conf = {name.strip(): value.strip() for name, _, value in pairs}
@@ -258,5 +258,5 @@ def _dropped_by_clock(job: Job) -> bool:
     clocks = _clocks(job)
     if not clocks or too_few_met(job) is None:
         return False
-    interval, attempts, _ = _patience(Agent(job, clocks[0][1]))
+    interval, attempts, _ = _patience(ElasticAgent(job, clocks[0][1]))
     return _apart(clocks) >= interval * attempts

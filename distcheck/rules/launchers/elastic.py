@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.ranges import fold
 from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.job.agents import Agent, agents_of, each_agent, own_id, ranks_of
+from distcheck.rules.job.agents import ElasticAgent, agents_of, each_agent, own_id, ranks_of
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import is_complete
 from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of
@@ -91,7 +91,7 @@ def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
 
 
 @rule("environment", severity="info", of=each_agent)
-def torchrun_rdzv_id_shared(job: Job, agent: Agent) -> Fault | None:
+def torchrun_rdzv_id_shared(job: Job, agent: ElasticAgent) -> Fault | None:
     """The job has no rendezvous id, so another job at the same endpoint can join it.
 
     Without ``--rdzv-id`` the id is ``none``. Two jobs at the same endpoint, or a restart while the old agents are still
@@ -112,7 +112,7 @@ def torchrun_rdzv_id_shared(job: Job, agent: Agent) -> Fault | None:
 
 
 @rule("environment", severity="info", of=each_agent)
-def launch_local_rank_arg(_: Job, agent: Agent) -> Fault | None:
+def launch_local_rank_arg(_: Job, agent: ElasticAgent) -> Fault | None:
     """The launcher torch.distributed.launch adds ``--local-rank=N`` to the script's arguments.
 
     Scripts that do not accept it stop with ``error: unrecognized arguments: --local-rank=0``. Since torch 2.0 it is
@@ -136,7 +136,7 @@ def launch_local_rank_arg(_: Job, agent: Agent) -> Fault | None:
 
 
 @rule("environment", severity="info", of=each_agent)
-def elastic_restart_stale(_: Job, agent: Agent) -> Answer:
+def elastic_restart_stale(_: Job, agent: ElasticAgent) -> Answer:
     """The ranks have been restarted by torchrun after a failure.
 
     After a failure torchrun ends the ranks and restarts them. A process of an earlier start that exits slowly or still
@@ -156,7 +156,7 @@ def elastic_restart_stale(_: Job, agent: Agent) -> Answer:
 
 
 @rule("gpu", severity="warning", of=each_agent)
-def accelerate_num_processes_total(_: Job, agent: Agent) -> Fault | None:
+def accelerate_num_processes_total(_: Job, agent: ElasticAgent) -> Fault | None:
     """The ``--num_processes`` of accelerate counts one node, but it must count all nodes.
 
     ``--num_processes`` is the total: with 8 on two nodes of 8 GPUs each node runs 4 processes, and half of the GPUs

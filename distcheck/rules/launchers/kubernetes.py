@@ -74,7 +74,8 @@ def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
     beside = [r for r in _in_pods(job) if job.node_of(r).proxy_ports]
     if not beside:
         return
-    broken = {p.uid for p in job.processes if _intercepted([a.outcome for a in master_attempts(p)])}
+    tried = {p.uid: {a.outcome for a in master_attempts(p)} for p in job.processes}
+    broken = {uid for uid, outcomes in tried.items() if outcomes and outcomes <= {"silent", "closed", "foreign"}}
     broken |= {uid for t in job.peers if t.outcome in {"silent", "foreign", "failed"} for uid in (t.source, t.target)}
     through = [r for r in ranks_of(job, broken) if r in beside]
     ranks = through or beside
@@ -95,10 +96,6 @@ def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
         severity="error" if through else "info",
         evidence={"ports": ports, "intercepted": len(through)},
     )
-
-
-def _intercepted(outcomes: list[str]) -> bool:
-    return bool(outcomes) and set(outcomes) <= {"silent", "closed", "foreign"}
 
 
 @rule("environment", "nccl-shm-disabled-or-isolated", severity="info")

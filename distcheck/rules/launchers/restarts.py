@@ -9,7 +9,7 @@ from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.job.addresses import is_here
-from distcheck.rules.job.agents import Agent, agents_met, agents_of
+from distcheck.rules.job.agents import ElasticAgent, agents_met, agents_of
 from distcheck.rules.job.run_attempts import earlier, restart, this_attempt
 from distcheck.rules.wording import found, listed
 
@@ -55,7 +55,7 @@ def elastic_nodes_changed(job: Job) -> Iterator[Outcome]:
         (new, f"{listed(new)} joined"),
     ]
     changed = " and ".join(words for names, words in changes if names)
-    agent = Agent(job, job.ranks[0])
+    agent = ElasticAgent(job, job.ranks[0])
     text = "No action if intended: a node that joins restarts the ranks of all nodes."
     if left:
         text = f"Read the log of torchrun on {listed(gone or again)} for why it ended. To add a node again, start "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.quantities import count
 from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.job.agents import Agent, in_step
+from distcheck.rules.job.agents import ElasticAgent, in_step
 from distcheck.rules.job.kinds import by_node, each_rank, ranks_with
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import allotted_nodes, started_without_srun
@@ -71,6 +71,7 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
     tasks = number(first, "SLURM_NTASKS") or 1
     program = job.asked.program if job.asked.batch_shell else ""
     one_process = bool(_ONE_PROCESS.fullmatch(program)) and max(tasks, nodes) > 1
+    alone = first.placement.launcher == "torchrun" and number(first, "GROUP_WORLD_SIZE") == 1 and len(job.nodes) == 1
     if one_process or (program in _ONE_NODE and nodes > 1):
         run = "srun" if one_process else "srun --ntasks-per-node=1"
         over = f"{nodes} nodes" if nodes > 1 else "the node"
@@ -84,20 +85,15 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
             {"COMMAND": program, "SLURM_NTASKS": tasks, "nodes": nodes},
             "warning",
         )
-    elif _alone_under_torchrun(job, first, nodes):
+    elif alone and nodes > 1 and not in_step(first):
         yield found(
             job,
             job.ranks,
             f"torchrun was started only on {job.node_of(first).name}, in {shell}, which has {nodes} nodes",
-            Fix("Start one torchrun on each node.", (Agent(job, first).on_each_node({}),)),
+            Fix("Start one torchrun on each node.", (ElasticAgent(job, first).on_each_node({}),)),
             severity="warning",
             evidence={"nodes": nodes, "GROUP_WORLD_SIZE": first.environment.get("GROUP_WORLD_SIZE", "")},
         )
-
-
-def _alone_under_torchrun(job: Job, first: RankFacts, nodes: int) -> bool:
-    alone = first.placement.launcher == "torchrun" and number(first, "GROUP_WORLD_SIZE") == 1 and len(job.nodes) == 1
-    return alone and nodes > 1 and not in_step(first) and first.environment.get("SLURM_STEP_ID") != ""
 
 
 @rule("environment", severity="warning", of=each_rank)

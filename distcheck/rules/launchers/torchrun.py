@@ -9,10 +9,10 @@ from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.addresses import here_over_nodes, may_pass, unresolved
-from distcheck.rules.job.agents import Agent, agents_of, each_agent, own_id, ranks_of
-from distcheck.rules.job.astray import astray
+from distcheck.rules.job.agents import ElasticAgent, agents_of, each_agent, own_id, ranks_of
 from distcheck.rules.job.remedies import at_first_host
 from distcheck.rules.job.settings import PORT, chosen_by_agent, free_port
+from distcheck.rules.job.wrong_master import wrong_master
 from distcheck.rules.network.attempts import address_of, failing, tried
 from distcheck.rules.wording import brief, found, grouped, listed, named
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @rule("environment", of=each_agent)
-def torchrun_ignores_master_env(job: Job, agent: Agent) -> Fault | None:
+def torchrun_ignores_master_env(job: Job, agent: ElasticAgent) -> Fault | None:
     """MASTER_ADDR was exported, but torchrun does not read it, so every node trains alone.
 
     torchrun takes the master from ``--master-addr`` or ``--rdzv-endpoint`` (or PET_MASTER_ADDR), and the number of
@@ -64,7 +64,7 @@ def torchrun_ignores_master_env(job: Job, agent: Agent) -> Fault | None:
 
 
 @rule("environment", of=each_agent)
-def torchrun_per_task_under_srun(job: Job, agent: Agent) -> Fault | None:
+def torchrun_per_task_under_srun(job: Job, agent: ElasticAgent) -> Fault | None:
     """Several torchruns start on each node, and each starts a process per GPU.
 
     ``srun --ntasks-per-node=8 torchrun --nproc-per-node=8`` starts 64 processes per node instead of 8. They compete
@@ -94,7 +94,7 @@ def torchrun_per_task_under_srun(job: Job, agent: Agent) -> Fault | None:
 
 
 @rule("environment", of=each_agent)
-def torchrun_rdzv_id_mismatch(job: Job, agent: Agent) -> Fault | None:
+def torchrun_rdzv_id_mismatch(job: Job, agent: ElasticAgent) -> Fault | None:
     """The rendezvous id is empty, so every node generates its own and waits alone.
 
     Agents meet by endpoint and id. ``--rdzv-id=$JOB_ID`` with JOB_ID unset gives an empty id. torchrun warns ``config
@@ -118,7 +118,7 @@ def torchrun_rdzv_id_mismatch(job: Job, agent: Agent) -> Fault | None:
 
 
 @rule("environment", of=each_agent)
-def torchrun_localhost_name_ambiguous(_: Job, agent: Agent) -> Fault | None:
+def torchrun_localhost_name_ambiguous(_: Job, agent: ElasticAgent) -> Fault | None:
     """The rendezvous endpoint is localhost, so each agent meets only itself.
 
     The agent on the endpoint's host starts the store. With localhost or 127.0.0.1 every agent starts one and waits for
@@ -154,7 +154,7 @@ def torchrun_fqdn_unreachable(job: Job) -> Iterator[Outcome]:
     Fix: ``torchrun --local-addr ADDRESS_OF_THIS_NODE`` on every node, or fix /etc/hosts.
     See: https://github.com/pytorch/pytorch/issues/150532
     """
-    itself, zero = {id(r) for r in here_over_nodes(job)}, astray(job)
+    itself, zero = {id(r) for r in here_over_nodes(job)}, wrong_master(job)
 
     def trouble(rank: RankFacts) -> str:
         if not chosen_by_agent(job, rank):
@@ -168,7 +168,7 @@ def torchrun_fqdn_unreachable(job: Job) -> Iterator[Outcome]:
     for problem, ranks in grouped(ranks_of(agents_of(job)), trouble).items():
         if not problem:
             continue
-        address, agent = ranks[0].placement.master_addr or "", Agent(job, ranks[0])
+        address, agent = ranks[0].placement.master_addr or "", ElasticAgent(job, ranks[0])
         temporary = may_pass(unresolved(job, ranks[0]))
         yield found(
             job,
@@ -200,7 +200,7 @@ def torchrun_store_port_extra(job: Job) -> Iterator[Outcome]:
         if not chosen_by_agent(job, ranks[0]):
             continue
         results = listed([f"{address_of(a)}: {a.detail or a.outcome}" for a in attempts])
-        agent = Agent(job, ranks[0])
+        agent = ElasticAgent(job, ranks[0])
         static = {"rdzv-backend": "static", "nnodes": str(agent.world or len(job.nodes)), "node-rank": "${NODE_RANK:?}"}
         static |= at_first_host(job, ranks[0]) | {"master-port": str(free_port(job) or PORT)}
         yield found(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.rules.finding import Fault, Fix, Severity
 from distcheck.rules.job.addresses import here_over_nodes, master_outcomes
-from distcheck.rules.job.astray import astray, misled
 from distcheck.rules.job.own_failures import own_failure
+from distcheck.rules.job.wrong_master import resolving_elsewhere, wrong_master
 from distcheck.rules.network.selected_interfaces import own_way, survey
 from distcheck.rules.network.trials import Way, side_by_process
 from distcheck.rules.wording import found, grouped, listed, named, once
@@ -49,12 +49,12 @@ def _tried_alike(job: Job) -> list[tuple[list[Attempt], set[str]]]:
     explained = any(p.bind is not None and p.bind.outcome in {"in-use", "denied", "failed"} for p in job.processes)
     if explained or here_over_nodes(job) or (job.met and 0 in job.missing_ranks) or _not_started(job, 0):
         return []
-    lost = astray(job)
+    lost = wrong_master(job)
     if lost is not None and "KUBERNETES_SERVICE_HOST" not in lost.environment:
         return []
     masters = {r.process: (r.placement.master_addr, r.placement.master_port) for r in reversed(job.ranks)}
     rank_0 = next((masters[r.process] for r in job.ranks if r.placement.rank == 0), None)
-    elsewhere = {r.process for r in misled(job)}
+    elsewhere = {r.process for r in resolving_elsewhere(job)}
     doubled = {node.key for nodes in survey(job).shared.values() for node in nodes}
     series = []
     for process in job.processes:

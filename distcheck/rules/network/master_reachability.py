@@ -12,8 +12,8 @@ from distcheck.facts.rank import ProcessFacts, RankFacts, Role
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import first_open_port, is_address, master_outcomes, own_addresses, rank_zero
-from distcheck.rules.job.astray import home_of_rank_0, look_up
 from distcheck.rules.job.remedies import other_port
+from distcheck.rules.job.wrong_master import home_of_rank_0, look_up
 from distcheck.rules.network.attempts import address_of, failing, master_attempts, ranks_of, tried
 from distcheck.rules.network.port_owners import answers_of_owner, free_port_fix, holder
 from distcheck.rules.network.translation import HOST_NETWORK, NO_ROUTE, neighbours

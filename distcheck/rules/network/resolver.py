@@ -11,9 +11,9 @@ from distcheck.facts.rank import RankFacts
 from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.finding import Fault
 from distcheck.rules.job.addresses import own_addresses, rank_zero, resolved
-from distcheck.rules.job.astray import look_up, misled, right_addresses
 from distcheck.rules.job.kinds import each_rank
 from distcheck.rules.job.settings import chosen_by_agent
+from distcheck.rules.job.wrong_master import look_up, resolving_elsewhere, right_addresses
 from distcheck.rules.wording import found, grouped, listed, named
 
 _SLOW_LOOK_UP_SECONDS = 0.1
@@ -35,7 +35,7 @@ def net_dns_differs(job: Job) -> Iterator[Outcome]:
         {look_up|getent ahosts $MASTER_ADDR}
         export MASTER_ADDR={address}
     """
-    lost = [r for r in misled(job) if not chosen_by_agent(job, r)]
+    lost = [r for r in resolving_elsewhere(job) if not chosen_by_agent(job, r)]
     zero = rank_zero(job)
     for (reached, right), ranks in grouped(lost, lambda r: (resolved(job, r), right_addresses(job, r))).items():
         name = ranks[0].placement.master_addr or ""

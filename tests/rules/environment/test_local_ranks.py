@@ -41,12 +41,8 @@ def test_an_unset_local_rank_is_a_warning_only_with_gpus(job_of, change, only, s
     assert (finding.rule, finding.severity, finding.ranks, exit_code) == ("env-local-rank-unset", "warning", (1,), 0)
     assert silent(change.asked(job, backend="gloo"))
     assert silent(change.environment(job_of(), 1, LOCAL_RANK=None))
-
-
-def test_an_unset_local_rank_known_to_the_launcher_is_an_info(job_of, change, only):
     finding, _ = only(change.environment(job_of(gpus=2, launcher="slurm"), None, LOCAL_RANK=None))
-    assert (finding.rule, finding.severity) == ("env-local-rank-unset", "info")
-    assert finding.fix.commands == ("export LOCAL_RANK=$SLURM_LOCALID",)
+    assert (finding.severity, finding.fix.commands) == ("info", ("export LOCAL_RANK=$SLURM_LOCALID",))
 
 
 def test_the_global_rank_as_local_rank_is_out_of_range(job_of, change, only, silent):
@@ -58,29 +54,29 @@ def test_the_global_rank_as_local_rank_is_out_of_range(job_of, change, only, sil
     assert silent(change.asked(job, backend="gloo"))
 
 
-def test_a_local_rank_with_an_existing_gpu_is_silent(job_of, change, silent):
-    job = change.environment(job_of(gpus=8), 0, LOCAL_RANK="6", LOCAL_WORLD_SIZE=None)
-    assert silent(change.environment(job, 1, LOCAL_RANK="7", LOCAL_WORLD_SIZE=None))
+@pytest.mark.parametrize(
+    ("job", "each"),
+    [
+        ({"gpus": 8}, [{"LOCAL_RANK": "6", "LOCAL_WORLD_SIZE": None}, {"LOCAL_RANK": "7", "LOCAL_WORLD_SIZE": None}]),
+        ({}, [{"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "0"}, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "1"}]),
+        (
+            {"per_node": 4, "launcher": "torchrun"},
+            [{"LOCAL_RANK": str(n % 2), "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": str(n // 2)} for n in range(4)],
+        ),
+    ],
+    ids=["each has a GPU", "each sees another GPU", "two agents on one host"],
+)
+def test_local_ranks_that_fit_in_another_way_are_silent(job_of, change, silent, job, each):
+    made = job_of(**job)
+    for position, variables in enumerate(each):
+        made = change.environment(made, position, **variables)
+    assert silent(made)
 
 
 def test_a_duplicate_local_rank_on_a_node_is_an_error(job_of, change, only):
     finding, exit_code = only(change.environment(job_of(nodes=2), 3, LOCAL_RANK="0"))
     assert (finding.rule, finding.ranks, finding.nodes) == ("env-local-rank-duplicate", (2, 3), ("node2",))
     assert exit_code == 30
-
-
-def test_a_duplicate_local_rank_with_a_gpu_each_is_silent(job_of, change, silent):
-    job = change.environment(job_of(), None, LOCAL_RANK="0")
-    job = change.environment(change.environment(job, 0, CUDA_VISIBLE_DEVICES="0"), 1, CUDA_VISIBLE_DEVICES="1")
-    assert silent(job)
-
-
-def test_two_agents_on_one_host_count_local_ranks_each(job_of, change, silent):
-    job = job_of(per_node=4, launcher="torchrun")
-    for position in range(4):
-        more = {"LOCAL_RANK": str(position % 2), "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": str(position // 2)}
-        job = change.environment(job, position, **more)
-    assert silent(job)
 
 
 # -- a LOCAL_RANK without a GPU
@@ -147,13 +143,10 @@ def test_processes_with_several_gpus_of_their_own_are_an_info(of, shown, only):
 
 def test_gpu_sharing_allowed_by_nccl_is_an_info(of, shown, only, change):
     finding, exit_code = only(shown(of(1, 4, 2), NCCL_MULTI_RANK_GPU_ENABLE="1"), "gpu")
-    assert (finding.rule, finding.severity, finding.ranks, exit_code) == (
-        "env-local-rank-out-of-range", "info", (2, 3), 0,
-    )  # fmt: skip
-    assert only(change.nccl_file(shown(of(1, 4, 2)), None, "NCCL_MULTI_RANK_GPU_ENABLE=1"), "gpu") == (
-        finding,
-        exit_code,
-    )
+    assert (finding.rule, finding.severity, exit_code) == ("env-local-rank-out-of-range", "info", 0)
+    assert finding.ranks == (2, 3)
+    by_file = change.nccl_file(shown(of(1, 4, 2)), None, "NCCL_MULTI_RANK_GPU_ENABLE=1")
+    assert only(by_file, "gpu") == (finding, exit_code)
 
 
 def test_a_local_rank_out_of_range_is_reported_once(of, shown, only):
@@ -178,9 +171,25 @@ def test_the_only_rank_of_a_node_has_local_rank_0(of, shown, judge):
 # -- one cause, one finding: equal local ranks or one list
 
 
-def test_equal_local_ranks_that_see_all_gpus_are_the_cause(of, shown, only):
+@pytest.mark.parametrize(
+    ("job", "variables", "rule"),
+    [
+        ({"per_node": 4, "gpus": 4}, {"LOCAL_RANK": "0"}, "env-local-rank-duplicate"),
+        ({"gpus": 1}, {"RANK": "0", "LOCAL_RANK": "0"}, "env-rank-duplicate"),
+        (
+            {"per_node": 4, "gpus": 1, "launcher": "slurm"},
+            {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+            "env-world-size-1-everywhere",
+        ),
+    ],
+)
+def test_what_makes_local_ranks_equal_is_the_only_finding(of, shown, only, job, variables, rule):
+    assert only(shown(of(1, **job), **variables), "gpu")[0].rule == rule
+
+
+def test_equal_local_ranks_are_named_with_their_processes(of, shown, only):
     finding, exit_code = only(shown(of(1, 4, 4), LOCAL_RANK="0"), "gpu")
-    assert (finding.rule, finding.ranks, exit_code) == ("env-local-rank-duplicate", (0, 1, 2, 3), 30)
+    assert (finding.ranks, exit_code) == ((0, 1, 2, 3), 30)
     assert finding.evidence["node1 pid 101"] == "rank 1, local rank 0: python -m distcheck env"
 
 
@@ -205,16 +214,6 @@ def test_a_list_that_cuda_misreads_does_not_hide_equal_local_ranks(of, shown, ju
     job = shown(of(1, 2, 4), LOCAL_RANK="0", CUDA_VISIBLE_DEVICES="0,-1")
     errors = [f.rule for f in judge(job, *OURS, "gpu").findings if f.severity == "error"]
     assert errors == ["env-local-rank-duplicate"]
-
-
-def test_a_duplicate_rank_is_no_shared_gpu(of, shown, only):
-    finding, _ = only(shown(of(1, 2, 1), RANK="0", LOCAL_RANK="0"), "gpu")
-    assert finding.rule == "env-rank-duplicate"
-
-
-def test_ranks_with_world_size_1_share_no_gpu(of, shown, only):
-    finding, _ = only(shown(of(1, 4, 1, launcher="slurm"), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0"), "gpu")
-    assert finding.rule == "env-world-size-1-everywhere"
 
 
 # -- the shape of nodes

@@ -21,11 +21,8 @@ def test_the_suggested_port_is_the_one_of_the_other_ranks(job_of, change, only, 
     job = change.environment(job_of(nodes=2, launcher=launcher), None, MASTER_PORT="29511")
     finding, _ = only(change.environment(job, odd, MASTER_PORT="29500"))
     assert (finding.ranks, finding.fix.commands) == ((odd,), ("export MASTER_PORT=29511",))
-
-
-def test_in_a_tie_the_suggested_port_is_rank_0s(job_of, change, only):
-    finding, _ = only(change.environment(job_of(), 0, MASTER_PORT="29511"))
-    assert finding.fix.commands == ("export MASTER_PORT=29511",)
+    tie, _ = only(change.environment(job_of(launcher=launcher), 0, MASTER_PORT="29511"))
+    assert tie.fix.commands == ("export MASTER_PORT=29511",), "rank 0's"
 
 
 @pytest.mark.parametrize("launcher", ["by hand", "slurm", "openmpi"])
@@ -38,17 +35,27 @@ def test_a_missing_or_invalid_port_gets_the_port_of_the_other_ranks(job_of, chan
         assert all("MASTER_PORT=29511" in c for c in commands), commands
 
 
-@pytest.mark.parametrize("port", ["70000", "-1"])
-def test_a_number_outside_the_port_range_is_an_error(job_of, change, only, port):
-    finding, exit_code = only(change.environment(job_of(), None, MASTER_PORT=port))
-    assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-range", (0, 1), 30)
-    assert finding.fix.commands == ("export MASTER_PORT=29501",)
+@pytest.mark.parametrize(
+    ("port", "rule", "exit_code"),
+    [
+        ("70000", "env-master-port-range", 30),
+        ("-1", "env-master-port-range", 30),
+        ("0", "env-master-port-zero", 30),
+        ("40000", "env-master-port-ephemeral", 0),
+    ],
+)
+def test_a_port_that_is_wrong_by_itself_is_replaced(job_of, change, only, port, rule, exit_code):
+    finding, code = only(change.environment(job_of(), None, MASTER_PORT=port))
+    assert (finding.rule, code) == (rule, exit_code)
+    assert finding.fix.commands[0] == "export MASTER_PORT=29501"
 
 
-def test_port_zero_works_only_in_a_world_of_one(job_of, change, only, silent):
-    finding, exit_code = only(change.environment(job_of(), None, MASTER_PORT="0"))
-    assert (finding.rule, exit_code) == ("env-master-port-zero", 30)
+def test_a_port_is_silent_in_a_world_of_one_by_torchruns_choice_or_if_reserved(job_of, change, silent):
     assert silent(change.environment(job_of(per_node=1), None, MASTER_PORT="0"))
+    assert silent(change.environment(job_of(launcher="torchrun"), None, MASTER_PORT="40000"))
+    job = change.environment(job_of(launcher="slurm"), None, MASTER_PORT="40000")
+    for reserved in (((40000, 40000),), ((8080, 8080), (39000, 41000))):
+        assert silent(change.node(job, 0, reserved_ports=reserved))
 
 
 def test_a_privileged_port_is_an_error_only_when_it_was_denied(job_of, change, only, silent):
@@ -56,19 +63,6 @@ def test_a_privileged_port_is_an_error_only_when_it_was_denied(job_of, change, o
     finding, exit_code = only(change.process(job, 0, bind=Bind(port=80, outcome="denied", error="EACCES")))
     assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-privileged", (0,), 30)
     assert silent(change.process(job, 0, bind=Bind(port=80, outcome="bound")))
-
-
-@pytest.mark.parametrize(("launcher", "said"), [("by hand", True), ("slurm", True), ("torchrun", False)])
-def test_an_ephemeral_port_chosen_by_the_user_is_an_info(job_of, change, judge, launcher, said):
-    diagnosis = judge(change.environment(job_of(launcher=launcher), None, MASTER_PORT="40000"), *CONTRACT)
-    assert [(f.rule, f.severity) for f in diagnosis.findings] == [("env-master-port-ephemeral", "info")] * said
-    assert diagnosis.verdict.exit_code == 0
-
-
-@pytest.mark.parametrize("reserved", [((40000, 40000),), ((8080, 8080), (39000, 41000))])
-def test_an_ephemeral_port_that_the_operator_reserved_is_silent(job_of, change, silent, reserved):
-    job = change.environment(job_of(launcher="slurm"), None, MASTER_PORT="40000")
-    assert silent(change.node(job, 0, reserved_ports=reserved))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +97,7 @@ def test_a_program_on_another_host_or_port_than_rank_0s_is_not_reported_beside_i
     foreign = Attempt(address="10.0.0.9", port=29500, door="master", outcome="foreign", detail="HTTP/1.1 400")
     job = change.process(job_of(nodes=2), None, attempts=(foreign,))
     resolution = Resolution(name="10.0.0.9", addresses=("10.0.0.9",), seconds=0.0)
-    astray = change.process(change.environment(job, None, MASTER_ADDR="10.0.0.9"), None, master_resolution=resolution)
-    assert only(astray)[0].rule == "env-master-addr-not-rank0-host"
+    job = change.process(change.environment(job, None, MASTER_ADDR="10.0.0.9"), None, master_resolution=resolution)
+    assert only(job)[0].rule == "env-master-addr-not-rank0-host"
     job = change.environment(change.process(job_of(nodes=2), 3, attempts=(foreign,)), 3, MASTER_PORT="8888")
     assert only(job)[0].rule == "env-master-port-differs"

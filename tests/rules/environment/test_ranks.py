@@ -9,14 +9,6 @@ from distcheck.facts.placement import Placement, Variables
 from distcheck.facts.rank import Agent
 
 
-def without(change, job, *lost):
-    return change.keep(job, *(i for i in range(len(job.ranks)) if i not in lost))
-
-
-def unseen(judge, job):
-    return {n.rule: n for n in judge(job, *CONTRACT).not_checked}
-
-
 @pytest.mark.parametrize("value", ["-1", "4", "17"])
 def test_a_rank_outside_the_world_is_an_error(job_of, change, judge, value):
     diagnosis = judge(change.environment(job_of(nodes=2), 3, RANK=value), *CONTRACT)
@@ -76,6 +68,56 @@ def test_processes_that_lack_a_rank_of_their_own_get_the_missing_ones(
     assert finding.fix.commands == commands
 
 
+ALONE, MISMATCH = "env-world-size-1-everywhere", "env-world-size-mismatch"
+
+
+@pytest.mark.parametrize(
+    ("shape", "launcher", "where", "variables", "rule", "ranks", "words"),
+    [
+        ((3, 3), "by hand", 5, {"WORLD_SIZE": "8"}, MISMATCH, (5,), "rank 5 (node2 pid 105) has WORLD_SIZE 8"),
+        ((4, 2), "by hand", (4, 5), {"WORLD_SIZE": "2"}, MISMATCH, (4, 5), "ranks 4-5 (node2) have WORLD_SIZE 2"),
+        ((2,), "by hand", None, {"WORLD_SIZE": "0"}, "env-world-size-zero-neg", (0, 1), "expected 1 or more"),
+        ((2,), "by hand", None, {"WORLD_SIZE": "-4"}, "env-world-size-zero-neg", (0, 1), "WORLD_SIZE is -4"),
+        ((1, 1), "by hand", None, {"RANK": "0", "WORLD_SIZE": "1"}, ALONE, (0,), "2 processes take part"),
+        ((8,) * 8, "by hand", range(40), {"RANK": "5"}, TWICE, (5,), "rank 5 is claimed 40 times"),
+        ((2, 2), "slurm", None, {"RANK": "1"}, TWICE, (1,), "expected one process per rank"),
+        ((2, 2), "slurm", 3, {"RANK": "4"}, BEYOND, (4,), "rank 4"),
+        ((2, 2), "slurm", None, {"WORLD_SIZE": "2"}, BEYOND, (0, 1, 2, 3), "4 processes have ranks 0-3"),
+    ],
+)
+def test_ranks_that_form_no_world_are_one_error(
+    job_of, change, only, shape, launcher, where, variables, rule, ranks, words
+):
+    finding, exit_code = only(change.environment(job_of(per_node=shape, launcher=launcher), where, **variables))
+    assert (finding.rule, finding.ranks, exit_code) == (rule, ranks, 30)
+    assert words in finding.message
+    own = {"RANK": "export RANK=$SLURM_PROCID", "WORLD_SIZE": "export WORLD_SIZE=$SLURM_NTASKS"}
+    unset = "unset RANK WORLD_SIZE LOCAL_RANK"
+    if launcher == "slurm":
+        assert finding.fix.commands[0] == (unset if rule == TWICE else own[next(iter(variables))])
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "openmpi", "hydra"])
+def test_one_of_many_tasks_has_world_size_1(job_of, change, only, launcher):
+    job = change.keep(job_of(nodes=2, launcher=launcher), 0)
+    finding, exit_code = only(change.environment(job, 0, RANK="0", WORLD_SIZE="1"))
+    assert (finding.rule, exit_code) == (ALONE, 30)
+
+
+@pytest.mark.parametrize(
+    ("shape", "launcher", "there", "ranks"),
+    [
+        ((2,) * 4, "by hand", (0, 2, 3, 4, 5), (1, 6, 7)),
+        *(((2, 2), launcher, (0, 1), (2, 3)) for launcher in ("openmpi", "hydra", "horovod", "slurm")),
+    ],
+)
+def test_missing_ranks_are_named_and_a_retry_may_help(job_of, change, only, shape, launcher, there, ranks):
+    job = change.keep(job_of(per_node=shape, launcher=launcher), *there)
+    finding, exit_code = only(change.environment(job, None, VC_TRAINER_NUM="2"))
+    assert (finding.rule, finding.ranks, exit_code) == ("env-rank-missing", ranks, 20)
+    assert (finding.scope, finding.confirmed) == ("node", False)
+
+
 def test_the_terminal_of_a_process_names_it_where_no_other_process_has_it(job_of, change, only):
     job = numbered(change, job_of(per_node=(3,)), 0, 0, 0)
     job = change.process(change.process(job, 1, terminal="pts/3"), 2, terminal="pts/4")
@@ -110,12 +152,6 @@ def test_a_rank_given_as_an_option_is_corrected_as_one(job_of, change, only):
     assert only(job)[0].fix.commands == ("# pass --rank 1  # node1, process 101",)
 
 
-def test_a_launchers_own_number_is_the_rank_and_its_own_count_the_world_size(job_of, change, only):
-    job = job_of(nodes=2, launcher="slurm")
-    assert only(change.environment(job, 3, RANK="4"))[0].fix.commands == ("export RANK=$SLURM_PROCID",)
-    assert only(change.environment(job, None, WORLD_SIZE="2"))[0].fix.commands == ("export WORLD_SIZE=$SLURM_NTASKS",)
-
-
 def test_two_agents_with_one_node_rank_get_the_free_one(job_of, change, only):
     agent = Agent("torchrun", 9, ("--node-rank=0", "--nnodes=2", "train.py"), Variables({}))
     job = change.process(job_of(nodes=2, launcher="torchrun"), None, agent=agent)
@@ -135,34 +171,6 @@ def test_a_duplicate_rank_names_every_process(job_of, change, judge):
     assert [(n.rule, n.ranks) for n in diagnosis.not_checked] == [("env-rank-missing", (3,))]
 
 
-def test_a_rank_claimed_many_times_is_one_finding(job_of, change, only):
-    finding, exit_code = only(change.environment(job_of(nodes=8, per_node=8), range(40), RANK="5"))
-    assert (finding.rule, finding.ranks, exit_code) == ("env-rank-duplicate", (5,), 30)
-    assert len(finding.evidence) == 40
-    assert len(finding.message) < 300
-
-
-def test_the_local_rank_in_place_of_the_rank_is_recognised(job_of, change, only):
-    job = job_of(nodes=2)
-    job = change.environment(change.environment(job, 2, RANK="0"), 3, RANK="1")
-    finding, _ = only(job)
-    assert (finding.rule, finding.ranks) == ("env-rank-duplicate", (0, 1))
-    assert "local rank" in finding.fix.text
-
-
-def test_a_stale_export_under_srun_is_recognised(job_of, change, only):
-    finding, _ = only(change.environment(job_of(nodes=2, launcher="slurm"), None, RANK="1"))
-    assert finding.rule == "env-rank-duplicate"
-    assert finding.fix.commands[0] == "unset RANK WORLD_SIZE LOCAL_RANK"
-
-
-def test_missing_ranks_are_named_and_a_retry_may_help(job_of, change, only):
-    finding, exit_code = only(without(change, job_of(nodes=4), 1, 6, 7))
-    assert (finding.rule, finding.ranks, exit_code) == ("env-rank-missing", (1, 6, 7), 20)
-    assert (finding.scope, finding.confirmed) == ("node", False)
-    assert "ranks 1,6-7 of 8" in finding.message
-
-
 def test_a_missing_rank_is_explained_by_a_process_without_a_rank(job_of, change, judge):
     diagnosis = judge(change.environment(job_of(nodes=2), 3, RANK="x"), *CONTRACT)
     assert [f.rule for f in diagnosis.findings] == ["env-not-integer"]
@@ -170,7 +178,7 @@ def test_a_missing_rank_is_explained_by_a_process_without_a_rank(job_of, change,
 
 
 def test_more_ranks_missing_than_explained_are_still_missing(job_of, change, judge):
-    job = without(change, change.environment(job_of(nodes=2), 1, RANK="x"), 3)
+    job = change.keep(change.environment(job_of(nodes=2), 1, RANK="x"), 0, 1, 2)
     diagnosis = judge(job, *CONTRACT)
     assert {f.rule for f in diagnosis.findings} == {"env-not-integer", "env-rank-missing"}
     assert "1 of them may be" in next(f for f in diagnosis.findings if f.rule == "env-rank-missing").message
@@ -180,25 +188,18 @@ def test_without_a_roll_call_the_other_ranks_are_unknown(job_of, change, judge):
     job = change.job(change.keep(job_of(nodes=2), 2), met=False)
     diagnosis = judge(job, *CONTRACT)
     assert (diagnosis.findings, diagnosis.verdict.exit_code) == ((), 20)
-    assert set(unseen(judge, job)) == {"env-rank-missing", "env-rank-duplicate", "env-world-size-mismatch"}
+    assert {n.rule for n in diagnosis.not_checked} == {
+        "env-rank-missing",
+        "env-rank-duplicate",
+        "env-world-size-mismatch",
+    }
     assert "rank 0 was not reached" in diagnosis.not_checked[0].reason
-
-
-def test_unequal_world_sizes_name_the_minority(job_of, change, only):
-    finding, exit_code = only(change.environment(job_of(per_node=(3, 3)), 5, WORLD_SIZE="8"))
-    assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("env-world-size-mismatch", (5,), ("node2",), 30)
-    assert finding.evidence == {"6": "ranks 0-4 (node1 and node2)", "8": "rank 5 (node2 pid 105)"}
 
 
 def test_a_tie_of_world_sizes_names_both_sides(job_of, change, judge):
     diagnosis = judge(change.environment(job_of(nodes=2), (2, 3), WORLD_SIZE="8"), *CONTRACT)
     assert [(f.rule, f.ranks) for f in diagnosis.findings] == [("env-world-size-mismatch", (0, 1, 2, 3))]
     assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"]
-
-
-def test_a_smaller_world_on_one_node_is_not_called_out_of_range(job_of, change, only):
-    finding, _ = only(change.environment(job_of(per_node=(4, 2)), (4, 5), WORLD_SIZE="2"))
-    assert (finding.rule, finding.ranks) == ("env-world-size-mismatch", (4, 5))
 
 
 def test_a_world_larger_than_the_tasks_of_srun(job_of, change, only):
@@ -267,31 +268,6 @@ def test_the_hosts_of_a_hostfile_count_the_processes_too(job_of, change, only, h
     assert (finding.rule, exit_code) == (rule, 30 if hosts == 2 else 20)
 
 
-@pytest.mark.parametrize("launcher", ["openmpi", "hydra", "horovod", "slurm"])
-def test_ranks_that_the_launcher_counts_are_missing(job_of, change, only, launcher):
-    job = change.keep(job_of(nodes=2, launcher=launcher), 0, 1)
-    finding, exit_code = only(change.environment(job, None, VC_TRAINER_NUM="2"))
-    assert (finding.rule, exit_code) == ("env-rank-missing", 20)
-
-
-@pytest.mark.parametrize("value", ["0", "-4"])
-def test_an_impossible_world_size(job_of, change, only, value):
-    finding, exit_code = only(change.environment(job_of(), None, WORLD_SIZE=value))
-    assert (finding.rule, finding.ranks, exit_code) == ("env-world-size-zero-neg", (0, 1), 30)
-
-
-@pytest.mark.parametrize("launcher", ["slurm", "openmpi", "hydra"])
-def test_one_of_many_tasks_has_world_size_1(job_of, change, only, launcher):
-    job = change.keep(job_of(nodes=2, launcher=launcher), 0)
-    finding, exit_code = only(change.environment(job, 0, RANK="0", WORLD_SIZE="1"))
-    assert (finding.rule, exit_code) == ("env-world-size-1-everywhere", 30)
-
-
-def test_several_processes_have_world_size_1(job_of, change, only):
-    finding, exit_code = only(change.environment(job_of(nodes=2, per_node=1), None, RANK="0", WORLD_SIZE="1"))
-    assert (finding.rule, exit_code) == ("env-world-size-1-everywhere", 30)
-
-
 @pytest.mark.parametrize(
     ("launcher", "more"),
     [
@@ -299,13 +275,8 @@ def test_several_processes_have_world_size_1(job_of, change, only):
         ("by hand", {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "4294967290"}),  # nor is salloc's
         ("torchrun", {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3"}),
         ("slurm", {}),
+        ("distcheck", {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "8", "SLURM_PROCID": "3"}),
     ],
 )
 def test_a_world_of_one_on_purpose_is_silent(job_of, change, silent, launcher, more):
     assert silent(change.environment(job_of(per_node=1, launcher=launcher), 0, **more))
-
-
-def test_distcheck_with_one_rank_in_a_step_is_silent(job_of, change, silent):
-    job = job_of(per_node=1, launcher="distcheck")
-    step = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "8", "SLURM_PROCID": "3"}
-    assert silent(change.rank(job, 0, environment=job.ranks[0].environment | step))

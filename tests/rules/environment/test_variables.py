@@ -29,6 +29,22 @@ def test_a_healthy_job_is_silent(job_of, judge, launcher, shape, gpus):
     assert (diagnosis.findings, diagnosis.not_checked, diagnosis.verdict.exit_code) == ((), (), 0)
 
 
+def test_who_needs_no_variables_is_silent(bare, job_of, change, silent):
+    assert silent(change.asked(bare, command="node"))
+    given = Placement(rank=0, world_size=1, local_rank=0, master_addr="localhost", master_port=29500)
+    assert silent(change.rank(bare, 0, placement=place({}, given)))
+    assert silent(change.rank(job_of(nodes=2, launcher="distcheck"), None, environment={}))
+
+
+def test_only_what_is_missing_is_named(bare, job_of, change, found):
+    given = Placement(rank=0, world_size=1, local_rank=0)
+    finding = found(change.rank(bare, 0, placement=place({}, given)))[0]["env-rank-unset"]
+    assert finding.evidence["unset"] == ["MASTER_ADDR", "MASTER_PORT"]
+    finding = found(change.environment(job_of(), 1, WORLD_SIZE=None))[0]["env-rank-unset"]
+    assert (finding.evidence["unset"], finding.ranks) == (["WORLD_SIZE"], (1,))
+    assert finding.fix.commands == ("export WORLD_SIZE=2",)
+
+
 def test_a_bare_shell_reports_all_four_variables_at_once(bare, found):
     findings, exit_code = found(bare)
     assert (list(findings), exit_code) == (["env-rank-unset"], 30)
@@ -47,39 +63,11 @@ def test_what_is_set_stays_as_it_is_where_only_the_rank_is_missing(bare, change,
     assert finding.fix.commands[1:] == ("export RANK=0",)
 
 
-def test_a_number_beyond_any_job_is_not_repeated_as_the_fix(job_of, change, found):
-    findings, _ = found(change.environment(job_of(), None, WORLD_SIZE="9" * 20))
-    assert findings["env-not-integer"].fix.commands == ("export WORLD_SIZE=2",)
-
-
 def test_the_fix_in_a_batch_shell_is_srun(bare, change, found):
     batch = change.environment(bare, 0, SLURM_JOB_ID="77", SLURM_PROCID="0", SLURM_NTASKS="8")
     findings, exit_code = found(batch)
     assert (list(findings), exit_code) == (["env-rank-unset"], 30)
     assert "srun distcheck env" in findings["env-rank-unset"].fix.commands
-
-
-def test_a_node_check_needs_no_rank(bare, change, found):
-    assert found(change.asked(bare, command="node")) == ({}, 0)
-
-
-def test_options_replace_variables(bare, change, found):
-    given = Placement(rank=0, world_size=1, local_rank=0, master_addr="localhost", master_port=29500)
-    assert found(change.rank(bare, 0, placement=place({}, given))) == ({}, 0)
-
-
-def test_variables_that_options_replace_are_not_unset(bare, change, found):
-    given = Placement(rank=0, world_size=1, local_rank=0)
-    findings, _ = found(change.rank(bare, 0, placement=place({}, given)))
-    assert findings["env-rank-unset"].evidence["unset"] == ["MASTER_ADDR", "MASTER_PORT"]
-
-
-def test_one_missing_variable_is_the_only_one_named(job_of, change, found):
-    findings, exit_code = found(change.environment(job_of(), 1, WORLD_SIZE=None))
-    assert exit_code == 30
-    assert findings["env-rank-unset"].evidence["unset"] == ["WORLD_SIZE"]
-    assert findings["env-rank-unset"].ranks == (1,)
-    assert findings["env-rank-unset"].fix.commands == ("export WORLD_SIZE=2",)
 
 
 LACKING = [("slurm", "env-rank-unset")] + [
@@ -161,11 +149,6 @@ def test_a_launcher_that_does_not_provide_the_host_of_rank_0_is_an_error(job_of,
     assert any(words in command for command in finding.fix.commands)
 
 
-def test_ranks_started_by_distcheck_are_silent(job_of, change, found):
-    job = job_of(nodes=2, launcher="distcheck")
-    assert found(change.rank(job, None, environment={})) == ({}, 0)
-
-
 def test_an_empty_address_and_a_port_that_is_no_number_are_the_only_findings(job_of, change, found):
     job = change.keep(job_of(), 0)
     job = change.environment(job, 0, MASTER_ADDR="", MASTER_PORT="x", LOCAL_RANK=None, LOCAL_WORLD_SIZE=None)
@@ -193,47 +176,44 @@ def test_an_option_makes_an_empty_variable_harmless(job_of, change, found):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("launcher", "name", "value", "words", "expected", "command"),
     [
-        ("RANK", "${SLURM_PROCID}", "did not expand"),
-        ("WORLD_SIZE", "$WORLD", "did not expand"),
-        ("LOCAL_RANK", "one", "integer"),
-        ("LOCAL_WORLD_SIZE", "4(x2)", "4 on each of 2 nodes"),
-        ("MASTER_PORT", "29500.0", "decimal point"),
-        ("GROUP_RANK", "-", "integer"),
+        ("by hand", "RANK", "${SLURM_PROCID}", "did not expand", "an integer", "export RANK="),
+        ("by hand", "WORLD_SIZE", "$WORLD", "did not expand", "an integer", "export WORLD_SIZE=4"),
+        ("by hand", "WORLD_SIZE", "9" * 20, "that a job can have", "below 2147483648", "export WORLD_SIZE=4"),
+        ("by hand", "LOCAL_RANK", "one", "integer", "an integer", "export LOCAL_RANK="),
+        ("by hand", "LOCAL_WORLD_SIZE", "4(x2)", "4 on each of 2 nodes", "an integer", "export LOCAL_WORLD_SIZE=2"),
+        ("slurm", "WORLD_SIZE", "4(x2)", "4 on each", "an integer", "export WORLD_SIZE=$SLURM_NTASKS"),
+        ("by hand", "MASTER_PORT", "29500.0", "decimal point", "a port from 1 to 65535", "export MASTER_PORT=29500"),
+        ("by hand", "GROUP_RANK", "-", "integer", "an integer", "export GROUP_RANK="),
     ],
 )
-def test_a_value_that_is_not_an_integer_is_reported(job_of, change, judge, name, value, words):
-    diagnosis = judge(
-        change.environment(job_of(nodes=2), 2, **{name: value}),
-        "environment",
-        "leaks",
-        "ranks",
-        "master",
-        "master_port",
-    )
-    (finding,) = diagnosis.findings
+def test_a_value_that_is_not_an_integer_is_reported(
+    job_of, change, only, launcher, name, value, words, expected, command
+):
+    finding, exit_code = only(change.environment(job_of(nodes=2, launcher=launcher), 2, **{name: value}))
     assert (finding.rule, finding.evidence) == ("env-not-integer", {"variable": name, "value": value})
+    assert (finding.nodes, exit_code) == (("node2",), 30)
+    assert finding.message.endswith(expected)
     assert words in finding.fix.text
-    assert finding.fix.commands[0].startswith(f"export {name}=")
-    assert diagnosis.verdict.exit_code == 30
+    assert finding.fix.commands[0].startswith(command)
 
 
-@pytest.mark.parametrize(("value", "expected"), [("12345678901234567890", "below 2147483648"), ("abc", "an integer")])
-def test_an_integer_that_is_too_large_is_not_called_no_integer(job_of, change, found, value, expected):
-    findings, _ = found(change.environment(job_of(), None, WORLD_SIZE=value))
-    assert findings["env-not-integer"].message.endswith(expected)
-
-
-def test_a_float_is_corrected_and_slurms_notation_replaced(job_of, change, found):
-    findings, _ = found(change.environment(job_of(), None, MASTER_PORT="29500.0"))
-    assert findings["env-not-integer"].fix.commands == ("export MASTER_PORT=29500",)
-    findings, _ = found(change.environment(job_of(launcher="slurm"), None, WORLD_SIZE="4(x2)"))
-    assert findings["env-not-integer"].fix.commands == ("export WORLD_SIZE=$SLURM_NTASKS",)
-
-
-def test_blanks_around_a_number_are_silent(job_of, change, found):
-    assert found(change.environment(job_of(), 1, RANK=" 1 ", MASTER_PORT="29500\n")) == ({}, 0)
+@pytest.mark.parametrize(
+    ("launcher", "each", "every"),
+    [
+        ("by hand", [{}], {"RANK": " 1 ", "WORLD_SIZE": "2 ", "MASTER_PORT": "29500\n"}),
+        ("slurm", [{"SLURM_PROCID": number} for number in "0213"], {}),
+        ("torchrun", [{"SLURM_PROCID": number} for number in "0011"], {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}),
+    ],
+    ids=["blanks around a number", "renumbered by node", "torchrun in a step"],
+)
+def test_variables_that_are_right_in_another_way_are_silent(job_of, change, silent, launcher, each, every):
+    job = job_of(nodes=2 if len(each) > 1 else 1, launcher=launcher)
+    job = change.environment(job, 1 if each == [{}] else None, **every)
+    for position, variables in enumerate(each):
+        job = change.environment(job, position, **variables)
+    assert silent(job)
 
 
 def test_a_rank_that_differs_from_the_schedulers_is_a_warning(job_of, change, found):
@@ -241,18 +221,3 @@ def test_a_rank_that_differs_from_the_schedulers_is_a_warning(job_of, change, fo
     findings, exit_code = found(swapped)
     assert ([f.rule for f in findings.values()], exit_code) == (["env-scheduler-disagrees"], 0)
     assert findings["env-scheduler-disagrees"].evidence["RANK=1"] == "SLURM_PROCID=0 on node1 pid 100"
-
-
-def test_ranks_renumbered_by_node_are_silent(job_of, change, found):
-    job = job_of(nodes=2, launcher="slurm")
-    for position, procid in enumerate((0, 2, 1, 3)):
-        job = change.environment(job, position, SLURM_PROCID=str(procid))
-    assert found(job) == ({}, 0)
-
-
-def test_torchrun_in_a_step_may_number_differently(job_of, change, found):
-    job = job_of(nodes=2, launcher="torchrun")
-    step = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
-    for position in range(4):
-        job = change.environment(job, position, SLURM_PROCID=str(position // 2), **step)
-    assert found(job) == ({}, 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from rules.conftest import CONTRACT
+from rules.launchers.conftest import agent
 
-from distcheck.facts.base import Missing
 from distcheck.facts.job import Launched, LaunchedNode
 from distcheck.report import Detail
 from distcheck.report.document import document
@@ -82,24 +82,20 @@ def test_a_rank_on_an_unexpected_node_makes_the_nodes_unknown(step, change):
 
 
 @pytest.mark.parametrize(
-    "variables",
+    ("where", "variable", "value"),
     [
-        {"SLURM_STEP_NODELIST": "node[1-3]"},
-        {"SLURM_STEP_NODELIST": "node[1-4"},
-        {"SLURM_STEP_NODELIST": "other[1-4]"},
-        {"SLURM_STEP_TASKS_PER_NODE": "2(x3)"},
-        {"SLURM_STEP_TASKS_PER_NODE": "3(x4)"},
-        {"SLURM_STEP_ID": "4294967290"},
+        (None, "SLURM_STEP_NODELIST", "node[1-3]"),
+        (None, "SLURM_STEP_NODELIST", "node[1-4"),
+        (None, "SLURM_STEP_NODELIST", "other[1-4]"),
+        (None, "SLURM_STEP_TASKS_PER_NODE", "2(x3)"),
+        (None, "SLURM_STEP_TASKS_PER_NODE", "3(x4)"),
+        (None, "SLURM_STEP_ID", "4294967290"),
+        (0, "SLURM_STEP_ID", "1"),
     ],
 )
-def test_inconsistent_variables_make_the_nodes_unknown(step, change, variables):
+def test_inconsistent_variables_make_the_nodes_unknown(step, change, where, variable, value):
     job = without_nodes(change, step(STEPS["block"][3], "2(x4)"), "node2", "node3")
-    assert homes(change.environment(job, None, **variables)) == {}
-
-
-def test_ranks_of_two_steps_make_the_nodes_unknown(step, change):
-    job = without_nodes(change, step(STEPS["block"][3], "2(x4)"), "node2", "node3")
-    assert homes(change.environment(job, 0, SLURM_STEP_ID="1")) == {}
+    assert homes(change.environment(job, where, **{variable: value})) == {}
 
 
 def test_ranks_numbered_by_node_over_cyclic_tasks_are_found_by_node(step, change):
@@ -122,14 +118,11 @@ def test_each_task_with_several_ranks_is_found_by_its_task(job_of, change):
 
 def agents(job_of, change, *words, nodes=3):
     """Return the job of a torchrun on each node of a step, whose agents were given these words."""
-    from distcheck.facts.rank import Agent
-
     job = job_of(nodes=nodes, per_node=2, launcher="torchrun")
     for position in range(len(job.ranks)):
         node = str(position // 2)
         job = change.environment(job, position, SLURM_PROCID=node, SLURM_NODEID=node)
-    agent = Agent(program="torchrun", pid=9, arguments=words, exported=Missing(reason="not looked at"))
-    job = change.process(job, None, agent=agent)
+    job = change.process(job, None, agent=agent(*words))
     return change.environment(
         job, None, SLURM_JOB_ID="7", SLURM_STEP_ID="0", SLURM_STEP_NODELIST=f"node[1-{nodes}]",
         SLURM_STEP_TASKS_PER_NODE=f"1(x{nodes})",
@@ -138,18 +131,11 @@ def agents(job_of, change, *words, nodes=3):
 
 def test_agents_follow_the_tasks_of_the_step_only_with_a_static_rendezvous(job_of, change):
     static = agents(job_of, change, "--nnodes=3", "--node-rank=0")
-    assert homes(without_nodes(change, static, "node2", "node3")) == {
-        2: "node2", 3: "node2", 4: "node3", 5: "node3",
-    }  # fmt: skip
+    found = homes(without_nodes(change, static, "node2", "node3"))
+    assert found == {2: "node2", 3: "node2", 4: "node3", 5: "node3"}
     free = agents(job_of, change, "--nnodes=3", "--rdzv-backend=c10d")
     assert homes(without_nodes(change, free, "node2", "node3")) == {}
     assert homes(without_nodes(change, free, "node3")) == {4: "node3", 5: "node3"}, "all others are complete"
-
-
-def test_missing_ranks_of_an_agent_that_joined_are_on_its_node(job_of, change):
-    job = job_of(nodes=3, per_node=4, launcher="torchrun")
-    kept = change.keep(job, 0, 1, 2, 3, 4, 6)
-    assert homes(kept) == {5: "node2", 7: "node2"}, "of ranks 8 to 11 it is not known"
 
 
 @pytest.mark.parametrize("launcher", ["openmpi", "mvapich", "hydra", "pals", "jsrun", "horovod"])
@@ -158,11 +144,7 @@ def test_under_mpirun_only_a_node_that_joined_can_be_known(job_of, change, launc
     assert homes(change.keep(job, 0, 1, 2, 4, 5)) == {3: "node2"}
     assert homes(without_nodes(change, job, "node2")) == {}, "nothing names it"
     assert homes(change.keep(job, 0, 2, 3, 4)) == {}, "rank 1 or rank 5 may be on either"
-
-
-def test_by_hand_the_nodes_are_unknown(job_of, change):
-    job = job_of(nodes=3)
-    assert homes(change.keep(job, 0, 1, 2, 4, 5)) == {}
+    assert homes(change.keep(job_of(nodes=3), 0, 1, 2, 4, 5)) == {}, "by hand"
 
 
 def in_pods(job_of, change, names, per_node=2, *, indexed=False):
@@ -191,17 +173,17 @@ def test_missing_pods_are_named_as_their_controller_names_them(job_of, change, n
 
 
 @pytest.mark.parametrize(
-    "names", [("a", "b", "c"), ("x-7", "x-1", "x-2"), ("gpu0", "gpu1", "gpu2"), ("a-0", "b-1", "b-2")]
+    ("names", "indexed"),
+    [
+        *(
+            (names, True)
+            for names in (("a", "b", "c"), ("x-7", "x-1", "x-2"), ("gpu0", "gpu1", "gpu2"), ("a-0", "b-1", "b-2"))
+        ),
+        (("pool-0", "pool-1", "pool-2"), False),  # names of hosts
+    ],
 )
-def test_pods_whose_names_show_no_order_are_not_guessed(job_of, change, names):
-    assert homes(without_nodes(change, in_pods(job_of, change, names, indexed=True), names[2])) == {}
-
-
-def test_host_names_of_pods_on_the_host_network_make_the_nodes_unknown(job_of, change):
-    names = ("pool-0", "pool-1", "pool-2")
-    assert homes(without_nodes(change, in_pods(job_of, change, names), names[2])) == {}
-    lost = without_nodes(change, in_pods(job_of, change, names, indexed=True), names[2])
-    assert set(homes(lost).values()) == {names[2]}
+def test_pods_whose_names_show_no_order_are_not_guessed(job_of, change, names, indexed):
+    assert homes(without_nodes(change, in_pods(job_of, change, names, indexed=indexed), names[2])) == {}
 
 
 # -- what the report makes of it
@@ -231,8 +213,10 @@ def test_missing_nodes_are_neither_excluded_nor_a_system_fault(step, change, onl
     assert "8 ranks (6 missing: 2-7 on node[2-4])" in render(job, judge(job), Detail())
 
 
-def test_known_and_unknown_nodes_are_reported_separately(job_of, change, only):
-    finding, _ = only(change.keep(job_of(nodes=3, per_node=4, launcher="torchrun"), 0, 1, 2, 3, 4, 6))
+def test_missing_ranks_of_an_agent_that_joined_are_on_its_node_and_others_on_an_unknown_one(job_of, change, only):
+    job = change.keep(job_of(nodes=3, per_node=4, launcher="torchrun"), 0, 1, 2, 3, 4, 6)
+    assert homes(job) == {5: "node2", 7: "node2"}
+    finding, _ = only(job)
     assert finding.message.startswith("ranks 5,7 (node2) and ranks 8-11 of 12 did not join")
     assert finding.nodes == ("node2",)
     assert finding.fix.commands == ("ssh node2 pgrep -af python",)

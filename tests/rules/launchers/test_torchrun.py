@@ -7,7 +7,7 @@ import pytest
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Bind, Interface, Resolution
 from distcheck.rules import all_rules, rules_for
-from distcheck.rules.job.agents import Agent
+from distcheck.rules.job.agents import ElasticAgent
 
 UNKNOWN = Missing(reason="[Errno -2] Name or service not known")
 STATIC = ("--nnodes", "4", "--node-rank", "0", "--master-addr", "node1", "--nproc-per-node=2", "train.py")
@@ -44,17 +44,17 @@ def step(nodes, tasks):
 )
 def test_an_agents_command_line_is_read_up_to_the_script(under, program, arguments, options):
     job = under(*arguments, program=program)
-    assert Agent(job, job.ranks[0]).options == options
+    assert ElasticAgent(job, job.ranks[0]).options == options
 
 
 def test_options_not_on_the_command_line_are_taken_from_pet_variables(under):
     job = under("--nnodes=4", "train.py", PET_NNODES="2", PET_RDZV_BACKEND="c10d", PET_NODE_RANK="")
-    assert Agent(job, job.ranks[0]).options == {"nnodes": "4", "rdzv-backend": "c10d"}
+    assert ElasticAgent(job, job.ranks[0]).options == {"nnodes": "4", "rdzv-backend": "c10d"}
 
 
 def test_nothing_is_known_of_the_options_of_an_unknown_agent(job_of):
     job = job_of(2, 2, "torchrun")
-    unknown = Agent(job, job.ranks[0])
+    unknown = ElasticAgent(job, job.ranks[0])
     assert (unknown.options, unknown.rendezvous, unknown.nnodes) == ({}, "", None)
 
 
@@ -75,7 +75,7 @@ def test_nothing_is_known_of_the_options_of_an_unknown_agent(job_of):
 )
 def test_an_agent_is_restarted_with_its_own_arguments_and_another_option(under, program, arguments, line):
     job = under(*arguments, program=program)
-    assert Agent(job, job.ranks[0]).restarted({"master-port": "29501"}) == line
+    assert ElasticAgent(job, job.ranks[0]).restarted({"master-port": "29501"}) == line
 
 
 # -- the families of launchers ------------------------------------------------------------------------------------

@@ -22,11 +22,11 @@ from distcheck.rules.wording import grouped, once
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
-    from distcheck.facts.rank import RankFacts
+    from distcheck.facts.rank import ProcessFacts, RankFacts
 
 
 @once
-def astray(job: Job) -> RankFacts | None:
+def wrong_master(job: Job) -> RankFacts | None:
     """Return rank 0 if its node does not have MASTER_ADDR and no rank reached it there.
 
     A rank that connected on MASTER_PORT proves the address right: behind a Kubernetes service or a NAT a node
@@ -35,18 +35,14 @@ def astray(job: Job) -> RankFacts | None:
     zero = rank_zero(job)
     if zero is None or differing(job):
         return None
-    address = zero.placement.master_addr or ""
     reached, own = resolved(job, zero), own_addresses(job.node_of(zero))
-    if not reached or not own or malformed(address) or any(is_here(a) for a in reached) or reached & own:
+    if not reached or not own or malformed(zero.placement.master_addr or "") or any(map(is_here, reached)):
         return None
-    through = any(
-        a.door == "master" and a.outcome in {"met", "waiting", "agent"} for p in job.processes for a in p.attempts
-    )
-    return None if through else zero
+    return None if reached & own or any(map(_arrived, job.processes)) else zero
 
 
 @once
-def misled(job: Job) -> list[RankFacts]:
+def resolving_elsewhere(job: Job) -> list[RankFacts]:
     """Return the ranks that, unlike rank 0, resolve its MASTER_ADDR to another host.
 
     A rank that met rank 0 through it is right, whatever the address. If rank 0 is missing, returns the ranks to which
@@ -55,24 +51,29 @@ def misled(job: Job) -> list[RankFacts]:
     zero = rank_zero(job)
     if zero is None:
         return [r for r in job.ranks if named_elsewhere(job, r)]
-    home = job.node_of(zero)
+    home, answers = job.node_of(zero), resolutions(job)
     own, right = own_addresses(home), resolved(job, zero)
-    if not own or not right or not (right & own or all(is_here(a) for a in right)):
+    if not own or not (right & own or (right and all(map(is_here, right)))):
         return []
-    lost, answers = [], resolutions(job)
     if all(answer is right for answer in answers.values()):
         return []
-    for rank in [r for r in job.ranks if answers[r.process] is not right]:
+
+    def elsewhere(rank: RankFacts) -> bool:
         there = answers[rank.process]
-        elsewhere = there and not there & own and job.node_of(rank).key != home.key
-        if elsewhere and rank.placement.master_addr == zero.placement.master_addr and not _got_through(job, rank):
-            lost.append(rank)
-    return lost
+        return bool(
+            there is not right
+            and there
+            and not there & own
+            and job.node_of(rank).key != home.key
+            and rank.placement.master_addr == zero.placement.master_addr
+            and not _arrived(job.process_of(rank))
+        )
+
+    return [rank for rank in job.ranks if elsewhere(rank)]
 
 
-def _got_through(job: Job, rank: RankFacts) -> bool:
-    attempts = job.process_of(rank).attempts
-    return any(a.door == "master" and a.outcome in {"met", "waiting", "agent"} for a in attempts)
+def _arrived(process: ProcessFacts) -> bool:
+    return any(a.door == "master" and a.outcome in {"met", "waiting", "agent"} for a in process.attempts)
 
 
 def home_of_rank_0(job: Job) -> str:
@@ -106,11 +107,11 @@ def named_elsewhere(job: Job, rank: RankFacts) -> frozenset[str]:
     return reported if refused and not reported & resolved(job, rank) else frozenset()
 
 
-def right_addresses(job: Job, misled: RankFacts) -> tuple[str, ...]:
-    """Return the addresses to which a misled rank's MASTER_ADDR should resolve."""
+def right_addresses(job: Job, rank: RankFacts) -> tuple[str, ...]:
+    """Return the addresses to which a rank's MASTER_ADDR should resolve."""
     zero = rank_zero(job)
     if zero is None:
-        return tuple(sorted(named_elsewhere(job, misled)))
+        return tuple(sorted(named_elsewhere(job, rank)))
     own = own_addresses(job.node_of(zero))
     meant = resolved(job, zero)
     if all(map(is_here, meant)):  # on its own node rank 0's name resolves to loopback
@@ -126,17 +127,16 @@ def look_up(job: Job, name: str, *nodes: str) -> tuple[str, ...]:
     return tuple(f"ssh {quote(node)} getent ahosts {far}" for node in known) or (f"getent ahosts {quote(name)}",)
 
 
-def keeps_others_away(job: Job) -> str:
+def explains_missing(job: Job) -> str:
     """Return the fault of MASTER_ADDR that explains missing ranks, '' if there is none."""
     zero = rank_zero(job)
+    elsewhere = "MASTER_ADDR is not an address of rank 0's node"
     if zero is None:
-        return "MASTER_ADDR is not an address of rank 0's node" if contradicted(job) else ""
+        return elsewhere if contradicted(job) else ""
     if malformed(zero.placement.master_addr or ""):
         return "MASTER_ADDR is not a host name or an IP address"
     if unresolved(job, zero):
         return "MASTER_ADDR does not resolve"
     if here_over_nodes(job):
         return "MASTER_ADDR points every node to itself"
-    if astray(job) and "KUBERNETES_SERVICE_HOST" not in zero.environment:
-        return "MASTER_ADDR is not an address of rank 0's node"
-    return ""
+    return elsewhere if wrong_master(job) and "KUBERNETES_SERVICE_HOST" not in zero.environment else ""
