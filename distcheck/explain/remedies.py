@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from distcheck.explain.fixes import FIXES, FIXES_BY_LINE
 from distcheck.explain.subject import command
 from distcheck.rules import find_rule
-from distcheck.rules.docstring import docstring, fix_in, without_values
+from distcheck.rules.docstring import docstring, filled, fix_in, without_values
 from distcheck.rules.finding import Fix
 
 _VALUE = re.compile(r"\{(\w+)\|([^}]*)\}")
@@ -28,7 +28,7 @@ def fix(rule: str, values: Mapping[str, str], line: str = "") -> Fix:
     """Return the fix of a rule, with a log's values in its commands; from its docstring if the tables have none.
 
     `line` shows the rule, and may decide between several fixes. A rule that the tables lack has the commands below its
-    docstring's fix, or those that this quotes without an ellipsis.
+    docstring's fix, or else those that the fix quotes without an ellipsis.
     """
     for pattern, text, commands in FIXES_BY_LINE.get(rule, ()):
         if re.search(pattern, line, re.IGNORECASE):
@@ -37,10 +37,10 @@ def fix(rule: str, values: Mapping[str, str], line: str = "") -> Fix:
         text, commands = FIXES[rule]
         return Fix(text, tuple(_VALUE.sub(lambda m: _value(values, m[1], m[2]), c) for c in commands))
     known = find_rule(rule)
-    written = fix_in(docstring(known.judge)) if known else Fix("")
-    if written.commands:
-        filled = [without_values(_VALUE.sub(lambda m: _value(values, m[1], m[2]), c)) for c in written.commands]
-        return Fix(written.text, tuple(c for c in filled if not _EXAMPLE.search(c)))
+    own = fix_in(docstring(known.judge)) if known else Fix("")
+    if own.commands:
+        seen = {name: (value,) for name in values if (value := _value(values, name, ""))}
+        return Fix(own.text, tuple(map(without_values, filled(own, seen).commands)))
     passage = known.doc.partition("\n\nFix:")[2].partition("\n\n")[0].partition("See: ")[0] if known else ""
     text = " ".join(passage.split())
     quoted = [c for c in re.findall(r"``(.+?)``", text) if _COMMAND.fullmatch(c) and " " in c and "..." not in c]

@@ -151,8 +151,9 @@ def found(
     owner: Owner | None = None,
     confirmed: bool = True,
     evidence: Mapping[str, Any] | None = None,
+    values: Mapping[str, Sequence[str]] | None = None,
 ) -> Fault:
-    """Return a fault of these ranks and their nodes."""
+    """Return a fault of these ranks and their nodes; `values` go into the commands of the docstring's fix."""
     return Fault(
         message,
         fix,
@@ -163,6 +164,7 @@ def found(
         confirmed,
         ranks=numbers_of(ranks),
         nodes=nodes_of(job, ranks),
+        values={name: tuple(those) for name, those in (values or {}).items()},
     )
 
 
