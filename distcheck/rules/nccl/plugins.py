@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import logged, setting
 from distcheck.rules.environment.nccl_library import loaded, unseen
-from distcheck.rules.finding import Fix
 from distcheck.rules.job.versions import version_of
 from distcheck.rules.wording import brief, found, grouped, listed, majority, named, once, unread
 from distcheck.selection.nccl_settings import value_of
@@ -51,7 +50,11 @@ def sw_plugin_abi(job: Job) -> Iterator[Outcome]:
     accept ncclNetPlugin_v6 to v10, 2.28 and 2.29 up to v11, 2.30 up to v12. A profiler that does not fit is an info
     finding. Silent if no plugin is installed.
 
-    Fix: install the plugin's release for this NCCL; ``export NCCL_NET_PLUGIN=none`` to do without.
+    Fix: Install the plugin's release for this NCCL, or do without it.
+
+        ldd {plugin|libnccl-net.so}
+        export {variable|NCCL_NET_PLUGIN}=none
+
     See: https://github.com/NVIDIA/nccl/tree/master/plugins/net
     """
     yield from unseen(job)
@@ -83,22 +86,15 @@ def _number(symbol: str) -> int:
 
 
 def _unfit(job: Job, ranks: list[RankFacts], plugin: NcclPlugin, version: str, why: str) -> Fault:
-    variable = _VARIABLES[plugin.kind]
+    path = plugin.path or plugin.name
+    evidence = {"plugin": path, "interfaces": list(plugin.interfaces), "NCCL": version}
     return found(
         job,
         ranks,
-        f"{named(job, ranks)}: {plugin.kind} plugin {brief(plugin.path or plugin.name, 80)} {why}",
-        Fix(
-            f"Install the plugin's release for {f'NCCL {version}' if version else 'this NCCL'}, or do without it.",
-            (f"ldd {quote(plugin.path or plugin.name)}", f"export {variable}=none"),
-        ),
+        f"{named(job, ranks)}: {plugin.kind} plugin {brief(path, 80)} {why}",
         severity="info" if plugin.kind == "profiler" else "warning",
-        evidence={
-            "plugin": plugin.path or plugin.name,
-            "interfaces": list(plugin.interfaces),
-            "NCCL": version,
-            **({"error": plugin.error} if plugin.error else {}),
-        },
+        evidence=evidence | ({"error": plugin.error} if plugin.error else {}),
+        values={"plugin": [quote(path)], "variable": [_VARIABLES[plugin.kind]]},
     )
 
 
@@ -116,7 +112,11 @@ def nccl_net_plugin_on_some_ranks(job: Job) -> Iterator[Outcome]:
     the same NCCL_NET_PLUGIN or NCCL_TUNER_PLUGIN are compared: nccl-env-differs reports the others. It is an error for
     network plugins and a warning for tuners, and names the ranks that differ from the majority.
 
-    Fix: use one image on all nodes, or ``export NCCL_NET_PLUGIN=none`` and ``NCCL_TUNER_PLUGIN=none`` on all ranks.
+    Fix: Use the same plugin on all ranks: one image on all nodes, or none.
+
+        find / -name 'libnccl-{kind|net}*.so' 2>/dev/null
+        export {variable|NCCL_NET_PLUGIN}=none
+
     See: https://github.com/NVIDIA/nccl/issues/1634
     """
     for kind in ("net", "tuner"):
@@ -153,13 +153,10 @@ def _apart(job: Job, kind: str, seen: Iterable[tuple[RankFacts, str, str]]) -> I
             job,
             [rank for ranks in others.values() for rank in ranks],
             brief("; ".join(parts) + rest, 300),
-            Fix(
-                f"Use the same {kind} plugin on all ranks: one image, or none.",
-                (f"find / -name 'libnccl-{kind}*.so' 2>/dev/null", f"export {_VARIABLES[kind]}=none"),
-            ),
             severity="error" if kind == "net" else "warning",
             evidence={name: named(job, ranks) for name, ranks in groups.items()}
             | ({_VARIABLES[kind]: value} if value else {}),
+            values={"kind": [kind], "variable": [_VARIABLES[kind]]},
         )
 
 

@@ -142,7 +142,7 @@ def _complete(job: Job, setting: NcclSetting, answer: Fault | Missing | None) ->
         severity=weigh(job, answer.severity or "error"),
         owner=owner_of([setting]),
         evidence={setting.name: setting.value, "origin": setting.origin, **answer.evidence},
-        values={"remove": (setting.removal,)},
+        values={"remove": (setting.removal,), **answer.values},
     )
 
 
