@@ -73,7 +73,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("df -h /dev/shm", "docker run --shm-size=16g IMAGE", "sudo mount -o remount,size=16g /dev/shm  # without a container"),
     ),
     "host-nofile": ("Raise the limit of open files before the job starts.", ("ulimit -n 65536",)),
-    "host-disk-full": ("Free space on the full file system, or set TMPDIR to another.", ("df -h / /tmp $TMPDIR",)),
     "host-memory-low": (
         "Request more memory, or use less: fewer data loader workers, no copy of the model per rank.",
         ("sudo dmesg -T | grep -i -E 'oom|killed process'", "sacct -j $SLURM_JOB_ID --format=JobID,MaxRSS,ReqMem,State"),
@@ -195,10 +194,6 @@ FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "net-hostname-wrong-nic": (
         "Name the interface that connects the nodes, on every node.",
         ("ip -br address; getent hosts $(hostname)", f"export GLOO_SOCKET_IFNAME={_INTERFACE}"),
-    ),
-    "host-own-name-unresolvable": (
-        "Add the node's name and its network address to /etc/hosts or DNS, or name the interface.",
-        ("getent hosts $(hostname); hostname -I", f"export GLOO_SOCKET_IFNAME={_INTERFACE}"),
     ),
     "net-nccl-auto-wrong-iface": (
         "Name the interface that connects the nodes, on every node; the second equals sign makes it exact.",
