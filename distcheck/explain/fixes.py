@@ -36,7 +36,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "sudo mount -o remount,size=16g /dev/shm  # without a container",
     ),
     "host-nofile": ("ulimit -n 65536",),
-    "host-disk-full": ("df -h / /tmp $TMPDIR",),
     "host-memory-low": (
         "sudo dmesg -T | grep -i -E 'oom|killed process'",
         "sacct -j $SLURM_JOB_ID --format=JobID,MaxRSS,ReqMem,State",
@@ -100,7 +99,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 train.py  # HOST: the first node",
     ),
     "net-hostname-wrong-nic": ("ip -br address; getent hosts $(hostname)", f"export GLOO_SOCKET_IFNAME={_INTERFACE}"),
-    "host-own-name-unresolvable": ("getent hosts $(hostname); hostname -I", f"export GLOO_SOCKET_IFNAME={_INTERFACE}"),
     "net-nccl-auto-wrong-iface": ("ip -br address", f"export NCCL_SOCKET_IFNAME=={_INTERFACE}"),
     "net-subnet-mismatch": (
         "ip -br address; ip route  # on both nodes",
@@ -169,9 +167,6 @@ TEXTS: dict[str, str] = {
         "let either srun or the program start the processes of a node, not both. End processes of an earlier start."
     ),
     "net-hostname-wrong-nic": "Name the interface that connects the nodes, on every node.",
-    "host-own-name-unresolvable": (
-        "Add the node's name and its network address to /etc/hosts or DNS, or name the interface."
-    ),
     "net-nccl-auto-wrong-iface": (
         "Name the interface that connects the nodes, on every node; the second equals sign makes it exact."
     ),

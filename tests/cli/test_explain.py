@@ -11,7 +11,7 @@ def test_a_rule_is_explained_by_its_docstring():
         "probe-version-differs\nseverity warning, scope job, since 0.1.0\n\n"
         "The nodes run different versions of distcheck.\n"
     )
-    assert "Fix: install the same version" in text
+    assert "Fix: Install the same version" in text
     assert "``" not in text
     assert text.endswith("docs/rules/probe.md#probe-version-differs\n")
 

@@ -196,7 +196,7 @@ def perf_omp_oversubscribed(_: Job, share: Share) -> Fault | None:
 
     Fix: Give each rank its share of the CPUs: those of the node divided by its ranks.
 
-        export OMP_NUM_THREADS={threads|N}
+        export OMP_NUM_THREADS={threads|$(($(nproc) / 8))}
 
     See: https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#cpu-oversubscription
     """
@@ -236,7 +236,7 @@ def perf_omp_1(_: Job, share: Share) -> Fault | None:
 
     Fix: Give each rank its share of the CPUs: those of the node divided by its ranks.
 
-        export OMP_NUM_THREADS={threads|N}
+        export OMP_NUM_THREADS={threads|$(($(nproc) / 8))}
 
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """

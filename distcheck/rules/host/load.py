@@ -8,7 +8,7 @@ from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault
-from distcheck.rules.host.shown import HostSeen, each_host, elsewhere, hosts, unread, who_else
+from distcheck.rules.host.shown import HostSeen, beside, each_host, unread
 from distcheck.rules.wording import are, listed
 
 if TYPE_CHECKING:
@@ -36,14 +36,13 @@ def host_busy(job: Job) -> Iterator[Outcome]:
     See: https://man7.org/linux/man-pages/man5/proc_loadavg.5.html, https://arxiv.org/abs/2509.16293 (11 % of the
     incidents)
     """
-    loads = [(node, host, host.load / node.cpus) for node, host in hosts(job) if node.cpus]
-    usual = elsewhere([load for *_, load in loads])
-    for (node, host, load), reference in zip(loads, usual, strict=True):
+    loads = beside(job, lambda its: its.facts.load / its.node.cpus if its.node.cpus else None)
+    for (node, host), load, usual, whose in loads:
         running = host.load if host.running is None else host.running
-        if len(loads) > 1 and load >= _BUSY and reference <= _IDLE * load and running >= _RUNNING * (node.cpus or 0):
+        if load >= _BUSY and usual <= _IDLE * load and running >= _RUNNING * (node.cpus or 0):
             yield Fault(
                 f"{node.name}: load {host.load:.1f} on {count(node.cpus or 0, 'CPU')} before the job, {load:.2f} for "
-                f"each; {who_else(loads)} {reference:.2f} or less",
+                f"each; {whose} {usual:.2f} or less",
                 evidence={"load": round(host.load, 2), "running": host.running, "cpus": node.cpus},
                 nodes=(node.name,),
             )

@@ -8,7 +8,7 @@ from distcheck.facts.quantities import count, size
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.deaths import more_memory
 from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.host.shown import by_cgroup, elsewhere, hosts, unread, who_else
+from distcheck.rules.host.shown import beside, by_cgroup, unread
 from distcheck.rules.wording import found, named, numbers_of
 
 if TYPE_CHECKING:
@@ -51,16 +51,14 @@ def host_memory_low(job: Job) -> Iterator[Outcome]:
     https://arxiv.org/abs/2509.16293 (10 % of the incidents)
     """
     yield from _by_cgroup(job)
-    states = hosts(job)
-    usual = elsewhere([host.available_bytes for _, host in states])
-    for (node, host), free in zip(states, usual, strict=True):
+    for (node, host), _, usual, whose in beside(job, lambda its: its.facts.available_bytes):
         ranks = max(1, len(job.ranks_on(node)))
         needed = ranks * _needed(job, node)
         if host.available_bytes < needed:
             nothing = host.available_bytes < ranks * _NOTHING_BYTES
             expected = f"expected {size(needed, 3)} or more for {count(ranks, 'rank')}"
-        elif host.available_bytes < _LITTLE * free and host.available_bytes < _OWN_LITTLE * host.memory_bytes:
-            nothing, expected = False, f"{who_else(states)} {size(free, 3)} or more"
+        elif host.available_bytes < _LITTLE * usual and host.available_bytes < _OWN_LITTLE * host.memory_bytes:
+            nothing, expected = False, f"{whose} {size(usual, 3)} or more"
         else:
             continue
         yield Fault(
@@ -118,15 +116,11 @@ def host_oom_kills(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.kernel.org/admin-guide/mm/concepts.html
     """
-    states = hosts(job)
-    usual = elsewhere([host.oom_kills or 0 for _, host in states])
-    for (node, host), among in zip(states, usual, strict=True):
-        kills = host.oom_kills or 0
-        if len(states) > 1 and kills >= _SEVERAL_KILLS and kills > _MORE_KILLS * among:
+    for (node, host), kills, usual, whose in beside(job, lambda its: its.facts.oom_kills or 0):
+        if kills >= _SEVERAL_KILLS and kills > _MORE_KILLS * usual:
             days = host.uptime_seconds / 86400
             yield Fault(
-                f"{node.name}: {kills} processes were OOM-killed in {days:.1f} days; {who_else(states)} {among:g} or "
-                "fewer",
+                f"{node.name}: {kills} processes were OOM-killed in {days:.1f} days; {whose} {usual:g} or fewer",
                 evidence={"oom_kills": kills, "uptime_days": round(days, 1)},
                 nodes=(node.name,),
             )

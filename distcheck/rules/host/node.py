@@ -117,7 +117,7 @@ def host_shm_too_small(job: Job, node: NodeFacts) -> Answer:
         fix = Fix("Increase its size.", commands)
     backend = job.asked.backend
     nccl = backend == "nccl" or (backend == "auto" and node.accelerator != "none")
-    return _full(SHARED, space, fix, "warning" if nccl else "info")
+    return _full(SHARED, space, "warning" if nccl else "info", fix)
 
 
 @rule("node", also=("collectives", "isolation"), scope="node", owner="admin", of=each_node)
@@ -125,38 +125,37 @@ def host_disk_full(_: Job, node: NodeFacts) -> Answer:
     """The directory for temporary files is full, read-only or does not exist.
 
     torchrun, compilers and data loaders write there and fail with ``No space left on device`` or
-    ``Read-only file system``. The latter is often the first sign of a failing disk.
+    ``Read-only file system``. The latter is often the first sign of a failing disk: search the kernel log for errors.
 
     Found in TMPDIR, else /tmp, by the free space (a warning below 100 MiB, an error below 1 MiB or without a free
     inode) and by write permission. Checked by `distcheck node`, and on every node of `bandwidth`, `gate` and `isolate`
     before they measure.
 
-    Fix: remove old files; if it became read-only, search the kernel log for disk errors.
+    Fix: Remove files that are no longer needed, or set TMPDIR to another folder.
+
+        df -h {folder|/tmp}; df -i {folder|/tmp}
+        sudo du -xsh {folder|/tmp}/* | sort -h | tail
     """
     space, folder = temporary(node)
     if isinstance(node.state, Missing):
         return node.state
     if space is None:
         return None
-    place = quote(folder)
     if reason := unusable(folder, space):
         return Fault(
             f"{reason}; torchrun and data loaders write there",
             Fix(
                 "Check the kernel log for disk errors, then remount it writable.",
-                ("sudo dmesg | grep -iE 'i/o error|read-only|ext4|xfs'", f"findmnt --target {place}"),
+                ("sudo dmesg | grep -iE 'i/o error|read-only|ext4|xfs'", f"findmnt --target {quote(folder)}"),
             ),
             confirmed=False,
         )
-    if isinstance(space, Missing) or not lacks_temporary_space(space):
-        return None
-    look = (f"df -h {place}; df -i {place}", f"sudo du -xsh {place}/* | sort -h | tail")
-    return _full(folder, space, Fix("Remove files that are no longer needed.", look))
+    return None if isinstance(space, Missing) or not lacks_temporary_space(space) else _full(folder, space)
 
 
 @rule("node", severity="warning", scope="node", owner="admin", of=each_node)
 def host_own_name_unresolvable(_: Job, node: NodeFacts) -> Answer:
-    """The node's own host name does not resolve, or not to an address of the node.
+    r"""The node's own host name does not resolve, or not to an address of the node.
 
     Gloo takes its address from that name: ``Unable to resolve hostname to a (local) address. Using the loopback
     address as fallback``, and the nodes then cannot reach each other. torchrun does not recognise that it runs on the
@@ -168,7 +167,7 @@ def host_own_name_unresolvable(_: Job, node: NodeFacts) -> Answer:
     Fix: Add the name with the node's own address to /etc/hosts or DNS, or name the interface for Gloo.
 
         getent ahosts {hostname|$(hostname)}
-        export GLOO_SOCKET_IFNAME={interface|eth0}
+        export GLOO_SOCKET_IFNAME={interface|$(ip -o route get 1.1.1.1 | sed 's/.* dev \([^ ]*\).*/\1/')}
     """
     if not isinstance(node.state, NodeState):
         return node.state
@@ -215,7 +214,7 @@ def host_nofile(_: Job, node: NodeFacts) -> Answer:
     return Fault(message, evidence={"RLIMIT_NOFILE": hard})
 
 
-def _full(folder: str, space: Space, fix: Fix, low: Severity = "warning") -> Fault:
+def _full(folder: str, space: Space, low: Severity = "warning", fix: Fix | None = None) -> Fault:
     """Return an error about a full folder, a finding of severity `low` about one that is nearly full."""
     return Fault(
         f"{folder} has {free_space(space)}{'; no free inode' if space.free_files == 0 else ''}",
@@ -223,6 +222,7 @@ def _full(folder: str, space: Space, fix: Fix, low: Severity = "warning") -> Fau
         {"free_bytes": space.free_bytes, "total_bytes": space.total_bytes, "free_files": space.free_files},
         "error" if space.free_bytes < _NOTHING_BYTES or space.free_files == 0 else low,
         confirmed=False,
+        values={"folder": (quote(folder),)},
     )
 
 

@@ -8,7 +8,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.quantities import count, size
 from distcheck.facts.storage import Space
 from distcheck.rules import Answer, rule
-from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.finding import Fault
 from distcheck.rules.host.folders import shared_memory
 from distcheck.rules.host.shown import HostSeen, each_host
 from distcheck.rules.wording import listed, numbers_of, table_of
@@ -18,15 +18,11 @@ if TYPE_CHECKING:
 
 _MUCH = 0.1
 """Share of /dev/shm from which leftovers are a warning."""
-_REMOVE = (
-    "cd /dev/shm && find . -maxdepth 1 -regex './\\(nccl-\\|torch_\\|psm\\|sem[.]\\).*' -mmin +10 | "
-    'while read -r f; do sudo fuser -s "$f" 2>/dev/null || sudo rm -f "$f"; done'
-)
 
 
 @rule("node", also=("collectives", "isolation"), severity="warning", scope="node", of=each_host)
 def host_shm_stale_files(_: Job, host: HostSeen) -> Answer:
-    """Files of ended jobs in /dev/shm occupy memory.
+    r"""Files of ended jobs in /dev/shm occupy memory.
 
     NCCL, torch's data loaders and PSM remove their files when they end; a killed rank cannot. The files count as used
     memory until the node is rebooted, and when /dev/shm is full NCCL fails with ``No space left on device``.
@@ -35,7 +31,9 @@ def host_shm_stale_files(_: Job, host: HostSeen) -> Answer:
     open files of all processes of their owner: none uses them. A warning if they occupy a tenth of /dev/shm, otherwise
     an info finding. In a container this is not checked: the host's processes are hidden.
 
-    Fix: remove the files that no process uses.
+    Fix: Remove the files that no process uses.
+
+        sudo find /dev/shm -type f -regex '.*/\(nccl-\|torch_\|psm\|sem[.]\).*' -mmin +10 ! -exec fuser -s {} \; -delete
 
     See: https://github.com/NVIDIA/nccl/issues/1518
     """
@@ -53,8 +51,7 @@ def host_shm_stale_files(_: Job, host: HostSeen) -> Answer:
     return Fault(
         f"{count(len(files), 'file')} of ended jobs in /dev/shm {occupy} {size(total, 3)}{of}; the oldest is "
         f"{max(file.age_seconds for file in files) / 3600:.1f} h old",
-        Fix("Remove the files that no process uses.", (_REMOVE,)),
-        {
+        evidence={
             "files": listed([f"{file.name} ({size(file.bytes, 3)}, uid {file.uid})" for file in files], most=8),
             "bytes": total,
             "uids": ", ".join(map(str, owners)),

@@ -13,7 +13,7 @@ from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.wording import grouped, listed, merged, once, same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+    from collections.abc import Callable, Iterable, Iterator
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
@@ -93,14 +93,14 @@ def unread(job: Job) -> Iterator[NotChecked]:
         yield NotChecked(nodes=tuple(name for name, _ in pairs), reason=reason, required=False)
 
 
-def elsewhere(values: Sequence[float]) -> Sequence[float]:
-    """Return for each node what is usual: the median of all nodes, which one bad node does not change.
+def beside(job: Job, figure: Callable[[HostSeen], float | None]) -> Iterator[tuple[HostSeen, float, float, str]]:
+    """Yield each host with a known figure, that figure, and what is usual; and whose that is: half of the nodes have.
 
-    Of two nodes it is the value of the other one.
+    Usual is the median of all nodes, which one bad node does not change; of two nodes it is the other one's.
     """
-    return values[::-1] if len(values) <= 2 else [median(values)] * len(values)
-
-
-def who_else(nodes: Sized) -> str:
-    """Return whose value `elsewhere` returns, for a message: the other node has."""
-    return "the other node has" if len(nodes) == 2 else "half of the nodes have"
+    known = [(host, value) for host in hosts(job) if (value := figure(host)) is not None]
+    values = [value for _, value in known]
+    usual = values[::-1] if len(values) <= 2 else [median(values)] * len(values)
+    whose = "the other node has" if len(values) == 2 else "half of the nodes have"
+    for (host, value), other in zip(known, usual, strict=True):
+        yield host, value, other, whose

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
     from distcheck.facts.job import Job
     from distcheck.facts.mesh import Mesh
-    from distcheck.facts.node import NodeFacts
 
 _NVL72 = ("GB200", "GB300")
 """Models of GPUs whose NVLink domain has 72 of them (https://www.nvidia.com/en-us/data-center/gb200-nvl72/)."""
+
+
+Domain = tuple[str, int]
+"""The cluster and the clique of an NVLink domain."""
 
 
 class Islands(NamedTuple):
@@ -49,29 +52,25 @@ class Islands(NamedTuple):
 def islands(job: Job) -> Islands:
     """Return the islands of the ranks."""
     domains, unread = _domains(job)
-    nodes: dict[str, int] = {}
-    keys: dict[tuple[str, int] | str, int] = {}
-    names, on_node, on_island = [], [], []
-    for rank in in_order(job):
-        key = job.process_of(rank).node
-        domain = domains.get(key)
-        if (domain or key) not in keys:
-            names.append(f"NVLink domain {domain[0][:8]}/{domain[1]}" if domain else job.node_names[key])
-        on_node.append(nodes.setdefault(key, len(nodes)))
-        on_island.append(keys.setdefault(domain or key, len(keys)))
-    large = bool(domains) and any(isinstance(key, tuple) for key in keys)
-    room = max(Counter(on_island).values(), default=0)
-    if large and _of_nvl72(job):
-        room = max(room, 72)
+    keys = [job.process_of(rank).node for rank in in_order(job)]
+    places = [domains.get(key, key) for key in keys]
+    nodes = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
+    large = any(isinstance(place, tuple) for place in numbers)
+    room = max(Counter(places).values(), default=0)
     return Islands(
-        on_island,
-        on_node,
+        [numbers[place] for place in places],
+        [nodes[key] for key in keys],
         [job.node_names[key] for key in nodes],
-        names,
+        [_name(job, place) for place in numbers],
         "NVLink domain" if large else "node",
-        room,
+        max(room, 72) if large and _of_nvl72(job) else room,
         unread,
     )
+
+
+def _name(job: Job, place: Domain | str) -> str:
+    return job.node_names[place] if isinstance(place, str) else f"NVLink domain {place[0][:8]}/{place[1]}"
 
 
 @once
@@ -82,54 +81,39 @@ def _of_nvl72(job: Job) -> bool:
     return any(word in name for name in names for word in _NVL72)
 
 
-def _domains(job: Job) -> tuple[dict[str, tuple[str, int]], str]:
+def _domains(job: Job) -> tuple[dict[str, Domain], str]:
     """Return the NVLink domain of each node in one that can have several nodes, and why others are unknown."""
     if all(number_of(job, kind.first, "NCCL_MNNVL_ENABLE", 2) == 0 for kind in kinds(job)):
         return {}, ""  # NCCL then uses no NVLink between nodes
-    found: dict[str, tuple[str, int]] = {}
+    known: dict[str, Domain] = {}
     unread = ""
     for node in nvidia_nodes(job):
-        domains = _domains_of(node)
-        if domains is None:
+        gpus = [gpu.health for gpu in node.gpus.devices if not gpu.lost] if isinstance(node.gpus, Gpus) else [None]
+        if None in gpus:
             unread = f"{job.asked.command} did not read the NVLink domains of the nodes"
-        elif len(domains) == 1:
-            (found[node.key],) = domains
-    shared = Counter(found.values())
-    return {key: domain for key, domain in found.items() if shared[domain] > 1 or _of_nvl72(job)}, unread
-
-
-def _domains_of(node: NodeFacts) -> set[tuple[str, int]] | None:
-    """Return the NVLink domains of a node's GPUs; None if they were not read."""
-    if not isinstance(node.gpus, Gpus):
-        return None
-    found = set()
-    for gpu in node.gpus.devices:
-        if gpu.lost:
             continue
-        if gpu.health is None:
-            return None
-        if isinstance(gpu.health.fabric, Fabric) and gpu.health.fabric.cluster:
-            found.add((gpu.health.fabric.cluster, gpu.health.fabric.clique))
-    return found
+        fabrics = (health.fabric for health in gpus if health is not None)
+        domains = {
+            (fabric.cluster, fabric.clique) for fabric in fabrics if isinstance(fabric, Fabric) and fabric.cluster
+        }
+        if len(domains) == 1:
+            (known[node.key],) = domains
+    shared = Counter(known.values())
+    return {key: domain for key, domain in known.items() if shared[domain] > 1 or _of_nvl72(job)}, unread
 
 
 def badly_placed(mesh: Mesh, name: str, of: Sequence[int], room: int) -> list[range]:
     """Return the groups of a dimension that span more islands than they must, or lie on them unevenly.
 
-    Args:
-        mesh: with all sizes.
-        name: the dimension.
-        of: the island of each rank, in rank order.
-        room: how many ranks an island can have.
+    `of` is the island of each rank, in rank order; `room` is how many ranks an island can have.
     """
     least = -(-mesh.size(name) // room)
-    found = []
+    bad = []
     for group in mesh.groups(name):
-        here = of[group.start : group.stop : group.step]
-        distinct = len(set(here))
-        if distinct > least or (distinct > 1 and len(set(Counter(here).values())) > 1):
-            found.append(group)
-    return found
+        shares = Counter(of[group.start : group.stop : group.step])
+        if len(shares) > least or len(set(shares.values())) > 1:
+            bad.append(group)
+    return bad
 
 
 class Spanned(NamedTuple):
@@ -149,12 +133,12 @@ def spans(job: Job) -> list[Spanned]:
     mesh = mesh_of(job)
     if mesh is None or not in_order(job):
         return []
-    where, found = islands(job), []
+    where, spanned = islands(job), []
     for name in mesh.names:
         groups = mesh.groups(name)
         over = _least_and_most(groups, where.of) if where.kind != "node" else None
-        found.append(Spanned(name, len(groups), groups[0], _least_and_most(groups, where.node), over))
-    return found
+        spanned.append(Spanned(name, len(groups), groups[0], _least_and_most(groups, where.node), over))
+    return spanned
 
 
 def _least_and_most(groups: list[range], of: Sequence[int]) -> tuple[int, int]:

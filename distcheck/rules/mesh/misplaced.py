@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
 
 
+Cause = Literal["order", "mesh", "nodes", "size", "none"]
+"""What a remedy changes: the order of the ranks, the order of the dimensions, the allocated nodes, a size."""
+
+
 class Misplaced(NamedTuple):
     """The badly placed groups of one dimension."""
 
@@ -37,8 +41,7 @@ class Misplaced(NamedTuple):
     """How many groups the dimension has."""
     uneven: bool
     """Whether they span no more islands than they must, but with different shares."""
-    cause: Literal["order", "mesh", "nodes", "size", "none"]
-    """What a remedy changes: the order of the ranks, the order of the dimensions, the allocated nodes, a size."""
+    cause: Cause
     severity: Severity
     fix: Fix
     shares: str
@@ -96,46 +99,31 @@ def _as_it_should(mesh: Mesh, name: str, where: Islands) -> str:
     )
 
 
-Remedy = tuple[Literal["order", "mesh", "nodes", "size", "none"], Fix]
-
-
-def _remedy(job: Job, mesh: Mesh, name: str, where: Islands, bad: dict[str, list[range]]) -> Remedy:
+def _remedy(job: Job, mesh: Mesh, name: str, where: Islands, bad: dict[str, list[range]]) -> tuple[Cause, Fix]:
     """Return the first remedy that places every group of a dimension well and no other one worse."""
-
-    def helps(other: Mesh | None, of: Sequence[int]) -> bool:
-        after = _bad(other, of, where.room) if other else {}
-        return bool(other) and not after.get(name) and all(len(after.get(n, ())) <= len(bad[n]) for n in bad)
-
-    order = _in_blocks(where)
-    blocks = [where.of[rank] for rank in order]
+    order = sorted(range(len(where.of)), key=lambda rank: (where.of[rank], where.node[rank], rank))
+    blocks, packed = [where.of[rank] for rank in order], consecutive(job, where, order)
+    ways: list[tuple[Cause, Mesh, Sequence[int], Fix]] = [("order", mesh, blocks, packed)]
     turned = _inner_first(job)
-    if blocks != where.of and helps(mesh, blocks):
-        return "order", consecutive(job, where, order)
-    if turned and helps(turned[1], where.of):
-        return "mesh", Fix(
-            f"Move {name} further in, so that neighbouring ranks form its groups.",
-            mesh_lines(job, turned[0]),
-        )
-    if turned and blocks != where.of and helps(turned[1], blocks):
-        text = f"Move {name} further in, and give each {where.kind} consecutive ranks."
-        return "mesh", Fix(text, (*mesh_lines(job, turned[0]), *consecutive(job, where, order).commands))
-    size = _segment_size(mesh, where)
-    if size and helps(mesh, _segments(where, size)):
-        return "nodes", in_segments(job, size)
-    size = _segment_size(turned[1], where) if turned else 0
-    if turned and size and helps(turned[1], _segments(where, size)):
-        fix = in_segments(job, size)
-        text = f"Move {name} further in, so that neighbouring ranks form its groups. {fix.text}"
-        return "mesh", Fix(text, (*mesh_lines(job, turned[0]), *fix.commands))
-    other = _other_size(job, name, where, bad)
-    if other:
-        return "size", other
-    return "none", Fix("No action if this size is intended: no other order of ranks or dimensions is better.")
+    if turned:
+        text = f"Move {name} further in, so that neighbouring ranks form its groups."
+        moved = Fix(text, mesh_lines(job, turned[0]))
+        ways += [("mesh", turned[1], where.of, moved), ("mesh", turned[1], blocks, _both(moved, packed))]
+    if size := _segment_size(mesh, where):
+        ways.append(("nodes", mesh, _segments(where, size), in_segments(job, size)))
+    if turned and (size := _segment_size(turned[1], where)):
+        ways.append(("mesh", turned[1], _segments(where, size), _both(moved, in_segments(job, size))))
+    for cause, other, of, fix in ways:
+        after = _bad(other, of, where.room)
+        if not after.get(name) and all(len(after.get(n, ())) <= len(bad[n]) for n in bad):
+            return cause, fix
+    resized = _other_size(job, name, where, bad)
+    none = Fix("No action if this size is intended: no other order of ranks or dimensions is better.")
+    return ("size", resized) if resized else ("none", none)
 
 
-def _in_blocks(where: Islands) -> list[int]:
-    """Return the ranks in the order in which each island, and each node on it, has consecutive ones."""
-    return sorted(range(len(where.of)), key=lambda rank: (where.of[rank], where.node[rank], rank))
+def _both(first: Fix, second: Fix) -> Fix:
+    return Fix(f"{first.text} {second.text}", (*first.commands, *second.commands))
 
 
 def _segment_size(mesh: Mesh, where: Islands) -> int:

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from distcheck.facts.job import Job
-    from distcheck.facts.placement import Launcher
     from distcheck.rules.mesh.islands import Islands
 
-_PACKED: dict[Launcher, str] = {
+_PACKED = {
     "openmpi": "# add to mpirun: --map-by slot",
     "hydra": "# add to mpiexec: -ppn {each}",
     "pals": "# add to mpiexec: --ppn {each}",
     "mvapich": "# in the hostfile of mpirun_rsh: each node {each} times, one node after the other",
     "jsrun": "# add to jsrun: --launch_distribution packed",
     "slurm": "export SLURM_DISTRIBUTION=block  # or: srun --distribution=block",
+    "": "export RANK=$((${NODE_RANK:?} * {each} + ${LOCAL_RANK:?}))",
 }
-"""How each launcher gives a node consecutive ranks."""
+"""How each launcher gives a node consecutive ranks; how it is done by hand."""
 _MOST_NODES = 64
 """Nodes that a comment lists."""
 
@@ -62,7 +62,7 @@ def consecutive(job: Job, where: Islands, order: Sequence[int]) -> Fix:
     packed = [node for rank, node in enumerate(where.node) if not rank or where.node[rank - 1] != node]
     if nodes == by_blocks and len(packed) > len(now):
         text = f"Give each node consecutive ranks: {each} ranks a node, one node after the other."
-        return Fix(text, _packing(launcher, each))
+        return Fix(text, (_PACKED.get(launcher, _PACKED[""]).replace("{each}", str(each)),))
     text = f"Number the nodes so that those of one {where.kind} follow each other."
     if launcher == "slurm":
         text += " Start the job with the same options of srun, without --nodes and --ntasks-per-node."
@@ -73,13 +73,6 @@ def _launcher(job: Job) -> str:
     if job.launched is not None and job.launched.engine == "ssh":
         return "ssh"
     return job.ranks[0].placement.launcher
-
-
-def _packing(launcher: str, each: int) -> tuple[str, ...]:
-    for name, line in _PACKED.items():
-        if name == launcher:
-            return (line.format(each=each),)
-    return (f"export RANK=$((${{NODE_RANK:?}} * {each} + ${{LOCAL_RANK:?}}))",)
 
 
 def _ordering(job: Job, launcher: str, nodes: list[str], each: int) -> tuple[str, ...]:

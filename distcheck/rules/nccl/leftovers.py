@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.gpu import Gpus
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import adapters, plugin_adapters
-from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.finding import Fault
 from distcheck.rules.job.kinds import each_rank
 from distcheck.rules.job.nccl_remedies import undo
 from distcheck.rules.nccl.grammar import problem_of, without_algorithm
@@ -50,7 +50,11 @@ def nccl_debugging_vars_left(job: Job) -> Iterator[Outcome]:
     is off on a node with an active adapter; otherwise an info. accelerate turns peer-to-peer off for GeForce RTX 40
     cards, which have none. Values that differ across the ranks are reported by nccl-env-differs alone.
 
-    Fix: unset them and measure again with ``distcheck bandwidth``.
+    Fix: No action if intended; otherwise remove them and measure again.
+
+        {remove|unset NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE}
+        distcheck bandwidth
+
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#debugging
     """
     groups = alike(job)
@@ -65,13 +69,10 @@ def nccl_debugging_vars_left(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: {listed([shown(n, s) for n, s in chosen.items()], most=3)} "
             + ("turns a fast path of NCCL off" if severe else "replaces NCCL's own choice"),
-            Fix(
-                "No action if intended; otherwise remove them and measure again.",
-                tuple(undo(name, setting) for name, setting in chosen.items()),
-            ),
             severity=weigh(job, "warning") if severe else "info",
             owner=owner_of(chosen.values()),
             evidence={name: groups[0].value(name) for name in left},
+            values={"remove": [undo(name, setting) for name, setting in chosen.items()]},
         )
 
 
@@ -111,14 +112,17 @@ def nccl_p2p_disable_and_level(_: Job, setting: NcclSetting) -> Fault | None:
 
     NCCL reads the level only if P2P is not disabled, and prints nothing about it. Found by the two variables.
 
-    Fix: keep one of them.
+    Fix: Keep one of them.
+
+        {remove|unset NCCL_P2P_LEVEL}
+
     See: https://github.com/NVIDIA/nccl/blob/master/src/graph/paths.cc (ncclGetLevel)
     """
     ranks = setting.ranks
     if setting.name != "NCCL_P2P_LEVEL" or not setting.value or ranks.number("NCCL_P2P_DISABLE") != 1:
         return None
-    commands = setting.removal, undo("NCCL_P2P_DISABLE", ranks.settings["NCCL_P2P_DISABLE"])
-    return Fault(f"{setting} has no effect beside NCCL_P2P_DISABLE=1", Fix("Keep one of them.", commands))
+    either = setting.removal, undo("NCCL_P2P_DISABLE", ranks.settings["NCCL_P2P_DISABLE"])
+    return Fault(f"{setting} has no effect beside NCCL_P2P_DISABLE=1", values={"remove": either})
 
 
 @rule("environment", severity="info", scope="rank", of=each_setting)
@@ -148,7 +152,10 @@ def nccl_efa_ib_vars(job: Job, rank: RankFacts) -> Fault | None:
     own, and with NCCL_IB_DISABLE=1 or another NCCL_NET the transport is off. Found by NCCL_NET and NCCL_IB_DISABLE, and
     by nodes whose adapters all need a plugin. It is an info.
 
-    Fix: remove them, or the variable that turns the transport off.
+    Fix: No action if intended; otherwise remove them, or the variable that turns the transport off.
+
+        {remove|unset NCCL_IB_HCA NCCL_IB_GID_INDEX}
+
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     """
     names = [name for name in rank.environment if name.startswith("NCCL_IB_") and name != "NCCL_IB_DISABLE"]
@@ -165,8 +172,8 @@ def nccl_efa_ib_vars(job: Job, rank: RankFacts) -> Fault | None:
         return None
     return Fault(
         f"{listed(names, most=3)} {'has' if len(names) == 1 else 'have'} no effect: {why}",
-        Fix("No action if intended; otherwise remove them.", tuple(f"unset {name}" for name in names[:4])),
-        {name: rank.environment[name] for name in names},
+        evidence={name: rank.environment[name] for name in names},
+        values={"remove": tuple(f"unset {name}" for name in names[:4])},
     )
 
 

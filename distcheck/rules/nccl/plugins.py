@@ -6,15 +6,14 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
-from distcheck.rules.collectives.nccl_logs import logged, setting, settings_shown, who
+from distcheck.rules.collectives.nccl_logs import logged, setting
 from distcheck.rules.environment.nccl_library import loaded, unseen
-from distcheck.rules.finding import Fix
 from distcheck.rules.job.versions import version_of
-from distcheck.rules.nccl.settings import alike
 from distcheck.rules.wording import brief, found, grouped, listed, majority, named, once, unread
+from distcheck.selection.nccl_settings import value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from distcheck.facts.job import Job
     from distcheck.facts.libraries import Libraries, NcclPlugin
@@ -51,7 +50,11 @@ def sw_plugin_abi(job: Job) -> Iterator[Outcome]:
     accept ncclNetPlugin_v6 to v10, 2.28 and 2.29 up to v11, 2.30 up to v12. A profiler that does not fit is an info
     finding. Silent if no plugin is installed.
 
-    Fix: install the plugin's release for this NCCL; ``export NCCL_NET_PLUGIN=none`` to do without.
+    Fix: Install the plugin's release for this NCCL, or do without it.
+
+        ldd {plugin|libnccl-net.so}
+        export {variable|NCCL_NET_PLUGIN}=none
+
     See: https://github.com/NVIDIA/nccl/tree/master/plugins/net
     """
     yield from unseen(job)
@@ -83,22 +86,15 @@ def _number(symbol: str) -> int:
 
 
 def _unfit(job: Job, ranks: list[RankFacts], plugin: NcclPlugin, version: str, why: str) -> Fault:
-    variable = _VARIABLES[plugin.kind]
+    path = plugin.path or plugin.name
+    evidence = {"plugin": path, "interfaces": list(plugin.interfaces), "NCCL": version}
     return found(
         job,
         ranks,
-        f"{named(job, ranks)}: {plugin.kind} plugin {brief(plugin.path or plugin.name, 80)} {why}",
-        Fix(
-            f"Install the plugin's release for {f'NCCL {version}' if version else 'this NCCL'}, or do without it.",
-            (f"ldd {quote(plugin.path or plugin.name)}", f"export {variable}=none"),
-        ),
+        f"{named(job, ranks)}: {plugin.kind} plugin {brief(path, 80)} {why}",
         severity="info" if plugin.kind == "profiler" else "warning",
-        evidence={
-            "plugin": plugin.path or plugin.name,
-            "interfaces": list(plugin.interfaces),
-            "NCCL": version,
-            **({"error": plugin.error} if plugin.error else {}),
-        },
+        evidence=evidence | ({"error": plugin.error} if plugin.error else {}),
+        values={"plugin": [quote(path)], "variable": [_VARIABLES[plugin.kind]]},
     )
 
 
@@ -116,23 +112,25 @@ def nccl_net_plugin_on_some_ranks(job: Job) -> Iterator[Outcome]:
     the same NCCL_NET_PLUGIN or NCCL_TUNER_PLUGIN are compared: nccl-env-differs reports the others. It is an error for
     network plugins and a warning for tuners, and names the ranks that differ from the majority.
 
-    Fix: use one image on all nodes, or ``export NCCL_NET_PLUGIN=none`` and ``NCCL_TUNER_PLUGIN=none`` on all ranks.
+    Fix: Use the same plugin on all ranks: one image on all nodes, or none.
+
+        find / -name 'libnccl-{kind|net}*.so' 2>/dev/null
+        export {variable|NCCL_NET_PLUGIN}=none
+
     See: https://github.com/NVIDIA/nccl/issues/1634
     """
     for kind in ("net", "tuner"):
-        apart = list(_apart_by_files(job, kind))
-        yield from apart or _apart_by_logs(job, kind)
-
-
-def _apart_by_files(job: Job, kind: str) -> Iterator[Fault]:
-    if len({item.libraries.plugins for item in loaded(job)}) < 2:
-        return
-    given = {rank.placement.rank: group.value(_VARIABLES[kind]) for group in alike(job) for rank in group.ranks}
-    for same in grouped(loaded(job), lambda item: given[item.rank.placement.rank]).values():
-        groups = grouped(same, lambda item: _kind_of_plugin(item.libraries, kind))
-        if len(groups) > 1:
-            ranks = {name: [item.rank for item in items] for name, items in groups.items()}
-            yield _apart(job, kind, ranks, {name: named(job, group) for name, group in ranks.items()})
+        variable = _VARIABLES[kind]
+        by_files = [
+            (item.rank, value_of(job, item.rank, variable), _kind_of_plugin(item.libraries, kind))
+            for item in (loaded(job) if len({item.libraries.plugins for item in loaded(job)}) > 1 else ())
+        ]
+        by_logs = (
+            (t.rank, setting(t, variable), _kind_in_log(t.log.plugins, kind))
+            for t in (logged(job) if len(_in_logs(job)) > 1 else ())
+            if t.log.version
+        )
+        yield from [*_apart(job, kind, by_files)] or _apart(job, kind, by_logs)
 
 
 @once
@@ -141,34 +139,25 @@ def _in_logs(job: Job) -> set[tuple[str, ...]]:
     return {t.log.plugins for t in logged(job) if t.log.version}
 
 
-def _apart_by_logs(job: Job, kind: str) -> Iterator[Fault]:
-    if len(_in_logs(job)) < 2:
-        return
-    read = [t for t in logged(job) if t.log.version]
-    for same in grouped(read, lambda t: setting(t, _VARIABLES[kind])).values():
-        groups = grouped(same, lambda t: _kind_in_log(t.log.plugins, kind))
-        if len(groups) > 1:
-            evidence = {name: who(job, items) for name, items in groups.items()}
-            ranks = {name: [t.rank for t in items] for name, items in groups.items()}
-            yield _apart(job, kind, ranks, evidence | settings_shown(same, _VARIABLES[kind]))
-
-
-def _apart(job: Job, kind: str, groups: Mapping[str, list[RankFacts]], evidence: dict[str, str]) -> Fault:
-    usual = majority(groups)
-    odd = [name for name in groups if name != usual]
-    parts = [f"{named(job, groups[name])} {'loads' if len(groups[name]) == 1 else 'load'} {name}" for name in odd[:3]]
-    rest = f"; the other {len(groups[usual])} load {usual}" if usual is not None else ""
-    return found(
-        job,
-        [rank for name in odd for rank in groups[name]],
-        brief("; ".join(parts) + rest, 300),
-        Fix(
-            f"Use the same {kind} plugin on all ranks: one image, or none.",
-            (f"find / -name 'libnccl-{kind}*.so' 2>/dev/null", f"export {_VARIABLES[kind]}=none"),
-        ),
-        severity="error" if kind == "net" else "warning",
-        evidence=evidence,
-    )
+def _apart(job: Job, kind: str, seen: Iterable[tuple[RankFacts, str, str]]) -> Iterator[Fault]:
+    """Yield what is wrong with ranks, each with the value of the plugin's variable and the plugins that it loads."""
+    for value, alike in grouped(seen, lambda one: one[1]).items():
+        groups = {name: [rank for rank, *_ in some] for name, some in grouped(alike, lambda one: one[2]).items()}
+        if len(groups) < 2:
+            continue
+        usual = majority(groups)
+        others = {name: ranks for name, ranks in groups.items() if name != usual}
+        parts = [f"{named(job, r)} {'loads' if len(r) == 1 else 'load'} {name}" for name, r in [*others.items()][:3]]
+        rest = f"; the other {len(groups[usual])} load {usual}" if usual is not None else ""
+        yield found(
+            job,
+            [rank for ranks in others.values() for rank in ranks],
+            brief("; ".join(parts) + rest, 300),
+            severity="error" if kind == "net" else "warning",
+            evidence={name: named(job, ranks) for name, ranks in groups.items()}
+            | ({_VARIABLES[kind]: value} if value else {}),
+            values={"kind": [kind], "variable": [_VARIABLES[kind]]},
+        )
 
 
 def _kind_of_plugin(libraries: Libraries, kind: str) -> str:

@@ -12,7 +12,7 @@ from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.nccl_remedies import redo, undo
 from distcheck.rules.nccl.tables import tables
-from distcheck.rules.wording import about, brief, once, same
+from distcheck.rules.wording import brief, merged, once
 from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, in_use, library, settings, strtoll
 
 if TYPE_CHECKING:
@@ -125,26 +125,24 @@ def each_setting(job: Job, judge: Callable[[NcclSetting], Fault | Missing | None
     Nothing if the job cannot use NCCL, an info if it uses Gloo. nccl-conf-file-syntax reports lines without a setting.
     In the commands of its fix, {remove} stands for the command that removes the variable.
     """
-    found: dict[tuple[str, bytes | None], tuple[Fault | Missing, list[RankFacts]]] = {}
-    for group in alike(job):
-        for name, setting in group.settings.items():
-            if setting.origin != ENVIRONMENT and (name != name.strip() or untrimmed(setting.value)):
-                continue
-            own = NcclSetting(name, *setting, group)
-            if (fault := judge(own)) is not None:
-                fault = _of_setting(job, own, fault) if isinstance(fault, Fault) else fault
-                found.setdefault((name, same(fault)), (fault, []))[1].extend(group.ranks)
-    for fault, ranks in found.values():
-        yield from about(job, ranks, fault)
+    read = (
+        NcclSetting(name, *setting, group)
+        for group in alike(job)
+        for name, setting in group.settings.items()
+        if setting.origin == ENVIRONMENT or (name == name.strip() and not untrimmed(setting.value))
+    )
+    return merged(job, ((setting.ranks.ranks, _complete(job, setting, judge(setting))) for setting in read))
 
 
-def _of_setting(job: Job, setting: NcclSetting, fault: Fault) -> Fault:
+def _complete(job: Job, setting: NcclSetting, answer: Fault | Missing | None) -> Fault | Missing | None:
+    if not isinstance(answer, Fault):
+        return answer
     return msgspec.structs.replace(
-        fault,
-        severity=weigh(job, fault.severity or "error"),
+        answer,
+        severity=weigh(job, answer.severity or "error"),
         owner=owner_of([setting]),
-        evidence={setting.name: setting.value, "origin": setting.origin, **fault.evidence},
-        values={"remove": (setting.removal,)},
+        evidence={setting.name: setting.value, "origin": setting.origin, **answer.evidence},
+        values={"remove": (setting.removal,), **answer.values},
     )
 
 

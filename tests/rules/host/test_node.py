@@ -64,29 +64,25 @@ def said(judge):
     return said
 
 
-def test_a_healthy_node_and_one_without_gpus_are_silent(lone, silent):
-    assert all(silent(lone(gpus=gpus)) for gpus in (None, 0, 3, 4))
-    assert silent(lone(accelerator="none", answer=None))
+NO_GPU = Gpus(driver="550", cuda_driver="12.4", devices=())
+LOST = Missing(reason="NVML error 15: a GPU is lost")
+THREE = tuple(Gpu(i, f"GPU-{i}", f"0000:0{i}:00.0", "H100", GIB, 0, mig=False) for i in range(3))
+ONE_LOST = Gpus("550", "12.4", (*THREE, Gpu(3, *[LOST] * 6, lost=LOST.reason)))
 
 
-def test_gpu_fewer_than_needed_names_the_node_and_excludes_it(lone, only):
-    found, code = only(lone(gpus=5))
-    assert (found.rule, found.confirmed, found.nodes, code) == ("gpu-fewer-than-needed", True, ("node1",), 40)
-    assert found.message == "node1: NVML lists 4 GPUs; expected 5 (--gpus)"
-
-
-def test_a_driver_without_any_gpu(lone, said, silent):
-    none = Gpus(driver="550", cuda_driver="12.4", devices=())
-    assert silent(lone(accelerator="none", answer=none))
-    assert said(lone(answer=none)) == ([("gpu-fewer-than-needed", "error", False, ("node1",))], 20)
-
-
-def test_a_lost_gpu_that_is_still_counted_is_one_finding(lone, only):
-    devices = tuple(Gpu(i, f"GPU-{i}", f"0000:0{i}:00.0", "H100", GIB, 0, mig=False) for i in range(3))
-    words = "NVML error 15: a GPU is lost"
-    lost = Gpu(3, *[Missing(reason=words)] * 6, lost=words)
-    found, code = only(lone(gpus=4, answer=Gpus("550", "12.4", (*devices, lost))))
-    assert (found.rule, code) == ("gpu-fell-off-bus", 40)
+@pytest.mark.parametrize(
+    ("options", "found", "code"),
+    [
+        *(({"gpus": gpus}, [], 0) for gpus in (None, 0, 3, 4)),
+        ({"accelerator": "none", "answer": None}, [], 0),
+        ({"accelerator": "none", "answer": NO_GPU}, [], 0),
+        ({"answer": NO_GPU}, [("gpu-fewer-than-needed", "error", False, ("node1",))], 20),
+        ({"gpus": 5}, [("gpu-fewer-than-needed", "error", True, ("node1",))], 40),
+        ({"gpus": 4, "answer": ONE_LOST}, [("gpu-fell-off-bus", "error", True, ("node1",))], 40),
+    ],
+)
+def test_gpu_fewer_than_needed_by_what_nvml_lists(lone, said, options, found, code):
+    assert said(lone(**options)) == (found, code)
 
 
 NO_LIBRARY = "NVML error 12: NVIDIA's driver library is not installed: libnvidia-ml.so.1 was not found"
@@ -111,8 +107,7 @@ def test_where_gpus_must_be_a_driver_that_does_not_load_is_confirmed_and_named(
 ):
     torch = TorchBuild("2.9", None if gpus else "12.8", None)  # that of distcheck says nothing of the node
     job = change.node(lone(gpus=gpus, accelerator=accelerator, answer=Missing(reason=reason)), 0, torch=torch)
-    expected = [("gpu-nvml-init-failed", "error", code == 40, ("node1",))] if code else []
-    assert said(job) == (expected, code)
+    assert said(job) == ([("gpu-nvml-init-failed", "error", code == 40, ("node1",))] if code else [], code)
     for finding in judge(job, *OURS).findings:
         assert finding.message == f"node1: {reason}" + (f"; expected {gpus} GPUs (--gpus)" if gpus else "")
         assert command in finding.fix.commands
@@ -125,7 +120,8 @@ def test_the_fix_of_a_missing_gpu_goes_by_the_pci_bus(lone, only, change, shown)
     listed = {gpu.pci for gpu in job.nodes[0].gpus.devices}
     places = dict.fromkeys([*listed, *(["0000:f1:00.0"] if shown else [])], PciPlace((), None))
     finding, _ = only(change.node(job, 0, pci=Pci(gpus=places, nics=())))
-    assert ("0000:f1:00.0" in finding.message) is shown
+    more = "; its PCI bus shows 0000:f1:00.0 too" if shown else ""
+    assert finding.message == f"node1: NVML lists 4 GPUs; expected 5 (--gpus){more}"
     assert finding.fix.commands[-1] == ("sudo reboot" if shown else "sudo poweroff")
 
 
@@ -171,15 +167,15 @@ def test_a_fault_of_one_node_names_that_node(lone, only, faulty, rule, severity,
 @pytest.mark.parametrize(
     "healthy",
     [
-        state(tmp=space(files=None)),
-        state(open_files=(1024, -1)),
-        state(shm=space(65 * MIB, 65 * MIB)),
-        state(Resolution("node1", ("127.0.1.1", "10.0.0.1"), 0.1)),
+        {"tmp": space(files=None)},
+        {"open_files": (1024, -1)},
+        {"shm": space(65 * MIB, 65 * MIB)},
+        {"name": Resolution("node1", ("127.0.1.1", "10.0.0.1"), 0.1)},
     ],
     ids=["no count of files", "no limit", "just enough", "both addresses"],
 )
 def test_unusual_but_healthy_states_are_silent(lone, silent, healthy):
-    assert silent(lone(states=[healthy]))
+    assert silent(lone(states=[state(**healthy)]))
 
 
 def test_a_node_that_does_not_answer_is_not_a_pass(lone, judge):

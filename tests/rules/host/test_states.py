@@ -13,7 +13,7 @@ from distcheck.facts.storage import Space
 OURS = ("host_speed", "host_load", "host_memory", "host_shared_memory")
 MIB, GIB = 1 << 20, 1 << 30
 SLOW = {"cpufreq driver": "acpi-cpufreq", "scaling_governor": "powersave"}
-THP = {"transparent_hugepage": "always"}
+HUGE = {"transparent_hugepage": "always", "transparent_hugepage/defrag": "always"}
 SHM = Space(total_bytes=30 * GIB, free_bytes=20 * GIB, free_files=None, writable=True)
 BLOCKED = (StuckProcess(77, "python3", "blocked", "rpc_wait_bit_killable"), StuckProcess(78, "ls", "blocked"))
 
@@ -26,35 +26,70 @@ def stale(*sizes):
     return {"leftovers": tuple(Leftover(f"nccl-{n}", s, 1000 + n, 7200.0 * (n + 1)) for n, s in enumerate(sizes))}
 
 
+def beside(state):
+    """Return two nodes, of which the second one has this state."""
+    return [{"settings": {}}, state]
+
+
+def each(name, *values, **more):
+    """Return nodes that differ in one value."""
+    return [{name: value, **more} for value in values]
+
+
 @pytest.mark.parametrize(
-    ("state", "expected"),
+    ("states", "expected"),
     [
-        ({"settings": SLOW}, "perf-cpu-governor warning"),
-        ({"settings": {**SLOW, "cpufreq driver": "intel_pstate"}}, ""),
-        ({"settings": {**SLOW, "scaling_governor": "schedutil"}}, ""),
-        ({"settings": {}}, ""),
-        (frequency("1200000"), "perf-cpu-governor warning"),
-        (frequency("2000000"), "perf-cpu-governor info"),
-        (frequency("3500000"), ""),
-        ({"throttled_seconds": None}, ""),
-        ({"throttled_seconds": 49_000}, ""),
-        ({"throttled_seconds": 60_000}, "host-cpu-throttled warning"),
-        ({"settings": {**THP, "transparent_hugepage/defrag": "always"}}, "host-hugepages-thp info"),
-        ({"settings": {**THP, "transparent_hugepage/defrag": "madvise"}}, ""),
-        ({"stuck": BLOCKED}, "host-stuck-processes warning"),
-        ({"oom_kills": 500}, "host-oom-kills info"),
-        ({"oom_kills": None}, ""),
-        (stale(2 * GIB, GIB), "host-shm-stale-files warning"),
-        (stale(GIB), "host-shm-stale-files info"),
-        (stale(), ""),
-        ({"load": 80, "running": 80}, "host-busy warning"),
-        ({"load": 50, "running": 80}, ""),
-        ({"load": 80, "running": 3}, ""),
+        (beside({"settings": SLOW}), "perf-cpu-governor warning node2"),
+        (beside({"settings": {**SLOW, "cpufreq driver": "intel_pstate"}}), ""),
+        (beside({"settings": {**SLOW, "scaling_governor": "schedutil"}}), ""),
+        (beside({"settings": {}}), ""),
+        (beside(frequency("1200000")), "perf-cpu-governor warning node2"),
+        (beside(frequency("2000000")), "perf-cpu-governor info node2"),
+        (beside(frequency("3500000")), ""),
+        (beside({"throttled_seconds": None}), ""),
+        (beside({"throttled_seconds": 49_000}), ""),
+        (beside({"throttled_seconds": 60_000}), "host-cpu-throttled warning node2"),
+        (beside({"settings": {**HUGE, "transparent_hugepage/defrag": "madvise"}}), ""),
+        (each("settings", HUGE, HUGE), "host-hugepages-thp info node1 node2"),
+        (beside({"stuck": BLOCKED}), "host-stuck-processes warning node2"),
+        (beside(stale(2 * GIB, GIB)), "host-shm-stale-files warning node2"),
+        (beside(stale(GIB)), "host-shm-stale-files info node2"),
+        (beside(stale()), ""),
+        # beside idle nodes only, and not after a job that has just ended
+        (beside({"load": 80, "running": 80}), "host-busy warning node2"),
+        (beside({"load": 50, "running": 80}), ""),
+        (beside({"load": 80, "running": 3}), ""),
+        (each("load", 70, 0.5, 0.5, running=80), "host-busy warning node1"),
+        (each("load", 0.5, 0.0, 200.0, 1.0, running=80), "host-busy warning node3"),
+        (each("load", 70, 60, 65, running=80), ""),
+        (each("load", 70, 40, running=80), ""),
+        (each("load", 200, running=80), ""),
+        (beside({"oom_kills": 500}), "host-oom-kills info node2"),
+        (each("oom_kills", 3, 500, None), "host-oom-kills info node2"),
+        (each("oom_kills", 500), ""),
+        (each("oom_kills", 500, 500, 500), ""),
+        # nodes of one kind, of which most are alike
+        (each("memory_bytes", 64 * GIB, 64 * GIB, 62 * GIB), ""),
+        (each("memory_bytes", 64 * GIB, 64 * GIB, 56 * GIB), "host-differs warning node3"),
+        (each("memory_bytes", 64 * GIB, 64 * GIB, 32 * GIB, available_bytes=30 * GIB), "host-differs info node3"),
+        (each("memory_bytes", 64 * GIB, 32 * GIB, available_bytes=30 * GIB), ""),
+        ([{}, {}, {"cpu_model": "other", "memory_bytes": 16 * GIB, "available_bytes": 15 * GIB}], ""),
+        (each("settings", *({"scaling_governor": g} for g in ("performance", "performance", "schedutil"))),
+         "host-differs warning node3"),
+        (each("settings", *({"numa_balancing": value} for value in "010")), "host-differs info node2"),
+        (each("settings", *({"ptrace_scope": value} for value in "010")), ""),
     ],
-)
-def test_a_state_of_one_host_is_reported_at_its_node(on_hosts, change, said, state, expected):
-    job = change.node(on_hosts(2, 2, states={1: state, 0: {"settings": {}}}), None, shm=SHM)
-    assert said(job, *OURS) == ([(*expected.split(), (), ("node2",))] if expected else [])
+)  # fmt: skip
+def test_a_state_of_a_host_is_reported_at_its_node(on_hosts, change, judge, states, expected):
+    job = change.node(on_hosts(len(states), 2, states=dict(enumerate(states))), None, shm=SHM)
+    found = [" ".join((f.rule, f.severity, *f.nodes)) for f in judge(job, *OURS).findings]
+    assert found == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(("cpus", "severity"), [(60, "warning"), (32, "info"), (None, "")])
+def test_host_differs_in_cpus(on_hosts, change, said, cpus, severity):
+    found = said(change.node(on_hosts(4), 2, cpus=cpus), *OURS)
+    assert found == ([("host-differs", severity, (), ("node3",))] if severity else [])
 
 
 @pytest.mark.parametrize(
@@ -78,63 +113,6 @@ def test_the_fixes_name_the_process_and_the_files_of_the_finding(on_hosts, only)
     assert "sudo cat /proc/77/stack" in found.fix.commands
     found, _ = only(on_hosts(2, 2, states={0: stale(2 * GIB, GIB)}))
     assert found.evidence["files"] == "nccl-0 (2 GiB, uid 1000) and nccl-1 (1 GiB, uid 1001)"
-
-
-def test_equal_states_of_several_hosts_are_one_finding(on_hosts, said):
-    state = {"settings": {**THP, "transparent_hugepage/defrag": "always"}}
-    found = said(on_hosts(2, states={0: state, 1: state}), *OURS)
-    assert found == [("host-hugepages-thp", "info", (), ("node1", "node2"))]
-
-
-# -- beside the other nodes
-
-
-@pytest.mark.parametrize(
-    ("loads", "busy"),
-    [
-        ((70, 0.5, 0.5), ["node1"]),
-        ((0.5, 0.0, 200.0, 1.0), ["node3"]),
-        ((70, 60, 65), []),
-        ((70, 40), []),
-        ((200,), []),
-    ],
-)
-def test_host_busy_beside_idle_nodes_only(on_hosts, said, loads, busy):
-    job = on_hosts(len(loads), 2, states={n: {"load": load, "running": 80} for n, load in enumerate(loads)})
-    assert said(job, *OURS) == [("host-busy", "warning", (), (name,)) for name in busy]
-
-
-@pytest.mark.parametrize(
-    ("kills", "reported"),
-    [((500,), []), ((500, 500, 500), []), ((3, 500, None), ["node2"])],
-)
-def test_host_oom_kills_stand_out_beside_other_nodes_only(on_hosts, said, kills, reported):
-    job = on_hosts(len(kills), states={n: {"oom_kills": number} for n, number in enumerate(kills)})
-    assert said(job, *OURS) == [("host-oom-kills", "info", (), (name,)) for name in reported]
-
-
-@pytest.mark.parametrize(("gib", "cpus", "severity"), [(56, 60, "warning"), (32, 32, "info")])
-def test_host_differs_in_cpus_and_memory(on_hosts, change, said, gib, cpus, severity):
-    job = change.node(on_hosts(4, states={1: {"memory_bytes": gib << 30}}), 2, cpus=cpus)
-    assert said(job, *OURS) == [("host-differs", severity, (), (name,)) for name in ("node2", "node3")]
-
-
-@pytest.mark.parametrize(
-    ("name", "usual", "odd", "severity"),
-    [
-        ("scaling_governor", "performance", "schedutil", "warning"),
-        ("numa_balancing", "0", "1", "info"),
-        ("ptrace_scope", "0", "1", ""),
-    ],
-)
-def test_host_differs_in_a_setting(on_hosts, said, name, usual, odd, severity):
-    job = on_hosts(states={n: {"settings": {name: odd if n == 1 else usual}} for n in range(3)})
-    assert said(job, *OURS) == ([("host-differs", severity, (), ("node2",))] if severity else [])
-
-
-def test_nodes_of_another_kind_and_two_different_nodes_are_not_compared(on_hosts, said):
-    assert said(on_hosts(states={1: {"cpu_model": "other", "memory_bytes": GIB}}), "host_speed") == []
-    assert said(on_hosts(2, states={1: {"memory_bytes": 32 * GIB, "available_bytes": 30 * GIB}}), "host_speed") == []
 
 
 # -- memory for the ranks
