@@ -8,21 +8,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from made import reported
 from made.reported import Case, case
 
 import distcheck.rules
 from distcheck.facts.asked import Asked
-from distcheck.facts.gpu import Gpu, Gpus
-from distcheck.facts.job import Collectives, Job, Measurement
-from distcheck.facts.network import Attempt, Bind, Interface, PeerTrial, Resolution
-from distcheck.facts.node import NodeFacts, TorchBuild
-from distcheck.facts.placement import Placement
-from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, Role
+from distcheck.facts.job import Collectives, Job
+from distcheck.facts.network import Resolution
 from distcheck.rules import Rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 
 GOLDENS = Path(__file__).parent / "golden"
-OPS = ("all_reduce", "broadcast")
 GATE = ("environment", "meeting", "peers", "gpu", "collectives")
 
 
@@ -96,88 +92,27 @@ def fixed_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distcheck.rules, "_registered", {rule.name: rule for rule in RULES})
 
 
-def a_node(name: str, gpus: int) -> NodeFacts:
-    return NodeFacts(
-        key=f"{name}/b1/4026531840",
-        name=name,
-        hostname=name,
-        boot_id=f"b1-{name}",
-        network_namespace="4026531840",
-        kernel="6.1.0",
-        python="3.11.7",
-        distcheck="0.1.0",
-        torch=TorchBuild("2.13.0+cu130", "13.0", None),
-        interfaces=(Interface("eth0", "10.0.0.1", up=True, mtu_bytes=9000),),
-        ephemeral_ports=(32768, 60999),
-        unprivileged_port_start=1024,
-        accelerator="nvidia" if gpus else "none",
-        gpus=Gpus(
-            "580.65",
-            "13.0",
-            tuple(
-                Gpu(n, f"GPU-{name}-{n}", f"0000:{16 + n:02x}:00.0", "NVIDIA H200", 150_000_000_000, 0)
-                for n in range(gpus)
-            ),
-        )
-        if gpus
-        else None,
-    )
-
-
 def build_job(nodes: int, per_node: int, *, world: int | None = None, gpus: bool = True, measure: bool = True) -> Job:
     """Build a healthy gate on `nodes` nodes; a larger `world` leaves its last ranks missing."""
-    present = nodes * per_node
-    world = present if world is None else world
-    where = [a_node(f"node{n + 1}", per_node if gpus else 0) for n in range(nodes)]
-    processes = [
-        ProcessFacts(
-            uid=f"p{n}",
-            node=node.key,
-            pid=100 + n,
-            command=("distcheck", "gate"),
-            stage="done",
-            role=Role.FOLLOWER if n else Role.LEADER,
-            bind=None if n else Bind(29500, "bound"),
-            master_resolution=Resolution("node1", ("10.0.0.1",), 0.002 + n / 1e3),
-            attempts=(Attempt("10.0.0.1", 29500, "master", "met"),) if n else (),
-        )
-        for n, node in enumerate(where)
-    ]
+    job = reported.build(nodes, per_node, gpus=gpus, measured=measure)
+    ran = job.collectives
+    if isinstance(ran, Collectives):
+        few = (row for row in ran.measurements if row.bytes in {1 << 20, 1 << 24, 1 << 28})
+        rows = tuple(msgspec.structs.replace(row, bursts=1, uncertainty=None) for row in few)
+        ran = msgspec.structs.replace(ran, measurements=rows)
     ranks = [
-        RankFacts(
-            process=f"p{rank // per_node}",
-            placement=Placement(
-                rank, world, rank % per_node, per_node, rank // per_node, "node1", 29500, launcher="slurm"
-            ),
-            environment={"RANK": str(rank)},
-            gpu=f"GPU-node{rank // per_node + 1}-{rank % per_node}" if gpus else None,
-            run=RankRun(
-                1000 + rank, "end", "done", wrong=dict.fromkeys(OPS, 0), checked=dict.fromkeys(OPS, 99)
-            )
-            if measure
-            else None,
+        msgspec.structs.replace(
+            rank,
+            placement=msgspec.structs.replace(rank.placement, world_size=world or len(job.ranks)),
+            run=rank.run and msgspec.structs.replace(rank.run, device_test=None),
         )
-        for rank in range(present)
-    ]  # fmt: skip
-    measurements = tuple(
-        Measurement(op, size, "float32", 20, tuple(size / speed * (1 + rank / 1000) for rank in range(present)))
-        for op, speed in (("all_reduce", 2e11), ("broadcast", 3e11))
-        for size in (1 << 20, 1 << 24, 1 << 28)
+        for rank in job.ranks
+    ]
+    processes = tuple(
+        msgspec.structs.replace(process, master_resolution=Resolution("node1", ("10.0.0.1",), 0.002 + n / 1e3))
+        for n, process in enumerate(job.processes)
     )
-    return Job(
-        distcheck="0.1.0",
-        run="r1",
-        asked=Asked("gate", GATE),
-        seconds=4.125,
-        met=True,
-        nodes=tuple(where),
-        processes=tuple(processes),
-        ranks=tuple(ranks),
-        peers=(PeerTrial("p0", "p1", "10.0.0.2", 40000, "met", 0.004),) if nodes > 1 else (),
-        collectives=Collectives("nccl", "every rank has a GPU", "2.13.0+cu130", "2.28.9", measurements, 2.2)
-        if measure
-        else None,
-    )
+    return msgspec.structs.replace(job, seconds=4.125, processes=processes, ranks=tuple(ranks), collectives=ran)
 
 
 def duplicate(rank: int) -> Finding:

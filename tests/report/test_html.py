@@ -298,7 +298,7 @@ def test_a_page_of_8192_ranks_with_many_variables_stays_below_five_megabytes():
     assert len(page.encode()) < 5 * MEGABYTE
 
 
-def test_the_time_line_shows_when_each_node_began_each_stage_since_the_first_process(healthy):
+def test_the_time_line_shows_when_each_node_began_each_stage_since_the_first_process():
     job, diagnosis = reported.healthy()
     line = time_line(job)
     assert [row.name for row in line.rows] == ["node1", "node2"]
@@ -310,7 +310,8 @@ def test_the_time_line_shows_when_each_node_began_each_stage_since_the_first_pro
     assert line.steps == ["import torch", "process group", "first all_reduce", "first broadcast"]
     assert second.steps == ["1.60", "0.600", "0.900", "0.100"]
     assert "The last node, node2, joined the roll call after 0.22 s." in render("html", job, diagnosis)
-    assert time_line(healthy.job) is None, "as in older files"
+    older = delayed(job, {n: dict.fromkeys(p.began_seconds) for n, p in enumerate(job.processes)})
+    assert time_line(older) is None
 
 
 def delayed(job, changes):

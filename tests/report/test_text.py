@@ -42,7 +42,7 @@ def test_every_rank_has_a_row_up_to_16(job_of, judge):
 
 def test_beyond_16_ranks_healthy_ones_are_folded_over_their_nodes(job_of, judge):
     assert rank_table(text(judge(job_of(128, 8))))[0] == [
-        "0-1023", "node[1-128]", "0-7", "1024 x NVIDIA H200", "listening, reached", "done", "ok",
+        "0-1023", "node[001-128]", "0-7", "1024 x NVIDIA H200", "listening, reached", "done", "ok",
     ]  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def test_many_ranks_with_a_problem_are_folded_by_node_and_beyond_that_by_status(
     many = Finding(rule="r", ranks=tuple(range(800)), message="m", fix=Fix("f"))
     rows = rank_table(text(judge(job_of(128, 8), many)))
     assert [(row[0], row[1], row[-1]) for row in rows[:2]] == [
-        ("0-799", "node[1-100]", "error"), ("800-1023", "node[101-128]", "ok")
+        ("0-799", "node[001-100]", "error"), ("800-1023", "node[101-128]", "ok")
     ]  # fmt: skip
 
 
