@@ -36,7 +36,7 @@ def expectations(job: Job) -> dict[str, Expectation]:
             largest[name] = row
     if not largest:
         return {}
-    where, log, saved = hardware(job), log_of(job), _saved(job)
+    where, log, earlier = hardware(job), log_of(job), saved(job)
     least = job.asked.min_busbw_GBps
     given = None if least is None else Figure(least, GIVEN)
     return {
@@ -46,7 +46,7 @@ def expectations(job: Job) -> dict[str, Expectation]:
             ranks=len(row.seconds_by_rank),
             algorithm=None if log is None else algorithm(log, row.op, row.bytes),
             given=given,
-            baseline=_at(saved.get(name), row.bytes),
+            baseline=_at(earlier.get(name), row.bytes),
             nccl=None if log is None else _of_graph(log, where),
         )
         for name, row in largest.items()
@@ -58,7 +58,7 @@ def _at(figure: Figure | None, size_bytes: int) -> Figure | None:
     return figure if figure and (figure.by_size is None or size_bytes in figure.by_size) else None
 
 
-def _saved(job: Job) -> dict[str, Figure]:
+def saved(job: Job) -> dict[str, Figure]:
     """Return the bus bandwidths of the --baseline run if it is comparable, else nothing."""
     before = job.asked.baseline
     if before is None:

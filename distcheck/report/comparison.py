@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from distcheck.expectation.baseline import compare, differences, of
@@ -66,8 +66,8 @@ def _matched(then: Iterable[Finding], now: Iterable[Finding]) -> tuple[list[Find
     new, gone, unchanged = [], [], []
     for place in dict.fromkeys((*after, *before)):
         old, fresh = list(before.get(place, ())), list(after.get(place, ()))
-        single = len(old) == len(fresh) == 1
-        for same in (_message, _without_figures, *([_alone] if single else [])):
+        same_if: list[Callable[[Finding], str]] = [lambda one: one.message, lambda one: _FIGURE.sub("#", one.message)]
+        for same in same_if + [_alone] * (len(old) == len(fresh) == 1):
             for one in list(fresh):
                 twin = next((each for each in old if same(each) == same(one)), None)
                 if twin is not None:
@@ -81,14 +81,6 @@ def _matched(then: Iterable[Finding], now: Iterable[Finding]) -> tuple[list[Find
 
 def _place(one: Finding) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
     return one.rule, tuple(sorted(one.ranks)), tuple(sorted(one.nodes))
-
-
-def _message(one: Finding) -> str:
-    return one.message
-
-
-def _without_figures(one: Finding) -> str:
-    return _FIGURE.sub("#", one.message)
 
 
 def _alone(one: Finding) -> str:

@@ -23,19 +23,22 @@ from distcheck.report.schema.document import Document, Exclude, Found, RankRow, 
 from distcheck.report.schema.figures import NO_EXPECTATION, Bandwidth, Expected, Model, Seconds
 from distcheck.report.schema.mesh import GroupPlace, MeshRow
 from distcheck.report.schema.part import part_of
+from distcheck.report.training import training_rows
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import Finding, NotChecked, excluded_nodes
 from distcheck.rules.wording import grouped
 
 if TYPE_CHECKING:
     from distcheck.expectation.judge import Expectation
-    from distcheck.report.schema.training import TrainingRow
+
+Places = dict[str, GroupPlace] | None
 
 
 def document(job: Job, diagnosis: Diagnosis) -> Document:
     """Return the report of a judged job."""
     excluded = excluded_nodes(diagnosis.findings)
     measured = _bandwidth(job)
+    mesh, places = _mesh(job)
     return Document(
         schema=1,
         distcheck=job.distcheck,
@@ -47,16 +50,16 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         world=_world(job),
         findings=tuple(part_of(Found, f, evidence=storable(f.evidence)) for f in diagnosis.findings),
         not_checked=tuple(part_of(Unlooked, unlooked) for unlooked in diagnosis.not_checked),
-        ranks=_rows(job, diagnosis),
+        ranks=_rows(job, diagnosis, places),
         missing_ranks=job.missing_ranks,
         bandwidth=measured,
         exclude=Exclude(fold_nodes(excluded), excluded),
         models=tuple(_models(measured)),
         gpus=tuple(gpus_without_ranks(job)),
         devices=tuple(device_rows(job)),
-        mesh=_mesh_row(job),
+        mesh=mesh,
         groups=tuple(group_rows(job)),
-        training=_training(job),
+        training=tuple(training_rows(job)),
         critical_path=critical_path(job),
         at=job.at,
         host=job.host,
@@ -64,20 +67,14 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
     )
 
 
-def _training(job: Job) -> tuple[TrainingRow, ...]:
-    if "training" not in job.asked.looks:
-        return ()
-    from distcheck.report.training import training_rows  # only needed with --step
-
-    return tuple(training_rows(job))
-
-
-def _mesh_row(job: Job) -> MeshRow | None:
+def _mesh(job: Job) -> tuple[MeshRow | None, Callable[[int | None], Places]]:
+    """Return the row of the mesh, and a function that returns a rank's groups in it."""
     if job.asked.mesh is None:
-        return None
-    from distcheck.report.mesh import mesh_row  # only needed with --mesh
+        return None, lambda _rank: None
+    from distcheck.report.mesh import group_places, mesh_row  # only needed with --mesh
+    from distcheck.rules.job.mesh import mesh_of
 
-    return mesh_row(job)
+    return mesh_row(job), partial(group_places, mesh_of(job))
 
 
 def _world(job: Job) -> World:
@@ -96,8 +93,7 @@ def _world(job: Job) -> World:
     )
 
 
-def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
-    places = _places(job)
+def _rows(job: Job, diagnosis: Diagnosis, places: Callable[[int | None], Places]) -> tuple[RankRow, ...]:
     levels = _levels(diagnosis)
     rows = []
     gpus_on = {node.key: gpus for node, gpus in gpus_of(job.nodes)}
@@ -110,26 +106,14 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
         unfinished = process.stage != "done" or (rank.run is not None and rank.run.outcome != "done")
         level = max(levels.get(where.rank, 0), levels.get(node.name, 0), _LEVELS.index("unknown") * unfinished)
         status = _LEVELS[level]
-        mesh = None if places is None else places(where.rank)
-        rows.append(RankRow(where.rank, shown, where.local_rank, gpu, _master(process), process.stage, status, mesh))
+        row = where.rank, shown, where.local_rank, gpu, _master(process), process.stage, status, places(where.rank)
+        rows.append(RankRow(*row))
     if job.missing_ranks:
         from distcheck.rules.job.homes import homes  # imported late: costs start-up time, rarely used
 
         home = homes(job)
         rows += (RankRow(rank, home.get(rank), None, None, "-", None, "missing") for rank in job.missing_ranks)
     return tuple(sorted(rows, key=lambda row: math.inf if row.rank is None else row.rank))
-
-
-def _places(job: Job) -> Callable[[int | None], dict[str, GroupPlace] | None] | None:
-    """Return a function that returns a rank's groups in the mesh, None without a mesh."""
-    if job.asked.mesh is not None:
-        from distcheck.report.mesh import group_places  # only needed with --mesh
-        from distcheck.rules.job.mesh import mesh_of
-
-        mesh = mesh_of(job)
-        if mesh is not None:
-            return partial(group_places, mesh)
-    return None
 
 
 _LEVELS: tuple[Status, ...] = ("ok", "warning", "unknown", "error")

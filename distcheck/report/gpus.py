@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -14,6 +14,7 @@ from distcheck.facts.node import NodeFacts
 from distcheck.facts.pci import Pci, PciPlace
 from distcheck.selection.pci import Distance, by_gpu
 
+K = TypeVar("K")
 _Nics: TypeAlias = "Mapping[str, tuple[str, Distance]]"
 """The names of the adapters next to GPUs and their distance, by the GPU's address."""
 
@@ -63,15 +64,15 @@ def gpus_without_ranks(job: Job) -> Iterator[IdleGpu]:
             yield IdleGpu(
                 node.name,
                 known or _row(gpu, "?", {}, {}),
-                _number(gpu.memory_bytes),
-                _number(gpu.memory_used_bytes),
-                _number(gpu.health.temperature_celsius if gpu.health else None),
+                _known(gpu.memory_bytes),
+                _known(gpu.memory_used_bytes),
+                _known(gpu.health.temperature_celsius if gpu.health else None),
                 lost=bool(gpu.lost),
             )
 
 
-def _number(fact: int | Missing | None) -> int | None:
-    return fact if isinstance(fact, int) else None
+def _known(fact: K | Missing | None) -> K | None:
+    return None if isinstance(fact, Missing) else fact
 
 
 def gpus_of(nodes: Iterable[NodeFacts]) -> Iterator[tuple[NodeFacts, dict[str, RankGpu]]]:
@@ -100,21 +101,9 @@ def _gpus(node: NodeFacts, near: _Nics) -> dict[str, RankGpu]:
 
 def _row(gpu: Gpu, name: str, places: Mapping[str, PciPlace], near: _Nics) -> RankGpu:
     address = gpu.pci if isinstance(gpu.pci, str) else ""
-    numa, cpus = (gpu.health.numa_node, gpu.health.cpus) if gpu.health is not None else (None, None)
-    if numa is None or not cpus or isinstance(numa, Missing) or isinstance(cpus, Missing):
-        place = places.get(address)  # NVML does not report it in containers with few privileges
-        if isinstance(numa, Missing) or numa is None:
-            numa = place.numa_node if place is not None else None
-        if isinstance(cpus, Missing) or not cpus:
-            cpus = place.cpus if place is not None else ""
-    nic, distance = near.get(address, (None, None))
+    numa, cpus = (_known(gpu.health.numa_node), _known(gpu.health.cpus)) if gpu.health else (None, None)
+    if (numa is None or not cpus) and (place := places.get(address)):  # NVML hides it in containers
+        numa, cpus = place.numa_node if numa is None else numa, cpus or place.cpus
     return RankGpu(
-        gpu.index,
-        name,
-        address or None,
-        gpu.name if isinstance(gpu.name, str) else None,
-        numa,
-        cpus or None,
-        nic,
-        distance,
+        gpu.index, name, address or None, _known(gpu.name), numa, cpus or None, *near.get(address, (None, None))
     )

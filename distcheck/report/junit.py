@@ -7,7 +7,7 @@ suite.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container
 from typing import Literal, NamedTuple
 from xml.etree import ElementTree as ET
@@ -21,6 +21,12 @@ from distcheck.rules import Rule
 from distcheck.rules.diagnose import Diagnosis, left_out
 from distcheck.rules.finding import Finding, NotChecked
 
+_COUNTED = {
+    "tests": "testcase",
+    "failures": "testcase/failure",
+    "errors": "testcase/error",
+    "skipped": "testcase/skipped",
+}
 JOB = ""
 """The place of outcomes that name no node."""
 
@@ -38,7 +44,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     del options
     report = document(job, diagnosis)
     root = ET.Element("testsuites", name="distcheck", time=f"{report.seconds:.3f}")
-    totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+    totals: Counter[str] = Counter()
     for place, rules in _places(job, diagnosis).items():
         name = harmless(place) or "job"
         suite = ET.SubElement(root, "testsuite", name=name)
@@ -50,17 +56,12 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
             _result(ET.SubElement(suite, "testcase", classname=f"distcheck.{name}", name=harmless(rule)), outcomes)
         if place == JOB:
             ET.SubElement(suite, "system-out").text = report.headline
-        counted = {
-            "tests": len(suite.findall("testcase")),
-            "failures": len(suite.findall("testcase/failure")),
-            "errors": len(suite.findall("testcase/error")),
-            "skipped": len(suite.findall("testcase/skipped")),
-        }
-        for kind, number in counted.items():
+        for kind, path in _COUNTED.items():
+            number = len(suite.findall(path))
             suite.set(kind, str(number))
             totals[kind] += number
-    for kind, number in totals.items():
-        root.set(kind, str(number))
+    for kind in _COUNTED:
+        root.set(kind, str(totals[kind]))
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 

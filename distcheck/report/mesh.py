@@ -35,8 +35,8 @@ def mesh_row(job: Job) -> MeshRow | None:
     )
 
 
-def group_places(mesh: Mesh, rank: int | None) -> dict[str, GroupPlace] | None:
+def group_places(mesh: Mesh | None, rank: int | None) -> dict[str, GroupPlace] | None:
     """Return a rank's groups; None if it has no place in the mesh."""
-    if rank is None or not 0 <= rank < mesh.ranks:
+    if mesh is None or rank is None or not 0 <= rank < mesh.ranks:
         return None
     return {name: GroupPlace(mesh.group_number(rank, name), at) for name, at in mesh.coordinates(rank).items()}

@@ -23,14 +23,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     report = document(job, diagnosis)
     found = Counter((finding.rule, finding.severity) for finding in diagnosis.findings)
     statuses = Counter(row.status for row in report.ranks)
-    measured = {
-        (row.op, row.dtype, row.bytes): (
-            {"op": row.op, "dtype": row.dtype, "bytes": str(row.bytes)},
-            row.busbw_GBps,
-        )
-        for row in report.bandwidth
-        if row.group == "world"
-    }
+    world = {(row.op, row.dtype, str(row.bytes)): row.busbw_GBps for row in report.bandwidth if row.group == "world"}
     lines = [
         *_metric(
             "distcheck_verdict",
@@ -49,7 +42,11 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
             "Ranks of the last run.",
             (({"status": status}, statuses[status]) for status in STATUSES),
         ),
-        *_metric("distcheck_busbw_GBps", "Bus bandwidth in 1e9 bytes per second.", measured.values()),
+        *_metric(
+            "distcheck_busbw_GBps",
+            "Bus bandwidth in 1e9 bytes per second.",
+            ((dict(zip(("op", "dtype", "bytes"), name, strict=True)), busbw) for name, busbw in world.items()),
+        ),
     ]
     return "\n".join(lines) + "\n"
 

@@ -60,12 +60,8 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     if options.legend:
         from distcheck.report.legend import LEGEND
 
-        parts += [
-            [
-                "columns",
-                *(line for entry in LEGEND.items() for line in _wrapped(options, ": ".join(entry), 2, 4)),
-            ]
-        ]
+        columns = [line for entry in LEGEND.items() for line in _wrapped(options, ": ".join(entry), 2, 4)]
+        parts += [["columns", *columns]]
     parts += [[counts(report, diagnosis), *headline]]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 

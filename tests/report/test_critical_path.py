@@ -85,10 +85,3 @@ def test_older_files_have_no_path():
     bare = replace(job, processes=tuple(replace(p, began_seconds={}) for p in job.processes))
     assert critical_path(bare) == ()
     assert "critical path" not in render("text", bare, reported.case(bare).diagnosis, options=Detail(timings=True))
-
-
-def test_timings_show_the_path_and_its_sum():
-    job = job_of(waits=())
-    text = render("text", job, reported.case(job).diagnosis, options=Detail(timings=True))
-    assert "meeting         1.21  node3 (ranks 4-5)  joined 1.20 s after the first process" in text
-    assert "total           6.54" in text

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from made import reported
 
-from distcheck.facts.job import Collectives, Measurement
 from distcheck.report import FORMATS, Detail, junit, render
 from distcheck.rules import Rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
@@ -119,18 +118,6 @@ def test_prometheus_follows_the_exposition_format(any_job):
     assert all(LINE.fullmatch(line) for line in text.splitlines())
     samples = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
     assert len(samples) == len(set(samples))
-
-
-def test_prometheus_escapes_labels(job_of, judge):
-    job = msgspec.structs.replace(
-        job_of(1, 2),
-        collectives=Collectives("gloo", measurements=(Measurement("broadcast", 8, "f", 1, (1.0, 1.0)),)),
-    )  # fmt: skip
-    text = render("prometheus", *judge(job, Finding(rule='a"b\\c\nd', message="m", fix=Fix("f"))))
-    assert r'distcheck_findings{rule="a\"b\\c\\nd",severity="error"} 1' in text
-    assert 'distcheck_busbw_GBps{op="broadcast",dtype="f",bytes="8"} 8e-09' in text
-    assert 'distcheck_verdict{verdict="job"} 1' in text
-    assert "distcheck_exit_code 30" in text
 
 
 def test_markdown_escapes_html_and_markup(hostile):

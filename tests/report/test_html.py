@@ -15,7 +15,7 @@ from distcheck.facts.placement import Placement
 from distcheck.facts.rank import RankFacts
 from distcheck.report import Detail, render
 from distcheck.report.document import document
-from distcheck.report.html import facts, heat, marked
+from distcheck.report.html import facts, heat
 from distcheck.report.html.curves import charts
 from distcheck.report.html.facts import sheet
 from distcheck.report.html.heat import heat_map
@@ -116,19 +116,6 @@ def test_the_size_of_a_page_is_bounded_at_65536_ranks(job_of, judge):
     assert "65536 ranks on 8192 nodes: 65536 ok" in page
 
 
-def test_a_cell_shows_the_sign_of_its_status_and_the_level_of_each_figure():
-    page = render("html", *reported.messy())
-    row = next(line for line in page.splitlines() if line.startswith('<tr><th scope="row">node3</th>'))
-    cells = re.findall(r'<td class="(.*?)" title="rank (\d+): (\w+)"><span class="v0">(.)</span>', row)
-    assert [(rank, status, sign) for _, rank, status, sign in cells[:2]] == [("16", "ok", "✓"), ("17", "ok", "✓")]
-    assert cells[0][0].startswith("ok A0 ")
-    assert cells[1][0].startswith("ok A3 "), "rank 17 takes 1.4 times as long"
-    lost = next(line for line in page.splitlines() if line.startswith('<tr><th scope="row">node5</th>'))
-    assert lost.count("✗") == 1
-    assert '<span class="v0">✗</span>' in lost
-    assert "8 missing ranks without a known node: 40-47" in page
-
-
 def test_a_missing_rank_is_in_the_column_of_its_local_rank():
     job = reported.build(2, 4)
     job = msgspec.structs.replace(job, ranks=tuple(rank for rank in job.ranks if rank.placement.rank != 5))
@@ -138,26 +125,6 @@ def test_a_missing_rank_is_in_the_column_of_its_local_rank():
     assert [(cell.rank, cell.status) for cell in second.cells] == [
         ("4", "ok"), ("5", "missing"), ("6", "ok"), ("7", "ok"),
     ]  # fmt: skip
-
-
-def test_the_pair_matrix_shows_failed_slow_and_untested_paths():
-    page = render("html", *reported.messy())
-    part = page.partition('id="paths"')[2].partition("</section>")[0]
-    assert 'class="failed" title="node1 to node4: refused at 10.0.0.4">✗ refused</td>' in part
-    assert 'class="slow" title="node2 to node3: 0.625 GB/s">! 0.625</td>' in part
-    assert 'title="node5 to node3: not tested">·</td>' in part
-    assert "8 of 12 tested paths between 5 nodes reachable, 1 slow" in part
-    assert "Paths between nodes" not in render("html", *reported.cpu())
-
-
-def test_facts_that_differ_are_listed_with_their_ranks_and_the_others_once():
-    page = render("html", *reported.messy())
-    part = page.partition('id="facts"')[2]
-    differ, _, shared = part.partition("that are the same everywhere")
-    assert '<td class="wide">6.5.0-21-generic</td><td class="wide">ranks 8-15</td>' in differ
-    assert '<td class="wide">ib0</td><td class="wide">rank 9</td>' in differ
-    assert '<tr><th scope="row">software: torch</th><td class="wide">2.13.0+cu130</td></tr>' in shared
-    assert "<td>GPU-node3-4</td>" in shared, "what differs on every rank is listed with its node"
 
 
 def test_facts_of_many_nodes_take_as_many_rows_as_those_of_few(judge):
@@ -179,24 +146,6 @@ def test_html_shows_hostile_strings_literally(hostile):
     text = "".join(tags.text)
     assert "<script>alert('x')</script>" in text
     assert "{{ 7*7 }}" in text
-
-
-def test_html_has_the_contents_of_text(failing):
-    page = render("html", *failing)
-    for words in (
-        "gpu-duplicate",
-        "ranks 16-29 on node2",
-        "scontrol update nodename=node3 state=drain",
-        "(not confirmed)",
-    ):
-        assert words in page
-
-
-def test_html_shows_backticks_as_code_and_escapes_other_markup(failing):
-    page = render("html", *failing)
-    assert "have one device: <code>Duplicate GPU detected</code>. Every" in page
-    assert marked("`<b>` & <i>") == "<code>&lt;b&gt;</code> &amp; &lt;i&gt;"
-    assert "`" not in page.partition('id="findings"')[2]
 
 
 def test_html_has_an_uncertainty_column_only_for_repeated_bursts(healthy):
@@ -353,16 +302,6 @@ def test_the_nodes_that_stand_out_are_listed_up_to_a_limit():
     assert len(line.rows) == 25
     assert line.rows[0].name == "node030"
     assert line.notes == ["6 more nodes stand out"]
-
-
-@pytest.mark.parametrize(("name", "first"), [("healthy", "bandwidth"), ("cpu", "bandwidth"), ("messy", "findings")])
-def test_a_pass_shows_its_figures_before_what_was_not_checked(name, first):
-    page = render("html", *reported.CASES[name]())
-    order = re.findall(r'<h2 id="([a-z-]+)">', page)
-    assert order[0] == first
-    assert order == re.findall(r'<a href="#([a-z-]+)">', page.partition("<nav")[2].partition("</nav>")[0])
-    if "not-checked" in order:
-        assert (order.index("bandwidth") < order.index("not-checked")) is (name == "cpu")
 
 
 def test_findings_of_one_rule_with_one_fix_are_one_finding():

@@ -53,8 +53,9 @@ def test_prometheus_client_reads_the_values(failing, healthy):
 
 
 def test_prometheus_client_reads_back_labels_with_quotes(job_of, judge):
-    (sample,) = families(judge(job_of(1, 1), Finding(rule='a"b\\c', message="m", fix=Fix("f"))))["distcheck_findings"]
-    assert sample.labels == {"rule": 'a"b\\c', "severity": "error"}
+    named = Finding(rule='a"b\\c\nd', message="m", fix=Fix("f"))
+    (sample,) = families(judge(job_of(1, 1), named))["distcheck_findings"]
+    assert sample.labels == {"rule": 'a"b\\c\\nd', "severity": "error"}
 
 
 def test_the_page_names_every_metric_with_its_labels(failing, healthy):

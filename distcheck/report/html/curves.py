@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from distcheck.collectives.plan import bus_factor, label
+from distcheck.collectives.plan import label
+from distcheck.expectation.of_job import saved
 from distcheck.facts.job import Job
 from distcheck.facts.quantities import size
 from distcheck.report.figures import figure
 from distcheck.report.schema.document import Document
 from distcheck.report.schema.figures import Bandwidth
+from distcheck.rules.wording import grouped
 
 WIDTH, HEIGHT = 460, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 424, 16, 214
@@ -39,26 +41,14 @@ class Chart(NamedTuple):
 
 def charts(job: Job, report: Document) -> list[Chart]:
     """Return a chart of each operation that was measured at two sizes or more, on the same axes."""
-    curves: dict[str, list[Bandwidth]] = {}
-    for row in report.bandwidth:
-        if row.busbw_GBps is not None and row.bytes > 0 and row.group == "world":
-            curves.setdefault(label(row.op, row.dtype), []).append(row)
-    curves = {name: sorted(rows, key=lambda row: row.bytes) for name, rows in curves.items() if len(rows) > 1}
-    return [_chart(name, rows, _baseline(job, name, rows[0].ranks)) for name, rows in curves.items()]
+    known = [row for row in report.bandwidth if row.busbw_GBps is not None and row.bytes > 0 and row.group == "world"]
+    by_name = grouped(known, lambda row: label(row.op, row.dtype)).items()
+    curves = {name: sorted(rows, key=lambda row: row.bytes) for name, rows in by_name if len(rows) > 1}
+    before = saved(job)
+    return [_chart(name, rows, before[name].by_size or {} if name in before else {}) for name, rows in curves.items()]
 
 
-def _baseline(job: Job, name: str, ranks: int) -> dict[int, float]:
-    """Return the bus bandwidths of the --baseline run, by size."""
-    before = job.asked.baseline
-    found = {}
-    for row in before.rows if before is not None else ():
-        factor = bus_factor(row.op, ranks)
-        if row.group == "world" and label(row.op, row.dtype) == name and factor is not None and row.seconds > 0:
-            found[row.bytes] = row.bytes / row.seconds / 1e9 * factor
-    return found
-
-
-def _chart(name: str, rows: list[Bandwidth], before: dict[int, float]) -> Chart:
+def _chart(name: str, rows: list[Bandwidth], before: Mapping[int, float]) -> Chart:
     speeds = [(row.bytes, row.busbw_GBps or 0.0) for row in rows]
     expected = [(row.bytes, row.expected_GBps.value) for row in rows if row.expected_GBps.value is not None]
     old = sorted((number, speed) for number, speed in before.items() if rows[0].bytes <= number <= rows[-1].bytes)

@@ -40,7 +40,6 @@ class Scale(NamedTuple):
     """One figure of each rank, and when it is how bad."""
 
     name: str
-    unit: str
     figures: dict[int, float]
     """By rank."""
     steps: tuple[float, ...]
@@ -136,13 +135,11 @@ def _scales(job: Job, report: Document) -> list[Scale]:
     found = []
     for row in largest(report)[:_OPERATIONS]:
         times = {rank: second * 1e3 for rank, second in enumerate(row.seconds.by_rank) if second is not None}
-        name = f"{label(row.op, row.dtype)} {size(row.bytes)}"
-        found.append(_relative(name, "ms", times))
+        found.append(_relative(f"{label(row.op, row.dtype)} {size(row.bytes)}", "ms", times))
     rates = {row.rank: row.matmul_TFLOPS for row in report.devices if row.rank is not None}
     found.append(_relative("matrix speed", "TFLOPS", rates, low_is_bad=True))
-    degrees = "°C"
-    legend = (f"below {_HOTTER[0]:g} {degrees}", *(f"from {step:g} {degrees}" for step in _HOTTER))
-    found.append(Scale("GPU temperature", degrees, _temperatures(job), _HOTTER, legend))
+    legend = (f"below {_HOTTER[0]:g} °C", *(f"from {step:g} °C" for step in _HOTTER))
+    found.append(Scale("GPU temperature", _temperatures(job), _HOTTER, legend))
     return [scale for scale in found if scale.figures]
 
 
@@ -150,13 +147,8 @@ def _relative(name: str, unit: str, figures: dict[int, float], *, low_is_bad: bo
     """Return a scale around the median of the ranks."""
     usual = median(figures.values()) if figures else 0.0
     steps = tuple(usual / step if low_is_bad else usual * step for step in _SLOWER)
-    word = "lower" if low_is_bad else "longer"
-    legend = (f"usual ({figure(usual)} {unit})", *(f"over {_share(step, low_is_bad)} {word}" for step in _SLOWER))
-    return Scale(name, unit, figures, steps, legend, low_is_bad)
-
-
-def _share(step: float, low_is_bad: bool) -> str:  # noqa: FBT001 as the scale has it
-    return f"{1 - 1 / step if low_is_bad else step - 1:.0%}"
+    apart = [f"over {1 - 1 / step:.0%} lower" if low_is_bad else f"over {step - 1:.0%} longer" for step in _SLOWER]
+    return Scale(name, figures, steps, (f"usual ({figure(usual)} {unit})", *apart), low_is_bad)
 
 
 def _temperatures(job: Job) -> dict[int, float]:

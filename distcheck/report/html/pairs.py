@@ -67,17 +67,17 @@ def matrix(job: Job) -> Matrix | None:
         )
     return Matrix(
         tuple(order),
-        tuple(tuple(_at(cells, source, target) for target in order) for source in order),
+        tuple(tuple(cells.get((source, target)) or _untested(source, target) for target in order) for source in order),
         f"{met} of {count(len(tried), 'tested path')} between {count(len(ends), 'node')} reachable"
         + (f", {slow} slow" if (slow := sum(cell.kind == "slow" for cell in cells.values())) else ""),
         tuple(notes),
     )
 
 
-def _at(cells: dict[tuple[str, str], PairCell], source: str, target: str) -> PairCell:
+def _untested(source: str, target: str) -> PairCell:
     if source == target:
         return PairCell("", "self", "the same node")
-    return cells.get((source, target), PairCell("·", "untested", f"{source} to {target}: not tested"))
+    return PairCell("·", "untested", f"{source} to {target}: not tested")
 
 
 def _rate(trials: list[PeerTrial]) -> float | None:
