@@ -40,6 +40,13 @@ def test_a_return_code_leads_where_its_reason_is_unknown(status):
     assert found(f"{status}\nLast error:\nsomething else\n{later}\n").telling.line == 1
 
 
+@pytest.mark.parametrize("status", STATUSES)
+def test_the_reason_of_a_return_code_leads_also_if_a_logger_calls_it_a_warning(status):
+    answer = found(f"{status}\nLast error:\nWARNING: Duplicate GPU detected : rank 1 and rank 0\n")
+    assert answer.causes[0].rule == "gpu-duplicate"
+    assert "Duplicate" in answer.telling.text
+
+
 @pytest.mark.parametrize(
     "words",
     [
