@@ -7,7 +7,8 @@ import re
 from collections.abc import Collection, Mapping
 
 from distcheck.explain.fixes import BY_LINE, COMMANDS, TEXTS
-from distcheck.explain.subject import command, known_rule
+from distcheck.explain.subject import command
+from distcheck.rules import find_rule
 from distcheck.rules.finding import Fix
 
 _VALUE = re.compile(r"\{(\w+)\|([^}]*)\}")
@@ -39,7 +40,8 @@ def fix(rule: str, values: Mapping[str, str], line: str = "", settings: Collecti
 
 def _quoted(rule: str) -> tuple[str, tuple[str, ...]]:
     """Return the fix that a rule's docstring has, and the commands that it quotes."""
-    passage = known_rule(rule).doc.partition("\n\nFix:")[2].partition("\n\n")[0].partition("See: ")[0]
+    known = find_rule(rule)
+    passage = known.doc.partition("\n\nFix:")[2].partition("\n\n")[0].partition("See: ")[0] if known else ""
     text = " ".join(passage.split())
     quoted = [c for c in re.findall(r"``(.+?)``", text) if _COMMAND.fullmatch(c) and " " in c and "..." not in c]
     quoted = [_completed(c) for c in quoted if not _EXAMPLE.search(c)]
