@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from distcheck.explain.hang import Hang, named
 from distcheck.explain.sighting import Sighting
 from distcheck.explain.waits import Waits
+from distcheck.rules.wording import are
 
 
 def barrier(seen: Sequence[Sighting]) -> Hang | None:
@@ -16,9 +17,9 @@ def barrier(seen: Sequence[Sighting]) -> Hang | None:
     if line is None:
         return None
     ranks = tuple(map(int, line.values["late"].split(",")))
-    verb, they = ("is", "it") if len(ranks) == 1 else ("are", "they")
+    they = "it" if len(ranks) == 1 else "they"
     seconds = f"{int(line.values['late_ms']) / 1000:g} s"
-    says = f"{named(ranks)} {verb} behind: {they} did not reach monitored_barrier() within {seconds}"
+    says = f"{named(ranks)} {are(ranks)} behind: {they} did not reach monitored_barrier() within {seconds}"
     return Hang(kind="behind", says=f"{says}; these are numbers in the barrier's process group", ranks=ranks)
 
 

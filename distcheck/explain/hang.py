@@ -11,7 +11,7 @@ import msgspec
 from distcheck.explain.places import When
 from distcheck.explain.waits import Call, LoggedGroup, Waits
 from distcheck.facts.ranges import numbered
-from distcheck.rules.wording import grouped, listed
+from distcheck.rules.wording import are, grouped, listed
 
 K = TypeVar("K", bound=Hashable)
 
@@ -159,7 +159,7 @@ def _behind(waiting: dict[int, Call], watch: Waits, busy: Collection[int]) -> Ha
     }
     if late:
         first = [own for own in sure if own.number == number]
-        says = f"{named(late)} {_is(late)} behind: {_it(late)} did not call collective {number} of {label};"
+        says = f"{named(late)} {are(late)} behind: {_it(late)} did not call collective {number} of {label};"
         says += f" {_ranks(first)} {_wait(first)} in {_collective(first)}"
         return Hang(kind="behind", says=says, ranks=tuple(sorted(late)))
     by_number = sorted(grouped(seen, _number).items())
@@ -168,7 +168,7 @@ def _behind(waiting: dict[int, Call], watch: Waits, busy: Collection[int]) -> Ha
         return None
     ahead = [own for _, group in by_number[1:] for own in group]
     numbers = listed([f"{_ranks(own)} in {_collective(own)}" for _, own in by_number[1:]], _MOST_SHOWN)
-    says = f"{_ranks(lowest)} {_is(lowest)} behind in {label}: {_it(lowest)} {_wait(lowest)} in {_collective(lowest)}"
+    says = f"{_ranks(lowest)} {are(lowest)} behind in {label}: {_it(lowest)} {_wait(lowest)} in {_collective(lowest)}"
     says += f", {numbers}{_if_one_group([*lowest, *ahead])}"
     return Hang(kind="behind", says=says, ranks=_numbers(lowest))
 
@@ -274,10 +274,6 @@ def named(ranks: Iterable[int]) -> str:
 
 def _wait(seen: Collection[object]) -> str:
     return "waits" if len(seen) == 1 else "wait"
-
-
-def _is(ranks: Collection[object]) -> str:
-    return "is" if len(ranks) == 1 else "are"
 
 
 def _it(ranks: Collection[object]) -> str:

@@ -72,43 +72,54 @@ def judged(sightings: Sequence[Sighting], lost: Collection[int] = ()) -> Judgeme
     """
     if not sightings:
         return Judgement((), None)
-    if retried := [seen for seen in sightings if _is_retried(seen)]:
-        met = [seen for seen in sightings if not _is_retried(seen)]
-        if any(_is_elsewhere(seen) and all(_precedes(one, seen) for one in retried) for seen in met):
-            judgement = judged(met, lost)
-            return judgement._replace(consequences=(*judgement.consequences, *retried))
-    if later := _of_a_restart(sightings) or _limits_of_a_wait(sightings) or _other_folders(sightings):
+    later = _retries(sightings) or _of_a_restart(sightings) or _limits_of_a_wait(sightings) or _other_folders(sightings)
+    if later:
         judgement = judged([seen for seen in sightings if seen not in later], lost)
         return judgement._replace(consequences=(*judgement.consequences, *later))
     ended = any(s.spelling.weight >= SYMPTOM and s.spelling.rules and not s.warning for s in sightings)
     aside = {id(seen) for seen in sightings if (ended and seen.warning) or _has_a_reason(seen, sightings)}
     final = [seen for seen in sightings if id(seen) not in aside]
     heaviest = max(seen.spelling.weight for seen in final)
+    if heaviest == NOISE:
+        return Judgement((), None)
     leading = _in_order([seen for seen in final if seen.spelling.weight == heaviest])
     leading.sort(key=_is_abort)  # what a process wrote comes before its end
     rest = _in_order([seen for seen in sightings if seen.spelling.weight < heaviest or id(seen) in aside])
+    first = _first(leading, rest, lost)
+    consequences = tuple(seen for seen in (*leading, *rest) if seen.spelling is not first.spelling)
+    return Judgement(_causes(first, leading, rest), first, consequences)
+
+
+def _first(leading: Sequence[Sighting], rest: Sequence[Sighting], lost: Collection[int]) -> Sighting:
+    """Return the line that leads, of the heaviest ones, unless a lighter one shows what those only follow from."""
     first = leading[0]
     if first.spelling.weight <= SYMPTOM or (first.spelling.rules and first.spelling.rules[0] in _WAITED):
         first = next((seen for seen in rest if "mistake" in seen.tags and _precedes(seen, first)), first)
-    if heaviest == CONSEQUENCE and not any("collective" in seen.tags for seen in leading):
-        roots = (seen for seen in rest if "root-cause" in seen.tags and int(seen.values.get("rank", -1)) not in lost)
-        root = next(roots, None)
-        told = any(_OF_AN_ABORT.search(seen.text) for seen in (*leading, *rest))
-        first = (None if told else _aborted(leading, root, lost)) or root or first
-    consequences = tuple(seen for seen in (*leading, *rest) if seen.spelling is not first.spelling)
-    if heaviest == NOISE:
-        return Judgement((), None)
-    if not first.spelling.rules:
-        causes = [LikelyCause(None, first)] if first.spelling.weight >= SHAPE else []
-        return Judgement(tuple(causes), first, consequences)
-    causes = [LikelyCause(first.spelling.rules[0], first)]
-    others = [*(LikelyCause(seen.spelling.rules[0], seen) for seen in leading[1:] if seen.spelling.rules)]
-    others += [LikelyCause(rule, first) for rule in first.spelling.rules[1:]]
-    others += [LikelyCause(seen.spelling.rules[0], seen) for seen in rest if seen.spelling.rules]
-    for cause in others:
-        if len(causes) < _MOST_CAUSES and cause.rule not in {known.rule for known in causes}:
-            causes.append(cause)
-    return Judgement(tuple(causes), first, consequences)
+    if leading[0].spelling.weight != CONSEQUENCE or any("collective" in seen.tags for seen in leading):
+        return first
+    roots = (seen for seen in rest if "root-cause" in seen.tags and int(seen.values.get("rank", -1)) not in lost)
+    root = next(roots, None)
+    told = any(_OF_AN_ABORT.search(seen.text) for seen in (*leading, *rest))
+    return (None if told else _aborted(leading, root, lost)) or root or first
+
+
+def _causes(first: Sighting, leading: Sequence[Sighting], rest: Sequence[Sighting]) -> tuple[LikelyCause, ...]:
+    """Return the first cause, and what other lines and the line's further rules name."""
+    rules = first.spelling.rules
+    if not rules:
+        return (LikelyCause(None, first),) if first.spelling.weight >= SHAPE else ()
+    named = [(rules[0], first), *((seen.spelling.rules[0], seen) for seen in leading if seen.spelling.rules)]
+    named += [(rule, first) for rule in rules[1:]]
+    named += [(seen.spelling.rules[0], seen) for seen in rest if seen.spelling.rules]
+    causes = {rule: LikelyCause(rule, seen) for rule, seen in reversed(named)}
+    return tuple(causes[rule] for rule in dict.fromkeys(rule for rule, _ in named))[:_MOST_CAUSES]
+
+
+def _retries(sightings: Sequence[Sighting]) -> list[Sighting]:
+    """Return the lines about attempts to connect that are repeated, if the ranks met after all of them."""
+    retried = [seen for seen in sightings if _is_retried(seen)]
+    later = (seen for seen in sightings if _is_elsewhere(seen) and not _is_retried(seen))
+    return retried if any(all(_precedes(one, seen) for one in retried) for seen in later) else []
 
 
 def _of_a_restart(sightings: Sequence[Sighting]) -> list[Sighting]:

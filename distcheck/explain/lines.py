@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from distcheck.explain.places import When, message, plain, when
-from distcheck.explain.spelling import Pattern, anchors
+from distcheck.explain.spelling import Pattern
 
 AROUND_BYTES = 4000
 """How far `near` and `unless` look, and how much of a huge line is searched."""
@@ -49,32 +49,13 @@ def wrapped(lines: Sequence[bytes]) -> list[tuple[int, bytes]]:
     return [(at, b"" if n == width else b" ") for at, n in enumerate(lengths[:-1]) if n >= width - 1]
 
 
-class Surroundings:
-    """A piece of a log with the end of the piece before it."""
-
-    def __init__(self, before: bytes, data: bytes) -> None:
-        self.before, self.data = before, data
-        self._present: dict[str, tuple[str, ...]] = {}
-
-    @cached_property
-    def _lower(self) -> bytes:
-        return (self.before + self.data).lower()
-
-    def present(self, pattern: str) -> tuple[str, ...]:
-        """Return the anchors of a pattern that occur in the piece; all if escape sequences may hide them."""
-        if pattern not in self._present:
-            escapes = b"\x1b" in self._lower
-            found = tuple(part for part in anchors(pattern) if escapes or part.encode() in self._lower)
-            self._present[pattern] = found
-        return self._present[pattern]
-
-
 class LogLine:
     """A line of a log with the lines around it, decoded once and only where needed."""
 
-    def __init__(self, piece: Surroundings, line: Candidate, anchor: bytes) -> None:
-        self._piece, self._start, self._end = piece, line.start, line.end
-        self.raw = piece.data[line.start : line.end]
+    def __init__(self, before: bytes, data: bytes, line: Candidate, anchor: bytes) -> None:
+        """Take a line of `data`, a piece of a log, and the end of the piece before it."""
+        self._before, self._data, self._start, self._end = before, data, line.start, line.end
+        self.raw = data[line.start : line.end]
         self.halves: tuple[str, ...] = ()
         """The two lines that are one, wrapped by a terminal or a logger."""
         if line.glue is not None:
@@ -104,9 +85,9 @@ class LogLine:
     @cached_property
     def above(self) -> str:
         """The lines above it."""
-        head = self._piece.data[max(0, self._start - AROUND_BYTES) : self._start]
+        head = self._data[max(0, self._start - AROUND_BYTES) : self._start]
         missing = AROUND_BYTES - len(head)
-        return _plain_lines((self._piece.before[-missing:] if missing else b"") + head)
+        return _plain_lines((self._before[-missing:] if missing else b"") + head)
 
     @cached_property
     def around(self) -> str:
@@ -115,7 +96,7 @@ class LogLine:
 
     @cached_property
     def _below(self) -> str:
-        return _plain_lines(self._piece.data[self._end : self._end + AROUND_BYTES])
+        return _plain_lines(self._data[self._end : self._end + AROUND_BYTES])
 
     @cached_property
     def trace(self) -> str:
@@ -138,20 +119,8 @@ class LogLine:
     @cached_property
     def is_reason(self) -> bool:
         """Whether the line has, or is the first below, what NCCL writes before the reason of a return code."""
-        _, above, between = self._piece.data[max(0, self._start - _REASON_BYTES) : self._start].rpartition(_REASON)
+        _, above, between = self._data[max(0, self._start - _REASON_BYTES) : self._start].rpartition(_REASON)
         return bool(above and not between.strip()) or _REASON in self.raw
-
-    @cached_property
-    def _around_lower(self) -> str:
-        return self.around.lower()
-
-    def has_anchor(self, pattern: Pattern) -> bool:
-        """Whether the lines around may match a pattern: whether they have one of its anchors."""
-        return any(part in self._around_lower for part in self._piece.present(pattern.pattern))
-
-    def find_around(self, pattern: Pattern) -> re.Match[str] | None:
-        """Return the match of a pattern in the lines around."""
-        return pattern.search(self.around) if self.has_anchor(pattern) else None
 
 
 def _plain_lines(raw: bytes) -> str:

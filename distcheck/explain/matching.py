@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import accumulate, chain
 
-from distcheck.explain.lines import AROUND_BYTES, Candidate, LogLine, Surroundings, wrapped
+from distcheck.explain.lines import AROUND_BYTES, Candidate, LogLine, wrapped
 from distcheck.explain.places import NOWHERE, Place
 from distcheck.explain.reading import Piece
 from distcheck.explain.sighting import Sighting, earliest, sighting
@@ -41,12 +41,10 @@ class Matcher:
     def search(self, pieces: Iterable[Piece], file: str, of_file: Place = NOWHERE) -> list[Sighting]:
         """Return the spellings that a log has: of each the line with the earliest time, or else the first line."""
         found: dict[int, Sighting] = {}  # by the id of the spelling: to hash one costs more than to look for most
-        texts: dict[int, set[str]] = {}
         looked: dict[bytes, int] = {}
         dull: set[bytes] = set()
         before = b""
         for piece in pieces:
-            surroundings = Surroundings(before, piece.data)
             for candidate in self._candidates(piece, dull):
                 key = candidate.key
                 candidates = self._with[key]
@@ -58,13 +56,13 @@ class Matcher:
                     if not again and len(key) <= _LONGEST_KNOWN_BYTES:
                         dull.add(key)
                     continue
-                line = LogLine(surroundings, candidate, candidates[0].anchor)
+                line = LogLine(before, piece.data, candidate, candidates[0].anchor)
                 matched = False
                 for spelling in candidates:
                     if spelling.fallback and (matched or line.halves or _NO_ERROR.search(line.raw)):
                         continue
                     known = found.get(id(spelling))
-                    if known and known.times >= _MOST_SEEN and not spelling.twice:
+                    if known and known.times >= _MOST_SEEN:
                         if line.match(spelling.pattern):
                             matched = True
                             found[id(spelling)] = known._replace(times=known.times + 1)
@@ -72,13 +70,11 @@ class Matcher:
                     if seen := sighting(spelling, line, file, candidate.number, of_file):
                         matched = True
                         found[id(spelling)] = earliest(known, seen)
-                        if spelling.twice:
-                            texts.setdefault(id(spelling), set()).add(seen.matched)
             before = piece.data[-AROUND_BYTES:]
             if len(looked) > _KNOWN_LINES:
                 looked.clear()
                 dull.clear()
-        return [seen for one, seen in found.items() if not seen.spelling.twice or seen.times > len(texts[one])]
+        return list(found.values())
 
     def _candidates(self, piece: Piece, dull: set[bytes]) -> Iterator[Candidate]:
         """Yield the lines that have an anchor, and are not dull; also lines that are one, wrapped at the edge."""

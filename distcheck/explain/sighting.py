@@ -31,9 +31,8 @@ class Sighting(NamedTuple):
     times: int
     values: dict[str, str]
     """The named groups of the patterns."""
-    matched: str = ""
     warning: bool = False
-    """Whether the line is of level WARNING: what writes it goes on."""
+    """Whether the line is of level WARNING and no reason of an error: what writes it goes on."""
     reason: bool = False
     """Whether the line has what a library adds to its return code, as NCCL does after "Last error:"."""
     settings: frozenset[str] = frozenset()
@@ -48,13 +47,13 @@ class Sighting(NamedTuple):
 def sighting(spelling: Spelling, line: LogLine, file: str, number: int, of_file: Place) -> Sighting | None:
     """Return the sighting of a spelling in a line; None if the line, or what is around it, does not have it."""
     match = line.match(spelling.pattern)
-    if match is None or (spelling.unless and line.find_around(spelling.unless)):
+    if match is None or (spelling.unless and spelling.unless.search(line.around)):
         return None
-    if spelling.trace and not (line.has_anchor(spelling.trace) and spelling.trace.search(line.trace)):
+    if spelling.trace and not spelling.trace.search(line.trace):
         return None
     values = match.groupdict()
     if spelling.near:
-        beside = line.find_around(spelling.near)
+        beside = spelling.near.search(line.around)
         if beside is None:
             return None
         values |= beside.groupdict()
@@ -70,9 +69,9 @@ def sighting(spelling: Spelling, line: LogLine, file: str, number: int, of_file:
             time = (*time[:2], time[2] - 1)
     text = shown(line.text)  # before it is cut: "password=" may be cut off, and the password not
     at = spelling.pattern.search(text) or match
-    warning = bool(_WARNING.search(line.text, 0, match.start() + 1))
+    warning = not line.is_reason and bool(_WARNING.search(line.text, 0, match.start() + 1))
     return Sighting(
-        spelling, file, number, excerpt(text, at.start()), own, time, 1, values, match[0], warning, line.is_reason,
+        spelling, file, number, excerpt(text, at.start()), own, time, 1, values, warning, line.is_reason,
         frozenset(_SETTING.findall(line.around)) if spelling.rules else frozenset(),
     )  # fmt: skip
 

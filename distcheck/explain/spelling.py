@@ -74,8 +74,6 @@ class Spelling(NamedTuple):
     """Whether the values of the named groups have this meaning."""
     trace: Pattern | None = None
     """What the Python traceback that ends in the line must contain."""
-    twice: bool = False
-    """Whether it counts only if the same text occurs more than once."""
     fallback: bool = False
     """Whether it counts only on lines that no other spelling matches."""
     first: int = 0
@@ -125,22 +123,6 @@ def _constants(pattern: str) -> list[str]:
         else:
             runs.append("")
     return runs
-
-
-@cache
-def anchors(pattern: str) -> tuple[str, ...]:
-    """Return text in lower case of which a match of the pattern has at least one; an empty one if that is unknown."""
-    alternatives, level = [""], 0
-    for token in re.finditer(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", pattern, re.DOTALL):
-        level += {"(": 1, ")": -1}.get(token[0], 0)
-        if token[0] == "|" and level == 0:
-            alternatives.append("")
-        else:
-            alternatives[-1] += token[0]
-    try:
-        return tuple(anchor(alternative).decode() for alternative in alternatives)
-    except ValueError:
-        return ("",)
 
 
 @cache

@@ -48,7 +48,7 @@ def lines(spelling):
             '  File "x.py", line 3, in f',
             f"    {example(spelling.trace.pattern)}",
         ]
-    log = [*above, *[words] * (1 + spelling.twice)] if words and not spelling.only else []
+    log = [*above, words] if words and not spelling.only else []
     return log if is_known(Matcher([spelling]), log) else []
 
 

@@ -63,64 +63,126 @@ def told(*lines, of_file=NOWHERE):
     return hang(watchdog.seen())
 
 
-def test_different_collectives_under_one_number_are_named():
-    found = told(late(0, sizes=(1, 1)), late(2, what="ALLGATHER", sizes=(1024, 4096)), status(0), status(2))
-    assert (found.kind, found.ranks) == ("mismatch", (0, 2))
-    assert found.says == (
-        "ranks 0,2 call different collectives: rank 0 ALLREDUCE (1 element) and rank 2 ALLGATHER (1024 elements in and"
-        " 4096 out), each as number 9 of the default process group"
-    )
+TP = "PG ID 1 PG GUID 5(tp)"
+IF_ONE = "this holds if it is one group for all of them"
+MANY = [late(rank) + status(rank) for rank in range(4)]
+CASES = {
+    "different collectives under one number": (
+        [late(0, sizes=(1, 1)), late(2, what="ALLGATHER", sizes=(1024, 4096)), status(0), status(2)],
+        "mismatch", (0, 2),
+        ("^ranks 0,2 call different collectives: rank 0 ALLREDUCE (1 element) and rank 2 ALLGATHER (1024 elements in"
+        " and 4096 out), each as number 9 of the default process group$"),
+    ),
+    "one rank in another collective than the others": (
+        [MANY[0], MANY[1], MANY[3], late(2, what="BROADCAST"), status(2)], "mismatch", (2,), "",
+    ),
+    "a mismatch of a group without a name is conditional": (
+        [late(0), late(1, what="BROADCAST")], "mismatch", (0, 1),
+        f"number 9 of a process group that the lines do not name; {IF_ONE}$",
+    ),
+    "a line without a group is compared with the default group, on condition": (
+        [late(7, what="BROADCAST"), status(7, group="PG 0 (default_pg)"), late(3)], "mismatch", (3, 7),
+        f"number 9 of the default process group; {IF_ONE}$",
+    ),
+    "different sizes of one collective": (
+        [*map(late, (0, 1, 2)), late(3, sizes=(1, 1))], "mismatch", (3,),
+        "call ALLREDUCE with different sizes: rank 3 with 1 element and ranks 0-2 with 4 elements",
+    ),
+    "a rank on which NCCL failed is compared with those that time out": (
+        [failed(3, sizes=(1, 1)), status(3), *MANY[:3]], "mismatch", (3,),
+        "rank 3 with 1 element and ranks 0-2 with 4 elements, as number 9 of the default",
+    ),
+    "a rank on which NCCL failed is in no hang": ([failed(3), status(3), *MANY[:3]], "missing", (3,), ""),
+    "an error of NCCL in a later attempt": (
+        [failed(3, sizes=(1, 1), clock="10:25:00.000"), *MANY[:3]], "missing", (3,), "",
+    ),
+    "an error of NCCL in an earlier attempt hides no mismatch": (
+        [failed(2, clock="09:01:00.000"), MANY[0], late(1, what="BROADCAST"), status(1)], "mismatch", (0, 1), "",
+    ),
+    "a time-out that the watchdog sees late": (
+        [late(0), late(1, sizes=(1, 1), clock="10:11:12.900")], "mismatch", (0, 1), "",
+    ),
+    "a time-out of a later attempt": ([late(0), late(1, sizes=(1, 1), clock="10:11:20.000")], "missing", (1,), ""),
+    "a send beside a receive": ([late(0, what="SEND"), late(1, what="RECV")], "unclear", (), ""),
+    "a rank in an earlier collective": (
+        [late(0, 105), late(1, 105), late(2, 100), *(status(r, n) for r, n in ((0, 105), (1, 105), (2, 100)))],
+        "behind", (2,),
+        ("^rank 2 is behind in the default process group: it waits in ALLREDUCE number 100, ranks 0-1 in ALLREDUCE"
+        " number 105$"),
+    ),
+    "a rank that has not called the collective": (
+        [MANY[0], MANY[1], MANY[3], signal(2, 8)], "behind", (2,),
+        ("^rank 2 is behind: it did not call collective 9 of the default process group; ranks 0-1,3 wait in ALLREDUCE"
+        " number 9$"),
+    ),
+    "a line of a group without a name": ([late(0, 9), late(1, 30), status(1, 30), signal(2, 8)], "behind", (0,), ""),
+    "a rank that never called a collective": ([late(0, 1), status(0, 1), signal(1, -1)], "behind", (1,), ""),
+    "a rank that waits in another group": (
+        [MANY[0], MANY[1], late(2, 70), status(2, 70, TP, own=0), signal(2, 8)], "unclear", (),
+        "rank 2 waits in ALLREDUCE number 70 of process group 5 (tp)",
+    ),
+    "all ranks in one collective": (
+        ["world_size=4\n", *MANY], "together", (),
+        ("^ranks 0-3 wait in ALLREDUCE number 9 of the default process group; all 4 ranks are in the same collective,"
+        " so none is behind: a GPU or the network may not finish it$"),
+    ),
+    "all ranks in one collective, one of them without a group": (
+        ["world_size=2\n", late(0), status(0), late(1)], "together", (),
+        "^ranks 0-1 wait in ALLREDUCE number 9 of the default process group; all 2 ranks",
+    ),
+    "the condition that they are of one group": (["world_size=2\n", MANY[0], late(1)], "together", (), f"; {IF_ONE}$"),
+    "no world size": ([*map(late, range(4))], "together", (), "; these ranks are in the same collective"),
+    "a rank that writes but does not time out, and ranks without a line": (
+        ["world_size=8\n[rank1]: epoch 3\n", *map(late, (0, 2, 3))], "missing", (1,), "rank 1 reports no time-out",
+    ),
+    "ranks without a line": (
+        ["world_size=8\n[rank1]: epoch 3\n", *map(late, (0, 2, 3))], "missing", (1,), "no line of ranks 4-7",
+    ),
+    "of a subgroup no rank is missing": (
+        ["world_size=4\n[rank0]: epoch 3\n", *(late(r) + status(r, group=TP, own=r - 2) for r in (2, 3))],
+        "together", (), "",
+    ),
+    "a single rank": ([late(0)], "unclear", (), ""),
+    "a later attempt is not compared with the first": (
+        [late(0), late(1), *(late(rank, 3, clock="10:31:00.000") for rank in (0, 1, 2))], "missing", (2,),
+        "^ranks 0-1 wait in ALLREDUCE number 9",
+    ),
+    "a rank that times out in a later attempt": (
+        [late(0), late(1), *(late(rank, 3, clock="10:31:00.000") for rank in (0, 1, 2))], "missing", (2,),
+        "rank 2 reports no time-out in this attempt",
+    ),
+}  # fmt: skip
+"""What the lines of several ranks show: the lines, the kind, the ranks, and words between ^ and $."""
+OWN = [late(r, 9, own=r) + status(r, 9, "PG 1", own=r) for r in (0, 1)]
+OTHERS = [late(r, 7, "BROADCAST", own=r - 2) + status(r, 7, "PG 1", own=r - 2) for r in (2, 3)]
+NOT_COMPARED = {
+    "ranks on which NCCL failed, and none that timed out": [
+        failed(0, what="BROADCAST"), status(0), failed(1), status(1), failed(2), status(2),
+    ],
+    "groups that only share their local number": [*OWN, *OTHERS],
+    "ranks of groups that only share their local number": [OWN[0], OTHERS[1]],
+    "a rank in two groups without a name": [late(0, 9), late(0, 20), late(1, 9)],
+    "attempts without times": [
+        line.replace("E1120 10:01:11.221", "E") for line in (late(0), late(1), late(0, 3), late(1, 3))
+    ],
+}  # fmt: skip
 
 
-def test_the_rank_with_another_collective_than_the_others_is_named():
-    found = told(*(late(rank) + status(rank) for rank in (0, 1, 3)), late(2, what="BROADCAST"), status(2))
-    assert (found.kind, found.ranks) == ("mismatch", (2,))
+@pytest.mark.parametrize(("lines", "kind", "ranks", "words"), CASES.values(), ids=list(CASES))
+def test_what_the_lines_prove_is_said(lines, kind, ranks, words):
+    found = told(*lines)
+    assert (found.kind, found.ranks) == (kind, ranks)
+    assert words in f"^{found.says}$"
 
 
-def test_a_mismatch_of_a_group_without_a_name_is_conditional():
-    found = told(late(0), late(1, what="BROADCAST"))
-    assert found.kind == "mismatch"
-    assert found.says.endswith("number 9 of a process group that the lines do not name; this holds if it is one group"
-                               " for all of them")  # fmt: skip
+@pytest.mark.parametrize("lines", NOT_COMPARED.values(), ids=list(NOT_COMPARED))
+def test_lines_that_may_be_of_several_groups_or_attempts_are_not_compared(lines):
+    assert told(*lines) is None
 
 
-def test_a_line_without_a_group_is_compared_with_the_default_group_on_condition():
-    found = told(late(7, what="BROADCAST"), status(7, group="PG 0 (default_pg)"), late(3))
-    assert found.kind == "mismatch"
-    assert found.says.endswith("number 9 of the default process group; this holds if it is one group for all of them")
-    tensor = told(late(7, what="BROADCAST"), status(7, group="PG ID 1 PG GUID 5(tp)"), late(3))
-    assert (tensor.kind, tensor.ranks) != ("mismatch", (3, 7))
-
-
-def test_different_sizes_of_one_collective_are_named():
-    found = told(*(late(rank) for rank in (0, 1, 2)), late(3, sizes=(1, 1)))
-    assert (found.kind, found.ranks) == ("mismatch", (3,))
-    assert "call ALLREDUCE with different sizes: rank 3 with 1 element and ranks 0-2 with 4 elements" in found.says
-
-
-def test_a_rank_on_which_nccl_failed_is_compared_with_those_that_time_out():
-    found = told(failed(3, sizes=(1, 1)), status(3), *(late(rank) + status(rank) for rank in (0, 1, 2)))
-    assert (found.kind, found.ranks) == ("mismatch", (3,))
-    assert "rank 3 with 1 element and ranks 0-2 with 4 elements, as number 9 of the default" in found.says
-    found = told(failed(0, what="BROADCAST"), status(0), failed(1), status(1), failed(2), status(2))
-    assert found is None  # no rank timed out: only the answer to an error of NCCL compares them
-
-
-def test_a_rank_on_which_nccl_failed_is_in_no_hang():
-    assert told(failed(3), status(3), *(late(rank) + status(rank) for rank in (0, 1, 2))).kind == "missing"
-    next_attempt = failed(3, sizes=(1, 1), clock="10:25:00.000")
-    assert told(next_attempt, *(late(rank) + status(rank) for rank in (0, 1, 2))).kind == "missing"
-
-
-def test_an_error_of_nccl_in_an_earlier_attempt_hides_no_mismatch_of_those_that_time_out():
-    before = failed(2, clock="09:01:00.000")
-    found = told(before, late(0), status(0), late(1, what="BROADCAST"), status(1))
-    assert (found.kind, found.ranks) == ("mismatch", (0, 1))
-
-
-def test_a_time_out_that_the_watchdog_sees_late_is_of_the_same_attempt():
-    times = {"10:11:12.900": "mismatch", "10:11:20.000": "missing"}
-    assert {at: told(late(0), late(1, sizes=(1, 1), clock=at)).kind for at in times} == times
+def test_ranks_of_another_group_are_no_mismatch():
+    found = told(late(7, what="BROADCAST"), status(7, group=TP), late(3))
+    assert (found.kind, found.ranks) != ("mismatch", (3, 7))
 
 
 @pytest.mark.parametrize(
@@ -129,36 +191,6 @@ def test_a_time_out_that_the_watchdog_sees_late_is_of_the_same_attempt():
 )
 def test_sizes_that_may_differ_are_no_mismatch(what, sizes):
     assert told(late(0, what=what), late(1, what=what, sizes=sizes)).kind == "together"
-
-
-def test_a_send_beside_a_receive_is_no_mismatch():
-    assert told(late(0, what="SEND"), late(1, what="RECV")).kind == "unclear"
-
-
-def test_the_rank_in_an_earlier_collective_is_behind():
-    found = told(late(0, 105), late(1, 105), late(2, 100), *(status(r, n) for r, n in ((0, 105), (1, 105), (2, 100))))
-    assert (found.kind, found.ranks) == ("behind", (2,))
-    assert found.says == (
-        "rank 2 is behind in the default process group: it waits in ALLREDUCE number 100, ranks 0-1 in ALLREDUCE"
-        " number 105"
-    )
-
-
-def test_a_rank_that_has_not_called_the_collective_is_behind():
-    found = told(*(late(rank) + status(rank) for rank in (0, 1, 3)), signal(2, 8))
-    assert (found.kind, found.ranks) == ("behind", (2,))
-    assert found.says == (
-        "rank 2 is behind: it did not call collective 9 of the default process group; ranks 0-1,3 wait in ALLREDUCE"
-        " number 9"
-    )
-
-
-def test_a_rank_is_not_behind_by_a_line_of_a_group_without_a_name():
-    assert told(late(0, 9), late(1, 30), status(1, 30), signal(2, 8)).ranks == (0,)
-
-
-def test_a_rank_that_never_called_a_collective_is_behind_the_first():
-    assert told(late(0, 1), status(0, 1), signal(1, -1)).ranks == (1,)
 
 
 @pytest.mark.parametrize(
@@ -177,45 +209,6 @@ def test_no_rank_is_behind_by_a_count_that_does_not_show_it(line):
     assert "rank 2 reports no time-out: not in this collective, dead, stuck elsewhere, or ended" in found.says
 
 
-def test_a_rank_that_waits_in_another_group_is_not_behind():
-    tensor = "PG ID 1 PG GUID 5(tp)"
-    found = told(late(0), status(0), late(1), status(1), late(2, 70), status(2, 70, tensor, own=0), signal(2, 8))
-    assert found.kind == "unclear"
-    assert found.ranks == ()
-    assert "rank 2 waits in ALLREDUCE number 70 of process group 5 (tp)" in found.says
-
-
-def test_ranks_of_groups_that_only_share_their_local_number_are_not_compared():
-    first = [late(r, 9, own=r) + status(r, 9, "PG 1", own=r) for r in (0, 1)]
-    second = [late(r, 7, "BROADCAST", own=r - 2) + status(r, 7, "PG 1", own=r - 2) for r in (2, 3)]
-    assert told(*first, *second) is None
-    assert told(first[0], second[1]) is None
-
-
-def test_a_rank_in_two_unnamed_groups_is_not_compared():
-    assert told(late(0, 9), late(0, 20), late(1, 9)) is None
-
-
-def test_all_ranks_in_one_collective_are_just_that():
-    found = told("world_size=4\n", *(late(rank) + status(rank) for rank in range(4)))
-    assert (found.kind, found.ranks) == ("together", ())
-    assert found.says == (
-        "ranks 0-3 wait in ALLREDUCE number 9 of the default process group; all 4 ranks are in the same collective, so"
-        " none is behind: a GPU or the network may not finish it"
-    )
-
-
-def test_that_all_are_in_one_collective_is_conditional_where_a_line_names_no_group():
-    found = told("world_size=2\n", late(0), status(0), late(1))
-    assert found.kind == "together"
-    assert "ranks 0-1 wait in ALLREDUCE number 9 of the default process group; all 2 ranks" in found.says
-    assert found.says.endswith("; this holds if it is one group for all of them")
-
-
-def test_without_the_world_size_nothing_is_said_of_all_ranks():
-    assert "; these ranks are in the same collective" in told(*map(late, range(4))).says
-
-
 @pytest.mark.parametrize("world", ["WORLD_SIZE: 4", "world_size=4", "comm 0x1 rank 0 nranks 4 cudaDev 0"])
 def test_a_rank_without_any_line_may_be_logged_elsewhere(world):
     found = told(f"{world}\n", *map(late, range(3)))
@@ -223,36 +216,6 @@ def test_a_rank_without_any_line_may_be_logged_elsewhere(world):
     assert found.says.endswith(
         "; the log has no line of rank 3: not in this collective, dead or stuck elsewhere, or logged elsewhere"
     )
-
-
-def test_a_rank_that_writes_but_does_not_time_out_comes_before_those_without_a_line():
-    found = told("world_size=8\n[rank1]: epoch 3\n", *map(late, (0, 2, 3)))
-    assert found.ranks == (1,)
-    assert "rank 1 reports no time-out" in found.says
-    assert "no line of ranks 4-7" in found.says
-
-
-def test_of_a_subgroup_no_rank_is_missing():
-    lines = (late(r) + status(r, group="PG ID 1 PG GUID 5(tp)", own=r - 2) for r in (2, 3))
-    found = told("world_size=4\n[rank0]: epoch 3\n", *lines)
-    assert (found.kind, found.ranks) == ("together", ())
-
-
-def test_a_single_rank_proves_nothing_about_others():
-    assert told(late(0)).kind == "unclear"
-
-
-def test_a_later_attempt_is_not_compared_with_the_first():
-    later = (late(rank, 3, clock="10:31:00.000") for rank in (0, 1, 2))
-    found = told(late(0), late(1), *later)
-    assert (found.kind, found.ranks) == ("missing", (2,))
-    assert "ranks 0-1 wait in ALLREDUCE number 9" in found.says
-    assert "rank 2 reports no time-out in this attempt" in found.says
-
-
-def test_attempts_without_times_are_not_compared():
-    lines = [line.replace("E1120 10:01:11.221", "E") for line in (late(0), late(1), late(0, 3), late(1, 3))]
-    assert told(*lines) is None
 
 
 @pytest.mark.parametrize(

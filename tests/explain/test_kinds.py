@@ -40,6 +40,13 @@ def test_a_return_code_leads_where_its_reason_is_unknown(status):
     assert found(f"{status}\nLast error:\nsomething else\n{later}\n").telling.line == 1
 
 
+@pytest.mark.parametrize("status", STATUSES)
+def test_the_reason_of_a_return_code_leads_also_if_a_logger_calls_it_a_warning(status):
+    answer = found(f"{status}\nLast error:\nWARNING: Duplicate GPU detected : rank 1 and rank 0\n")
+    assert answer.causes[0].rule == "gpu-duplicate"
+    assert "Duplicate" in answer.telling.text
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -127,8 +134,9 @@ def test_the_class_of_an_unknown_error_depends_on_where_it_was_raised(error):
         ("", "NCCL WARN Bootstrap : no socket interface found", None),
         ("NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens5", "NCCL WARN Bootstrap : no socket interface found",
          "unset NCCL_SOCKET_IFNAME"),
-        ("export NCCL_NET=AWS", "NCCL WARN Failed to initialize any NET plugin", "unset NCCL_NET"),
-        ("look at NCCL_NET and NCCL_NET_PLUGIN", "NCCL WARN Failed to initialize any NET plugin", None),
+        ("{'NCCL_SOCKET_IFNAME': 'ens5'}", "NCCL WARN Bootstrap : no socket interface found",
+         "unset NCCL_SOCKET_IFNAME"),
+        ("look at NCCL_SOCKET_IFNAME", "NCCL WARN Bootstrap : no socket interface found", None),
         ("TORCHELASTIC_USE_AGENT_STORE=True", "[c10d] The client socket has timed out after 60s while trying",
          "unset ${!TORCHELASTIC_@}"),
     ],

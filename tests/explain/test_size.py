@@ -11,7 +11,6 @@ import pytest
 from distcheck.explain.answer import spellings
 from distcheck.explain.matching import Matcher
 from distcheck.explain.reading import CHUNK_BYTES, Piece
-from distcheck.explain.spelling import anchors
 
 LINES = 3000
 
@@ -62,25 +61,3 @@ def test_lines_that_all_differ_do_not_add_up_in_memory():
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept < size / 10
-
-
-@pytest.mark.parametrize(
-    ("pattern", "parts"),
-    [
-        ("torchrun|init_(?:a|b)x", ("torchrun", "init_")),
-        (r"from torch\._C|[a|b]Rank\d+", ("from torch._c", "rank")),
-        (r"\(yes\|no\)|maybe", ("(yes|no)", "maybe")),
-        (r"\w+|torchrun", ("", "torchrun")),
-    ],
-)
-def test_a_match_of_a_pattern_has_one_of_its_anchors(pattern, parts):
-    assert anchors(pattern) == parts
-
-
-def test_every_anchor_of_what_must_stand_nearby_occurs_in_texts_that_match():
-    """Each pattern's own alternatives are texts that match it, if they have no special characters."""
-    for spelling in spellings():
-        for pattern in filter(None, (spelling.near, spelling.unless)):
-            for text in pattern.pattern.replace("\\b", "").split("|"):
-                if text.replace(" ", "").replace("_", "").isalnum() and pattern.search(text):
-                    assert any(part in text.lower() for part in anchors(pattern.pattern)), (pattern.pattern, text)

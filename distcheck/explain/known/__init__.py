@@ -17,8 +17,8 @@ that count only on lines that no other has, tags (what the code asks of an answe
 line with the same weight the one with a ``+`` leads. Where no rule names the cause, a sentence follows.
 
 A wording is a regular expression; ``<<a | b>>`` stands for a wording with each of these. ``@near``, ``@unless`` and
-``@trace`` give what the lines around it must or must not have, ``@only`` a predicate, and ``@twice`` means that it
-counts only if the same text stands twice. They hold for the wordings below them, up to the next ``@`` or header.
+``@trace`` give what the lines around it must or must not have, and ``@only`` a predicate. They hold for the wordings
+below them, up to the next ``@`` or header.
 ``NAME = TEXT`` replaces ``{{NAME}}`` in the rest of the file. The order of wordings and of files means nothing.
 """
 
@@ -42,7 +42,7 @@ _NAME = re.compile(r"([a-z][a-z0-9-]*) = (.+)")
 _USE = re.compile(r"\{\{([a-z0-9-]+)\}\}")
 _EACH = re.compile(r"<<(.+?)>>")
 _CONDITIONS: dict[str, Callable[[str], Any]] = {
-    "near": Pattern, "unless": Pattern, "trace": Pattern, "only": PREDICATES.__getitem__, "twice": lambda _: True,
+    "near": Pattern, "unless": Pattern, "trace": Pattern, "only": PREDICATES.__getitem__,
 }  # fmt: skip
 
 
