@@ -151,9 +151,9 @@ def test_nccl_cumem_host_docker_by_the_release(loading, judge, change, version, 
 def test_memory_policies_do_not_matter_to_older_drivers_or_builds(loading, judge, change):
     denied = change.process(loading("2.25.1"), None, **DENIED)
     assert len(judge(denied, FAMILY).findings) == 1
-    for node in denied.nodes[:1]:
-        older = change.node(denied, None, gpus=replace(node.gpus, cuda_driver="12.4"))
-        assert judge(older, FAMILY).findings == ()
-        cu118 = change.node(denied, None, torch=replace(node.torch, cuda="11.8"))
-        assert judge(cu118, FAMILY).findings == ()
+    older = change.node(denied, None, gpus=replace(denied.nodes[0].gpus, cuda_driver="12.4"))
+    assert judge(older, FAMILY).findings == ()
+    installed = denied.processes[0].installed
+    cu118 = change.process(denied, None, installed=replace(installed, torch=replace(installed.torch, cuda="11.8")))
+    assert judge(cu118, FAMILY).findings == ()
     assert judge(change.process(denied, None, memory_policy_error=""), FAMILY).findings == ()
