@@ -76,7 +76,6 @@ def outside(options: Options, environ: Mapping[str, str] = os.environ) -> Outsid
         setup=options.setup,
         arguments=arguments,
         environment=carried(options.env, environ),
-        need=options.need,
         distribution=_distribution(engine, environ, arguments),
     )
 

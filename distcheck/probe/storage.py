@@ -189,10 +189,9 @@ class _Looker:
         place = f"{path}/{self.file}-rate"
         self.made[place] = None
         try:
-            write, read = disk_rates.measure(place, self.task.rate_bytes)
-            self.found[path] = replace(folder, write_MBps=write, read_MBps=read)
-        except OSError:
-            pass  # it has no rates
+            with suppress(OSError):  # then it has no rates
+                write, read = disk_rates.measure(place, self.task.rate_bytes)
+                self.found[path] = replace(folder, write_MBps=write, read_MBps=read)
         finally:
             self.erase(place)
 

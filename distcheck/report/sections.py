@@ -52,7 +52,6 @@ class Problem(NamedTuple):
     """Number of messages not in `cases`."""
     why: str
     fixes: tuple[Fix, ...]
-    docs: str
 
     @property
     def messages(self) -> int:
@@ -93,7 +92,6 @@ def _problem(group: list[Finding], *, everything: bool) -> Problem:
         more=len(by_message) - len(shown),
         why=why(group[0].rule),
         fixes=_fixes([finding.fix for _, same in shown for finding in same]),
-        docs=group[0].docs,
     )
 
 

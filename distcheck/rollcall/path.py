@@ -113,17 +113,21 @@ async def transfer(door: PeerDoor, handshake: PeerHandshake, seconds: float, sin
 
 
 async def _greeted(sock: socket.socket, handshake: PeerHandshake) -> None:
-    loop = asyncio.get_running_loop()
     if handshake.knock:
-        await loop.sock_sendall(sock, handshake.knock)
+        await asyncio.get_running_loop().sock_sendall(sock, handshake.knock)
+    if await _exactly(sock, len(handshake.answer)) != handshake.answer:
+        raise EOFError
+
+
+async def _exactly(sock: socket.socket, size: int) -> bytes:
+    """Return the next bytes, this many."""
     heard = b""
-    while len(heard) < len(handshake.answer):
-        more = await loop.sock_recv(sock, len(handshake.answer) - len(heard))
+    while len(heard) < size:
+        more = await asyncio.get_running_loop().sock_recv(sock, size - len(heard))
         if not more:
             raise EOFError
         heard += more
-    if heard != handshake.answer:
-        raise EOFError
+    return heard
 
 
 async def _send(sock: socket.socket, singly: int) -> tuple[int, float]:
@@ -139,13 +143,7 @@ async def _send(sock: socket.socket, singly: int) -> tuple[int, float]:
     for _ in range(count):
         await loop.sock_sendall(sock, chunk)
     sock.shutdown(socket.SHUT_WR)
-    heard = b""
-    while len(heard) < ANSWER.size:
-        more = await loop.sock_recv(sock, ANSWER.size - len(heard))
-        if not more:
-            raise EOFError
-        heard += more
-    arrived, waited = ANSWER.unpack(heard)
+    arrived, waited = ANSWER.unpack(await _exactly(sock, ANSWER.size))
     # A stranger may have sent it: clamp it.
     return min(arrived, TRANSFER_BYTES), waited if 0 <= waited <= _LONGEST_SECONDS else 0.0
 

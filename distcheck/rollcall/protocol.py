@@ -171,8 +171,6 @@ class Trouble(Word, frozen=True):
 class Abort(Word, frozen=True):
     """End the collectives now and report."""
 
-    reason: str
-
 
 class RunReport(Word, frozen=True):
     """How this process's ranks ended in the collectives, and what they measured."""

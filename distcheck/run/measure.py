@@ -54,7 +54,7 @@ async def collectives(run: Session, job: Job) -> None:
 
     def abort() -> None:
         if run.server is not None:
-            run.server.say_to_all(Abort(ended[0] if ended else ""), run.record.followers)
+            run.server.say_to_all(Abort(), run.record.followers)
         aborted.set()
 
     def trouble(text: str) -> None:
@@ -214,7 +214,7 @@ async def _run_ranks(
     reports = {run.uid: msgspec.structs.replace(local.report(), gpus=watch.answer, counters=counters)}
     if run.server is not None:
         if run.remaining(REPORT_RESERVE_SECONDS) == 0:
-            run.server.say_to_all(Abort("time limit reached"), followers)
+            run.server.say_to_all(Abort(), followers)
         most = _ABORTED_REPORT_SECONDS if pace.stands_still else _RUN_REPORT_SECONDS
         patience = min(most, max(1.0, run.remaining(REPORT_RESERVE_SECONDS - 1)))
         done = {run.uid: time.monotonic()}

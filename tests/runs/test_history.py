@@ -159,7 +159,6 @@ def test_from_outside_the_starter_reads_and_writes_and_a_node_without_which_need
         multiplies=True,
         master_addr="node1",
         master_port=1,
-        need=2,
     )
     request = Request(whole.asked, (), {}, start=time.monotonic(), history="/h")
     result = outside.run_outside(request, launch, lambda _job, _diagnosis, code: code, None)

@@ -50,7 +50,7 @@ def test_nodes_are_checked_without_the_bad_one_only_if_there_is_time(monkeypatch
     verdicts = [Diagnosis((bad,), (), Verdict("node", 40)), Diagnosis((), (), Verdict("pass", 0))]
     monkeypatch.setattr(_Start, "round", lambda *_: made.append(1) or whole)
     monkeypatch.setattr(outside, "judge", lambda _job: verdicts.pop(0))
-    launch = Outside("ssh", names, (1, 1, 1), multiplies=True, master_addr="node1", master_port=1, need=2)
+    launch = Outside("ssh", names, (1, 1, 1), multiplies=True, master_addr="node1", master_port=1)
     start = time.monotonic() - whole.asked.timeout_seconds + left
     result = outside.run_outside(Request(whole.asked, (), {}, start=start), launch, lambda *given: given[-1], None)
     assert (len(made), result.exit_code) == (rounds, code)

@@ -36,8 +36,6 @@ class Outside(NamedTuple):
     """The user's options for srun or mpirun."""
     environment: dict[str, str] = {}  # noqa: RUF012 never changed
     """Variables to carry to the probes."""
-    need: int | None = None
-    """How many nodes suffice."""
     trimmed: bool = False
     """True if bad nodes of the allocation are left out."""
     distribution: tuple[str, int | None] = ("", None)

@@ -145,5 +145,7 @@ def test_memory_policies_do_not_matter_to_older_drivers_or_builds(loading, rules
     node = denied.nodes[0]
     assert rules(denied) == ["nccl-cumem-host-docker"]
     assert rules(change.node(denied, None, gpus=replace(node.gpus, cuda_driver="12.4"))) == []
-    assert rules(change.node(denied, None, torch=replace(node.torch, cuda="11.8"))) == []
+    installed = denied.processes[0].installed
+    cu118 = replace(installed, torch=replace(installed.torch, cuda="11.8"))
+    assert rules(change.process(denied, None, installed=cu118)) == []
     assert rules(change.process(denied, None, memory_policy_error="")) == []
