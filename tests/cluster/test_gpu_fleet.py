@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 
 import pytest
@@ -16,10 +15,8 @@ NODE3 = list(range(16, 24))
 
 
 @pytest.fixture
-def gpu(cluster, fake_nvml):
+def gpu(cluster, tell_nvml):
     """Run ``distcheck gpu`` for eight ranks on each node, node3 being another than the others."""
-    for library in fake_nvml.folder.glob("*.so.1"):
-        shutil.copy(library, cluster.shared)
 
     def gpu(node3=H100):
         for node in NODES:
@@ -27,7 +24,7 @@ def gpu(cluster, fake_nvml):
             text = (
                 (node3 if node == "node3" else H100).replace("GPU-0", f"GPU-{number}").replace("MIG-0", f"MIG-{number}")
             )
-            cluster.write(node, "/etc/distcheck-fake-nvml", text)
+            tell_nvml(node, text)
         look = ("gpu", "--nproc", "8", "--format", "json", "--hosts", "node[1-4]", "--env", "LD_LIBRARY_PATH")
         ended = cluster.run("head", "distcheck", *look, env={"LD_LIBRARY_PATH": "/shared"}, timeout=150)
         assert ended.out, ended
