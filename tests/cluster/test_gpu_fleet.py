@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from cluster.inside import NODES, reports
+from cluster.inside import NODES, judged
 from forms.sampled import sampled
 from made.nvml_jobs import PROFILES
 
@@ -25,11 +25,8 @@ def gpu(cluster, tell_nvml):
                 (node3 if node == "node3" else H100).replace("GPU-0", f"GPU-{number}").replace("MIG-0", f"MIG-{number}")
             )
             tell_nvml(node, text)
-        look = ("gpu", "--nproc", "8", "--format", "json", "--hosts", "node[1-4]", "--env", "LD_LIBRARY_PATH")
-        ended = cluster.run("head", "distcheck", *look, env={"LD_LIBRARY_PATH": "/shared"}, timeout=150)
-        assert ended.out, ended
-        (report,) = reports(ended)
-        return report
+        look = ("gpu", "--nproc", "8", "--hosts", "node[1-4]", "--env", "LD_LIBRARY_PATH")
+        return judged(cluster, *look, LD_LIBRARY_PATH="/shared")[1]
 
     return gpu
 
