@@ -193,6 +193,20 @@ def fake_nvml(_fake_nvml_folder, tmp_path):
     return FakeNvml(_fake_nvml_folder, tmp_path / "nvml.txt")
 
 
+@pytest.fixture
+def other_python(tmp_path, monkeypatch):
+    """Let a shell script be the Python of the child processes; it is returned."""
+
+    def instead(script):
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(path))
+        return path
+
+    return instead
+
+
 class FakeTorch(NamedTuple):
     """A torch with CUDA as pip installs it, as far as it can be seen without importing it; its NCCL can be loaded."""
 

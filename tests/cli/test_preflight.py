@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import stat
 import sys
 import time
 from typing import get_args
@@ -83,40 +82,27 @@ def test_options_that_would_take_the_report_away_are_refused(word):
         distcheck.preflight("env", word)
 
 
-@pytest.fixture
-def as_python(tmp_path, monkeypatch):
-    """Run a script instead of the child's Python."""
-
-    def replace(script):
-        path = tmp_path / "python"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        monkeypatch.setattr(sys, "executable", str(path))
-
-    return replace
-
-
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("script", "code"),
     [("exit 0", 70), ("exit 1", 1), ("kill -9 $$", -9), ("echo exit code 0; exit 0", 0), ("echo exit code 30", 30)],
 )
-def test_an_exit_code_0_that_the_child_did_not_write_is_no_pass(as_python, script, code):
-    as_python(script)
+def test_an_exit_code_0_that_the_child_did_not_write_is_no_pass(other_python, script, code):
+    other_python(script)
     ended = distcheck.preflight("env")
     assert (ended.exit_code, ended.passed, ended.report) == (code, code == 0, None)
 
 
 @pytest.mark.process
-def test_a_python_without_memfd_create_has_the_result_too(as_python, monkeypatch):
+def test_a_python_without_memfd_create_has_the_result_too(other_python, monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
-    as_python("echo exit code 30")
+    other_python("echo exit code 30")
     assert distcheck.preflight("env").exit_code == 30
 
 
 @pytest.mark.process
-def test_a_child_that_does_not_end_is_killed_and_is_no_pass(as_python, monkeypatch, capsys):
-    as_python("trap '' TERM; echo waiting >&2; echo exit code 0; exec sleep 100")
+def test_a_child_that_does_not_end_is_killed_and_is_no_pass(other_python, monkeypatch, capsys):
+    other_python("trap '' TERM; echo waiting >&2; echo exit code 0; exec sleep 100")
     monkeypatch.setattr(interface, "_BEYOND_SECONDS", 0.5)
     monkeypatch.setattr(interface, "_END_SECONDS", 0.2)
     start = time.monotonic()
@@ -128,8 +114,8 @@ def test_a_child_that_does_not_end_is_killed_and_is_no_pass(as_python, monkeypat
 
 
 @pytest.mark.process
-def test_a_process_that_the_child_leaves_behind_delays_nothing(as_python, tmp_path):
-    as_python(f"sleep 30 & echo $! > {tmp_path}/pid; echo exit code 0")
+def test_a_process_that_the_child_leaves_behind_delays_nothing(other_python, tmp_path):
+    other_python(f"sleep 30 & echo $! > {tmp_path}/pid; echo exit code 0")
     start = time.monotonic()
     assert distcheck.preflight("env", quiet=True).passed
     assert time.monotonic() - start < 10
@@ -145,8 +131,8 @@ def test_a_python_that_cannot_be_started_is_no_pass(monkeypatch):
 
 
 @pytest.mark.process
-def test_the_child_has_the_callers_variables_but_writes_neither_a_report_nor_a_pods_log(as_python, monkeypatch):
-    as_python('echo "$MINE,$DISTCHECK_OUTPUT,$DISTCHECK_TERMINATION_LOG" >&2; echo exit code 0')
+def test_the_child_has_the_callers_variables_but_writes_neither_a_report_nor_a_pods_log(other_python, monkeypatch):
+    other_python('echo "$MINE,$DISTCHECK_OUTPUT,$DISTCHECK_TERMINATION_LOG" >&2; echo exit code 0')
     monkeypatch.setenv("MINE", "7")
     monkeypatch.setenv("DISTCHECK_OUTPUT", "/tmp/elsewhere")
     assert distcheck.preflight("env", quiet=True).log == "7,,/dev/null\n"

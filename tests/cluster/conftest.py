@@ -138,3 +138,11 @@ def make_cluster(_able):
         left += cluster.end_processes()
         cluster.conclude()
     assert not left, f"left behind: {left}"
+
+
+@pytest.fixture
+def tell_nvml(cluster, fake_nvml):
+    """Put NVML's and CUDA's libraries into /shared; return what writes a node's answers."""
+    for library in fake_nvml.folder.glob("*.so.1"):
+        shutil.copy(library, cluster.shared)
+    return lambda node, text, path="/etc/distcheck-fake-nvml": cluster.write(node, path, text)

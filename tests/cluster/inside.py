@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cluster.cluster import Cluster
     from real.ended import Ended
 
 JOB = str(Path(__file__).parent / "all_reduce.py")
@@ -37,6 +38,15 @@ def reports(*ended: Ended) -> list[dict[str, Any]]:
     """Return every report that was printed; with COMMAND it goes to standard error."""
     lines = [line for e in ended for line in (e.out + e.err).splitlines()]
     return [json.loads(line) for line in lines if line.startswith('{"schema"')]
+
+
+def judged(
+    cluster: Cluster, *words: str, at: str = "head", timeout: float = 150, **environment: str
+) -> tuple[Ended, dict[str, Any]]:
+    """Run distcheck on a machine of the cluster; return how it ended and its one report."""
+    ended = cluster.run(at, "distcheck", *words, "--format", "json", env=environment, timeout=timeout)
+    (report,) = reports(ended)
+    return ended, report
 
 
 def findings(report: dict[str, Any], *severities: str) -> list[str]:

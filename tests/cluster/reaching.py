@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cluster.inside import NODES, reports
+from cluster.inside import NODES, judged, reports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,10 +17,7 @@ BY_RULE = dict[str, tuple[list[int], list[str]]]
 
 def net(cluster: Cluster, *words: str, hosts: str = "node[1-4]", **env: str) -> tuple[Ended, dict[str, Any]]:
     """Run `distcheck net` from the head for two ranks on each host; the ranks see these variables."""
-    command = ("distcheck", "net", "--hosts", hosts, "--nproc", "2", "--env", "NCCL_*,GLOO_*", "--format", "json")
-    ended = cluster.run("head", *command, *words, env=env, timeout=150)
-    (report,) = reports(ended)
-    return ended, report
+    return judged(cluster, "net", "--hosts", hosts, "--nproc", "2", "--env", "NCCL_*,GLOO_*", *words, **env)
 
 
 def by_hand(

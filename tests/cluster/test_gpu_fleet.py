@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 
 import pytest
-from cluster.inside import NODES, reports
+from cluster.inside import NODES, judged
 from forms.sampled import sampled
 from made.nvml_jobs import PROFILES
 
@@ -16,10 +15,8 @@ NODE3 = list(range(16, 24))
 
 
 @pytest.fixture
-def gpu(cluster, fake_nvml):
+def gpu(cluster, tell_nvml):
     """Run ``distcheck gpu`` for eight ranks on each node, node3 being another than the others."""
-    for library in fake_nvml.folder.glob("*.so.1"):
-        shutil.copy(library, cluster.shared)
 
     def gpu(node3=H100):
         for node in NODES:
@@ -27,12 +24,9 @@ def gpu(cluster, fake_nvml):
             text = (
                 (node3 if node == "node3" else H100).replace("GPU-0", f"GPU-{number}").replace("MIG-0", f"MIG-{number}")
             )
-            cluster.write(node, "/etc/distcheck-fake-nvml", text)
-        look = ("gpu", "--nproc", "8", "--format", "json", "--hosts", "node[1-4]", "--env", "LD_LIBRARY_PATH")
-        ended = cluster.run("head", "distcheck", *look, env={"LD_LIBRARY_PATH": "/shared"}, timeout=150)
-        assert ended.out, ended
-        (report,) = reports(ended)
-        return report
+            tell_nvml(node, text)
+        look = ("gpu", "--nproc", "8", "--hosts", "node[1-4]", "--env", "LD_LIBRARY_PATH")
+        return judged(cluster, *look, LD_LIBRARY_PATH="/shared")[1]
 
     return gpu
 

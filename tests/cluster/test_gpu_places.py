@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,8 @@ exec unshare --mount sh -c '
 
 
 @pytest.fixture
-def gpu(cluster, fake_nvml):
+def gpu(cluster, tell_nvml):
     """Run ``distcheck gpu`` for eight ranks on each node."""
-    for library in fake_nvml.folder.glob("*.so.1"):
-        shutil.copy(library, cluster.shared)
     script = cluster.shared / "on-the-machine"
     script.write_text(_ON_THE_MACHINE)
     script.chmod(0o755)
@@ -33,8 +30,7 @@ def gpu(cluster, fake_nvml):
     def gpu():
         for node in NODES:
             machines.write(cluster.shared / node, machines.DGX_H100, seen_at=Path("/shared", node))
-            text = H100.replace("GPU-0", f"GPU-{node.removeprefix('node')}")
-            cluster.write(node, "/etc/distcheck-fake-nvml", text)
+            tell_nvml(node, H100.replace("GPU-0", f"GPU-{node.removeprefix('node')}"))
             assert cluster.run(node, "mkdir", "-p", "/dev/infiniband").code == 0
         look = ("distcheck", "gpu", "--nproc", "8", "--format", "json")
         srun = ("srun", "--nodes=4", "--ntasks-per-node=1", "/shared/on-the-machine")

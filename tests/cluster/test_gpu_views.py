@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from cluster.inside import findings, reports
 from made.nvml_jobs import PROFILES
@@ -13,15 +11,13 @@ BUSES = ("1b", "43", "52", "61")
 
 
 @pytest.fixture
-def gpu(cluster, fake_nvml):
+def gpu(cluster, tell_nvml):
     """Run ``distcheck gpu`` in four tasks on node1; each has a GPU of its own, task 2's with a further line."""
-    for library in fake_nvml.folder.glob("*.so.1"):
-        shutil.copy(library, cluster.shared)
 
     def gpu(task2="", **env):
         for task, bus in enumerate(BUSES):
             own = f"count 1\n0.pci 00000000:{bus}:00.0\n0.uuid GPU-0000000{task}-aaaa-bbbb-cccc-dddddddddddd\n"
-            cluster.write("node1", f"/tmp/nvml-{task}", H100 + own + (task2 if task == 2 else ""))
+            tell_nvml("node1", H100 + own + (task2 if task == 2 else ""), f"/tmp/nvml-{task}")
         script = "export DISTCHECK_FAKE_NVML=/tmp/nvml-$SLURM_LOCALID; exec distcheck gpu --format json"
         told = {"LD_LIBRARY_PATH": "/shared", "MASTER_ADDR": "node1", "MASTER_PORT": "29500", **env}
         ended = cluster.run("node1", "srun", "--nodes=1", "--ntasks=4", "bash", "-c", script, env=told, timeout=150)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from cluster.inside import finding, findings, limit, reports
+from cluster.inside import finding, findings, judged, limit
 from real.spoiling import SITE, WRONG, site
 
 pytestmark = pytest.mark.without_slurm
 
 
 def gate(cluster, nproc, mesh, *words):
-    look = ("distcheck", "gate", "--hosts", "node[1-4]", "--nproc", nproc, "--mesh", mesh, "--op", "all_reduce")
-    ended = cluster.run(
-        "head", *look, "--sizes", "256K:256K", "--timeout", "120", "--format", "json", *words, timeout=200
-    )
-    (report,) = reports(ended)
-    return ended, report
+    look = ("gate", "--hosts", "node[1-4]", "--nproc", nproc, "--mesh", mesh, "--op", "all_reduce")
+    return judged(cluster, *look, "--sizes", "256K:256K", "--timeout", "120", *words, timeout=200)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-from cluster.inside import finding, findings, reports
+from cluster.inside import finding, findings, judged
 
 
 def test_the_starting_machine_reads_and_writes_the_history_of_all_nodes(cluster):
@@ -14,9 +14,7 @@ def test_the_starting_machine_reads_and_writes_the_history_of_all_nodes(cluster)
     cluster.write(
         "head", "/tmp/history/node2.jsonl", "".join(json.dumps(run | {"run": str(n)}) + "\n" for n in range(3))
     )
-    look = ("distcheck", "net", "--hosts", "node[1-2]", "--nproc", "1", "--history", "/tmp/history", "--format", "json")
-    ended = cluster.run("head", *look, timeout=150)
-    (report,) = reports(ended)
+    ended, report = judged(cluster, "net", "--hosts", "node[1-2]", "--nproc", "1", "--history", "/tmp/history")
     assert (ended.code, findings(report, "error", "warning")) == (0, ["host-failed-before"]), ended
     assert finding(report, "host-failed-before")["nodes"] == ["node2"]
     kept = cluster.run("head", "tail", "-n", "1", "/tmp/history/node1.jsonl", "/tmp/history/node2.jsonl").out

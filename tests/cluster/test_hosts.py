@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from cluster.inside import reports
+from cluster.inside import judged
 
 SETUP = "if [ $(hostname) = node2 ]; then taskset -cp {cpu} $$ >/dev/null; export OMP_NUM_THREADS=16; fi"
 
@@ -14,9 +14,8 @@ def test_the_host_whose_ranks_share_a_cpu_is_named_and_the_other_is_not(cluster)
     if (os.cpu_count() or 1) < 2:
         pytest.skip("needs a second CPU")
     setup = SETUP.format(cpu=min(os.sched_getaffinity(0)))
-    look = ("distcheck", "bandwidth", "--hosts", "node[1-2]", "--nproc", "2", "--setup", setup, "--format", "json")
-    ended = cluster.run("head", *look, "--select", "perf-affinity-overlap,perf-omp-oversubscribed")
-    (report,) = reports(ended)
+    look = ("bandwidth", "--hosts", "node[1-2]", "--nproc", "2", "--setup", setup)
+    ended, report = judged(cluster, *look, "--select", "perf-affinity-overlap,perf-omp-oversubscribed")
     found = {f["rule"]: (f["severity"], f["ranks"], f["nodes"]) for f in report["findings"]}
     assert found["perf-affinity-overlap"] == ("warning", [2, 3], ["node2"]), ended
     assert found["perf-omp-oversubscribed"] == ("warning", [2, 3], ["node2"]), ended

@@ -31,11 +31,14 @@ from real.waiting import until
 
 from distcheck.selection.nodelist import deal, expand, tasks_per_node
 
-_TASK = "PROCID NTASKS LOCALID"
-
 
 def tasks(*command):
-    return mapped("SLURM_", _TASK, *command)
+    return mapped("SLURM_", "PROCID NTASKS LOCALID", *command)
+
+
+def srun(cluster, *words, by="srun", **environment):
+    """Run a step from node1, or an allocation."""
+    return cluster.run("node1", by, *words, env=environment, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -45,16 +48,8 @@ def tasks(*command):
 @pytest.mark.parametrize("nodes", sampled([2, 4], 2))
 def test_each_task_a_rank_is_healthy_and_the_job_runs_after_it(cluster, nodes, mpi, address, program):
     job = tasks("distcheck", *GATE, "--", sys.executable, program)
-    ended = cluster.run(
-        "node1",
-        "srun",
-        f"--mpi={mpi}",
-        f"--nodes={nodes}",
-        "--ntasks-per-node=2",
-        *job,
-        env=MASTER | {"MASTER_ADDR": address},
-        timeout=PATIENCE,
-    )
+    shape = (f"--mpi={mpi}", f"--nodes={nodes}", "--ntasks-per-node=2")
+    ended = srun(cluster, *shape, *job, MASTER_ADDR=address, MASTER_PORT="29500")
     report = assert_healthy([ended], blocks(*[2] * nodes), "slurm")
     assert findings(report, "info") == []
 
@@ -62,25 +57,21 @@ def test_each_task_a_rank_is_healthy_and_the_job_runs_after_it(cluster, nodes, m
 def test_one_task_on_each_node_with_nproc_is_healthy_and_torchrun_runs_after_it(cluster):
     agent = [f"{sys.prefix}/bin/torchrun", "--nnodes=2", "--nproc-per-node=2", "--master-addr=node1"]
     command = f"exec distcheck {' '.join(GATE)} --nproc 2 -- {' '.join(agent)} --node-rank=$SLURM_NODEID {JOB}"
-    env = {"OMP_NUM_THREADS": "1"}
-    ended = cluster.run(
-        "node1", "srun", "--nodes=2", "--ntasks-per-node=1", "bash", "-c", command, env=env, timeout=PATIENCE
-    )
+    ended = srun(cluster, "--nodes=2", "--ntasks-per-node=1", "bash", "-c", command, OMP_NUM_THREADS="1")
     report = assert_healthy([ended], blocks(2, 2), "distcheck")
     assert findings(report, "info") == []
 
 
 @pytest.mark.slow
 def test_uneven_tasks_are_healthy(cluster):
-    job = tasks(*LOOKED_AT)
-    ended = cluster.run("node1", "srun", "--nodes=4", "--ntasks=8", *job, env=MASTER, timeout=PATIENCE)
+    ended = srun(cluster, "--nodes=4", "--ntasks=8", *tasks(*LOOKED_AT), **MASTER)
     assert_healthy([ended], blocks(5, 1, 1, 1), "slurm")
 
 
 @pytest.mark.slow
 def test_export_needs_nothing_but_srun(cluster):
     job = ("distcheck", *GATE, "--export", "--", sys.executable, PLAIN_JOB)
-    ended = cluster.run("node1", "srun", "--nodes=2", "--ntasks-per-node=2", *job, timeout=PATIENCE)
+    ended = srun(cluster, "--nodes=2", "--ntasks-per-node=2", *job)
     report = assert_healthy([ended], blocks(2, 2), "slurm")
     assert findings(report, "info") == []
 
@@ -88,14 +79,11 @@ def test_export_needs_nothing_but_srun(cluster):
 def test_a_bare_srun_runs_to_the_end_with_one_warning(cluster):
     """As the README has it: nothing is mapped, and what env:// would miss is said once."""
     script = "import os; print(*(os.environ.get(n) for n in ('RANK', 'MASTER_ADDR')))"
-    job = ("srun", "--nodes=2", "--ntasks-per-node=2", "distcheck", *GATE, "--", sys.executable, "-c", script)
-    ended = cluster.run("node1", *job, timeout=PATIENCE)
+    job = ("distcheck", *GATE, "--", sys.executable, "-c", script)
+    ended = srun(cluster, "--nodes=2", "--ntasks-per-node=2", *job)
     (report,) = reports(ended)
-    assert (ended.code, report["verdict"], findings(report, "error", "warning", "info")) == (
-        0,
-        "warn",
-        ["env-rank-unset"],
-    )
+    assert (ended.code, report["verdict"]) == (0, "warn")
+    assert findings(report, "error", "warning", "info") == ["env-rank-unset"]
     assert placed(report) == blocks(2, 2)
     assert [(row["op"], row["ranks"], row["wrong"]) for row in report["bandwidth"]] == [("all_reduce", 4, 0)]
     found = finding(report, "env-rank-unset")
@@ -104,40 +92,17 @@ def test_a_bare_srun_runs_to_the_end_with_one_warning(cluster):
     assert found["evidence"]["distcheck met at"].startswith("node1:2")
     assert ended.out.splitlines() == ["None None"] * 4, "the environment is untouched"
 
-    strict = cluster.run(
-        "node1", "srun", "--nodes=2", "--ntasks-per-node=1", "distcheck", "net", "--strict", timeout=PATIENCE
-    )
-    assert strict.code == 10
+    assert srun(cluster, "--nodes=2", "--ntasks-per-node=1", "distcheck", "net", "--strict").code == 10
 
 
 def test_the_words_to_add_are_right(cluster):
-    ended = cluster.run(
-        "node1",
-        "srun",
-        "--nodelist=node1,node2",
-        "--ntasks-per-node=2",
-        *("distcheck", "env", "--format=json"),
-        timeout=PATIENCE,
-    )
-    (report,) = reports(ended)
+    shape = ("--nodelist=node1,node2", "--ntasks-per-node=2")
+    (report,) = reports(srun(cluster, *shape, "distcheck", "env", "--format=json"))
     numbers, step, *master = finding(report, "env-rank-unset")["fix"]["commands"]
     assert step == f"srun bash -c '{numbers} && exec python train.py'"
-    script = "; ".join(
-        [*master, step.replace("python train.py", '"$@"').replace("bash -c", "--ntasks-per-node=2 bash -c")]
-    )
-    script += ' bash "$@"'
-    ended = cluster.run(
-        "node1",
-        "salloc",
-        "--nodelist=node1,node2",
-        "--ntasks-per-node=2",
-        "bash",
-        "-c",
-        script,
-        "bash",
-        *LOOKED_AT,
-        timeout=PATIENCE,
-    )
+    step = step.replace("python train.py", '"$@"').replace("bash -c", "--ntasks-per-node=2 bash -c")
+    script = "; ".join([*master, f'{step} bash "$@"'])
+    ended = srun(cluster, *shape, "bash", "-c", script, "bash", *LOOKED_AT, by="salloc")
     assert_healthy([ended], blocks(2, 2), "slurm")
 
 
@@ -166,11 +131,9 @@ def test_tasks_are_where_their_variables_say(cluster):
 
 
 def test_nodes_whose_tasks_never_start_are_named(cluster):
-    step = ("srun", "--nodes=4", "--ntasks-per-node=2", "--distribution=cyclic", "--kill-on-bad-exit=0")
-    look = (
-        "[ $SLURMD_NODENAME = node2 -o $SLURMD_NODENAME = node3 ] || exec distcheck env --join-timeout 4 --format json"
-    )
-    ended = cluster.run("node1", *step, *tasks("bash", "-c", look), env=MASTER, timeout=PATIENCE)
+    step = ("--nodes=4", "--ntasks-per-node=2", "--distribution=cyclic", "--kill-on-bad-exit=0")
+    look = "case $SLURMD_NODENAME in node[23]) ;; *) exec distcheck env --join-timeout 4 --format json; esac"
+    ended = srun(cluster, *step, *tasks("bash", "-c", look), **MASTER)
     (report,) = reports(ended)
     assert (ended.code, findings(report)) == (20, ["env-rank-missing"])
     found = finding(report, "env-rank-missing")
@@ -179,21 +142,16 @@ def test_nodes_whose_tasks_never_start_are_named(cluster):
     missing = {row["rank"]: row["node"] for row in report["ranks"] if row["status"] == "missing"}
     assert missing == {1: "node2", 2: "node3", 5: "node2", 6: "node3"}
     shown = cluster.run("node1", "sh", "-c", found["fix"]["commands"][0])
-    assert [words for words in shown.out.split() if words.startswith("NodeName=")] == [
-        "NodeName=node2",
-        "NodeName=node3",
-    ]
+    assert re.findall(r"\bNodeName=(\S+)", shown.out) == ["node2", "node3"]
 
 
 @pytest.mark.slow
 def test_from_outside_cyclic_tasks_that_end_early_are_named_on_their_node(cluster):
     look = ("distcheck", "env", "--join-timeout", "4", "--setup", "[ $SLURMD_NODENAME != node3 ]", "--format", "json")
-    ended = cluster.run("node1", "salloc", "--nodes=4", "--ntasks=8", "--distribution=cyclic", *look, timeout=PATIENCE)
-    (report,) = reports(ended)
-    assert {f["rule"]: (f["ranks"], f["nodes"]) for f in report["findings"] if f["severity"] == "error"} == {
-        "launch-probe-failed": ([2], ["node3"])
-    }
-    healthy = cluster.run("node1", "salloc", "--nodes=4", "--ntasks=8", "--distribution=cyclic", *look[:2])
+    shape = ("--nodes=4", "--ntasks=8", "--distribution=cyclic")
+    (report,) = reports(srun(cluster, *shape, *look, by="salloc"))
+    assert blamed(report) == {"launch-probe-failed": ([2], ["node3"])}
+    healthy = srun(cluster, *shape, *look[:2], by="salloc")
     assert healthy.code == 0, healthy
 
 
@@ -233,7 +191,7 @@ def test_a_script_that_takes_the_batch_shell_for_a_task_is_the_one_error(cluster
 @pytest.mark.slow
 def test_a_command_that_would_run_once_in_an_allocation_is_a_warning(cluster):
     gate = ("distcheck", *GATE, "--", sys.executable, "-c", "print('once')")
-    ended = cluster.run("node1", "salloc", "--nodes=2", "--ntasks-per-node=2", *gate, timeout=PATIENCE)
+    ended = srun(cluster, "--nodes=2", "--ntasks-per-node=2", *gate, by="salloc")
     (report,) = reports(ended)
     assert (ended.code, ended.out.split(), findings(report)) == (0, ["once"], ["slurm-no-srun"])
     assert "2 nodes as 4 tasks" in finding(report, "slurm-no-srun")["message"]
@@ -266,9 +224,8 @@ def test_rank_0_on_another_node_than_master_addr_is_one_report_with_one_cause(cl
     assert (found["ranks"], found["nodes"], found["fix"]["commands"]) == ([0], ["node3"], ["export MASTER_ADDR=node3"])
     assert report["seconds"] < 19  # one stands in for rank 0 after half of --join-timeout, which is 20 s
 
-    ended, (report,), _ = _wrong(
-        cluster, "distcheck", "net", options=arbitrary, SLURM_HOSTFILE="/shared/order", MASTER_ADDR="node3"
-    )
+    there = {"SLURM_HOSTFILE": "/shared/order", "MASTER_ADDR": "node3"}
+    ended, (report,), _ = _wrong(cluster, "distcheck", "net", options=arbitrary, **there)
     assert (ended.code, report["verdict"], findings(report)) == (0, "pass", [])
 
 
@@ -320,16 +277,8 @@ def equipped(make_cluster, _fake_nvml_folder):
 
 
 def _gpu(cluster, *options):
-    job = tasks("distcheck", "gpu", "--format", "json")
-    ended = cluster.run(
-        "node1",
-        "srun",
-        "--nodelist=node1,node2",
-        *options,
-        *job,
-        env=MASTER | {"LD_LIBRARY_PATH": "/shared/nvml"},
-        timeout=PATIENCE,
-    )
+    words = ("--nodelist=node1,node2", *options, *tasks("distcheck", "gpu", "--format", "json"))
+    ended = srun(cluster, *words, **MASTER, LD_LIBRARY_PATH="/shared/nvml")
     (report,) = reports(ended)
     uuids = [row["gpu"]["uuid"] for row in sorted(report["ranks"], key=lambda row: row["rank"])]
     return ended.code, report, uuids
@@ -358,10 +307,10 @@ def test_gpus_that_tasks_see_and_do_not_see(equipped):
 
 def test_a_task_on_fewer_cpus_than_asked_for_is_a_warning(cluster):
     # Slurm binds nobody here (TaskPlugin=task/none); what it does elsewhere is done by taskset.
-    step = ("srun", "--nodelist=node1,node2", "--ntasks-per-node=1", "--cpus-per-task=2")
+    step = ("--nodelist=node1,node2", "--ntasks-per-node=1", "--cpus-per-task=2")
     look = ("distcheck", "env", "--format", "json")
-    unbound = cluster.run("node1", *step, *tasks(*look), env=MASTER, timeout=PATIENCE)
+    unbound = srun(cluster, *step, *tasks(*look), **MASTER)
     assert (unbound.code, unbound.rules) == (0, [])
-    bound = cluster.run("node1", *step, *tasks("taskset", "-c", "0", *look), env=MASTER, timeout=PATIENCE)
+    bound = srun(cluster, *step, *tasks("taskset", "-c", "0", *look), **MASTER)
     assert (bound.code, bound.rules) == (0, ["slurm-cpus-per-task-not-inherited"])
     assert finding(bound.report, "slurm-cpus-per-task-not-inherited")["nodes"] == ["node1", "node2"]

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from cluster.inside import NODES, filtered, findings, limit, reports
+from cluster.inside import NODES, filtered, findings, judged, limit, reports
 from cluster.reaching import on
 from forms.sampled import sampled
 from real.spoiling import DIE, FREEZE, RAISE, SITE, WRONG, site
@@ -26,12 +26,10 @@ def isolate(cluster):
     """Run a search on the first nodes, or another command; `pytest -rP` shows how long it took."""
 
     def isolate(*words, nodes=4, command="isolate"):
-        look = ("distcheck", command, "--hosts", f"node[1-{nodes}]", "--nproc", "2", "--format", "json")
-        ended = cluster.run("head", *look, "--timeout", str(TIMEOUT), *words, timeout=TIMEOUT + 100)
+        look = (command, "--hosts", f"node[1-{nodes}]", "--nproc", "2", "--timeout", str(TIMEOUT))
+        ended, report = judged(cluster, *look, *words, timeout=TIMEOUT + 100)
         print(f"{command} of {nodes} nodes took {ended.seconds:.1f} s and ended with {ended.code}")
-        assert ended.out, ended
         assert ended.seconds < TIMEOUT + 5
-        (report,) = reports(ended)
         print(*(f["message"] for f in report["findings"]), *(n["reason"] for n in report["not_checked"]), sep="\n")
         return ended, report
 
@@ -203,8 +201,7 @@ def test_a_failed_gate_names_the_culprit(cluster, isolate, fault):
 def test_a_gate_waits_for_a_node_that_imports_torch_late(cluster):
     late = "import sys, time\nclass Late:\n    find_spec = lambda name, *_: time.sleep(13 * (name == 'torch._C'))\n"
     cluster.write("node2", SITE, f"{late}sys.meta_path.insert(0, Late)\n")
-    look = ("distcheck", "gate", "--hosts", "node[1-2]", "--nproc", "2", "--timeout", "26", "--format", "json")
-    ended = cluster.run("head", *look, timeout=100)
-    (report,) = reports(ended)
+    look = ("gate", "--hosts", "node[1-2]", "--nproc", "2", "--timeout", "26")
+    ended, report = judged(cluster, *look, timeout=100)
     assert (ended.code, findings(report), "isolation" in report) == (0, [], False), report["findings"]
     assert ended.seconds > 13, "the import was late"

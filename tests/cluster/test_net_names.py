@@ -7,7 +7,7 @@ import signal
 import sys
 
 import pytest
-from cluster.inside import JOB, NODES, blocks, filtered, finding, findings, placed, reports
+from cluster.inside import GATE, JOB, NODES, blocks, filtered, finding, findings, judged, placed
 from cluster.reaching import blamed, by_hand, net, on, rename
 from forms.sampled import sampled
 
@@ -38,9 +38,7 @@ def test_a_healthy_cluster_is_healthy_on_both_its_networks(bare_on, networks):
         assert len(met) == 4  # rank 0's process, too, knocks at its own
         assert {t["outcome"] for t in job["peers"]} == {"met"}
         assert all(where["address"].startswith(network) for where in (*met, *job["peers"]))
-    gate = ("gate", "--sizes", "1M:1M", "--op", "all_reduce", "--join-timeout", "30", "--format", "json")
-    ended = cluster.run("head", "distcheck", *gate, "--hosts", "node[1-2]", "--nproc", "1", timeout=240)
-    (report,) = reports(ended)
+    ended, report = judged(cluster, *GATE, "--hosts", "node[1-2]", "--nproc", "1", timeout=240)
     assert (ended.code, placed(report), findings(report)) == (0, blocks(1, 1), []), report["findings"]
 
 

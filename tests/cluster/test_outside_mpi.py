@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from cluster.etc import PATH
-from cluster.inside import assert_broken_probe, blocks, finding, findings, placed, reports
+from cluster.inside import assert_broken_probe, blocks, finding, findings, judged, placed
 from real.spoiling import BROKEN, SITE
 
 pytestmark = pytest.mark.without_slurm
@@ -24,10 +24,8 @@ def look(cluster, request):
         env = {"PATH": f"/shared/bin2:{PATH}"}
 
     def run(*words, **more):
-        who = ("--launcher", "mpi", "--hosts", "node[1-4]", "--nproc", "2", "--format", "json")
-        ended = cluster.run("head", "distcheck", *words, *who, env=env | more, timeout=150)
-        (report,) = reports(ended)
-        return ended, report
+        who = ("--launcher", "mpi", "--hosts", "node[1-4]", "--nproc", "2")
+        return judged(cluster, *words, *who, **env, **more)
 
     return run
 

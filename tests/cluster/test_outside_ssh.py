@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster.inside import NODES, blocks, filtered, finding, findings, placed, reports
+from cluster.inside import NODES, blocks, filtered, finding, findings, judged, placed, reports
 from forms.sampled import sampled
 from real.waiting import until
 
@@ -21,12 +21,9 @@ PACKAGE = str(Path(distcheck.__file__).parent)
 SMALL = ("--sizes", "1M:1M", "--op", "all_reduce")
 
 
-def look(cluster, *words, start="head", hosts="node[1-4]", env=None, timeout=150):
+def look(cluster, *words, hosts="node[1-4]", **options):
     """Run distcheck for two ranks on each host; return how it ended and its one report."""
-    who = ("--hosts", hosts, "--nproc", "2") if hosts else ()
-    ended = cluster.run(start, "distcheck", *words, *who, "--format", "json", env=env, timeout=timeout)
-    (report,) = reports(ended)
-    return ended, report
+    return judged(cluster, *words, *(("--hosts", hosts, "--nproc", "2") if hosts else ()), **options)
 
 
 def statuses(report) -> list[str]:
@@ -50,7 +47,7 @@ def assert_healthy(ended, report, layout):
     ids=["env", "net on the other network from a node of the job", "gate"],
 )
 def test_a_healthy_job_is_healthy_and_nothing_is_left(cluster, words, start, hosts):
-    assert_healthy(*look(cluster, *words, start=start, hosts=hosts), blocks(2, 2, 2, 2))
+    assert_healthy(*look(cluster, *words, at=start, hosts=hosts), blocks(2, 2, 2, 2))
 
 
 def test_a_command_runs_once_where_distcheck_was_started_and_only_after_a_pass(cluster):
@@ -159,7 +156,7 @@ def test_variables_setup_and_python_are_the_jobs_and_ranks_of_the_starting_shell
         "PET_NNODES": "9", "TORCHELASTIC_RESTART_COUNT": "3",
     }  # fmt: skip
     words = ("--env", "NCCL_*", "--setup", "export NCCL_IB_DISABLE=1", "--python", "/shared/job python")
-    ended, report = look(cluster, "env", *words, "--save", "/tmp/job.json", env=inherited)
+    ended, report = look(cluster, "env", *words, "--save", "/tmp/job.json", **inherited)
     assert (ended.code, findings(report)) == (0, []), report
     job = json.loads(cluster.read("head", "/tmp/job.json"))
     assert [(r["environment"]["RANK"], r["environment"]["LOCAL_RANK"]) for r in job["ranks"]] == [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster.inside import filtered, findings, limit, reports
+from cluster.inside import filtered, findings, judged, limit
 
 pytestmark = pytest.mark.without_slurm
 
@@ -19,8 +19,7 @@ def test_the_interface_over_which_gloo_works_is_named(cluster, broken):
     filtered(cluster, "node2", f"{large} quota over {broken}")
     words = ("--hosts", "node[1-2]", "--nproc", "1", "--backend", "gloo", "--sizes", "1K:4M:x16", "--iters", "5")
     # Rarely the exact check before the first figure hangs, which is waited for a minute, and then it is repeated.
-    ended = cluster.run("head", "distcheck", "bandwidth", *words, "--timeout", "120", "--format", "json", timeout=150)
-    (report,) = reports(ended)
+    ended, report = judged(cluster, "bandwidth", *words, "--timeout", "120")
     *failed, transport = findings(report)
     assert (ended.code, transport) == (20, "collective-transport-fails"), ended
     assert failed, "the failure itself is a finding too"
@@ -36,9 +35,7 @@ def test_the_interface_over_which_gloo_works_is_named(cluster, broken):
 def test_the_interface_over_which_gloo_is_fast_is_named(cluster):
     limit(cluster, "node2", 50)
     words = ("--hosts", "node[1-2]", "--nproc", "1", "--backend", "gloo", "--op", "all_reduce", "--sizes", "2M:2M")
-    look = ("distcheck", "bandwidth", *words, "--min-busbw", "0.02", "--timeout", "90", "--format", "json")
-    ended = cluster.run("head", *look, timeout=120)
-    (report,) = reports(ended)
+    ended, report = judged(cluster, "bandwidth", *words, "--min-busbw", "0.02", "--timeout", "90", timeout=120)
     assert (ended.code, findings(report)) == (20, ["perf-below-min-busbw", "collective-transport-fails"]), ended
     below, finding = report["findings"]
     assert below["evidence"]["share"] == pytest.approx(0.3, rel=0.2)

@@ -8,7 +8,7 @@ import time
 
 import psutil
 import pytest
-from cluster.inside import NODES, reports
+from cluster.inside import NODES, judged, reports
 from cluster.reaching import on
 from forms.sampled import sampled
 from real.ended import BEYOND_SECONDS
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.without_slurm
 SITE = f"{sysconfig.get_paths()['purelib']}/sitecustomize.py"
 LONG = ("--sizes", "16M:16M", "--op", "all_reduce", "--iters", "4000")
 SMALL = ("--sizes", "1M:1M", "--op", "all_reduce")
+GATE = ("gate", *SMALL, "--hosts", "node[1-4]", "--nproc", "2", "--timeout", "120")
 TIMEOUT = 30
 
 
@@ -130,18 +131,11 @@ def shrink(cluster, node):
     assert cluster.run(node, "mount", "-o", "remount,size=8m", "/dev/shm").code == 0
 
 
-def gate(cluster, *words):
-    look = ("distcheck", "gate", *SMALL, "--hosts", "node[1-4]", "--nproc", "2", "--timeout", "120", "--format", "json")
-    ended = cluster.run("head", *look, *words, timeout=200)
-    (report,) = reports(ended)
-    return ended, report
-
-
 @pytest.mark.slow
 def test_only_the_node_with_a_full_tmp_is_named(cluster):
     fill = "mount -t tmpfs -o size=4m tmpfs /tmp && dd if=/dev/zero of=/tmp/full bs=1M; df /tmp"
     assert "100%" in cluster.run("node3", "sh", "-c", fill).out
-    ended, report = gate(cluster)
+    ended, report = judged(cluster, *GATE, timeout=200)
     assert (ended.code, errors(report)) == (20, [("host-disk-full", [], ["node3"])]), report["findings"]
     (found,) = [f for f in report["findings"] if f["rule"] == "host-disk-full"]
     assert "node3: /tmp has 0 B free of 4 MiB" in found["message"]
@@ -152,7 +146,7 @@ def test_only_the_node_whose_small_dev_shm_kills_a_rank_is_named(cluster):
     shrink(cluster, "node3")
     for node in NODES:  # what data loaders and NCCL would take everywhere
         cluster.write(node, SITE, site(tuple(range(8)), SHARED_MEMORY, bytes=32 << 20))
-    ended, report = gate(cluster)
+    ended, report = judged(cluster, *GATE, timeout=200)
     died = [(f["rule"], f["nodes"]) for f in report["findings"] if f["rule"] == "collective-rank-died"]
     assert died == [("collective-rank-died", ["node3"])], report["findings"]
     assert ("isolation-bad-node", *on(3)) in errors(report), report["findings"]

@@ -2,34 +2,30 @@
 
 import pytest
 from real.ended import STARTING_SECONDS
-from real.spoiling import planted
+from real.spoiling import hooked, planted
 
 RUN = ("bandwidth", "--nproc", "2", "--sizes", "1M:1M", "--op", "all_reduce", "--iters", "2", "--step")
-SITE = """
-import builtins, os, sys
-_real, _done = builtins.__import__, []
-def _import(name, *args, **more):
-    module = _real(name, *args, **more)
-    steps = sys.modules.get("distcheck.collectives.training.steps")
-    if not _done and hasattr(steps, "train"):
-        _done.append(1)
-        build = steps.build
-        def broken(me):
-            model = build(me)
-            if os.environ["RANK"] == "1":
-                {fault}
-            return model
-        steps.build = broken
-    return module
-builtins.__import__ = _import
+BUILDS = """
+    build = there.build
+    def broken(me):
+        model = build(me)
+        if os.environ["RANK"] == "1":
+            {fault}
+        return model
+    there.build = broken
 """
 DOUBLES = "for parameter in model.parameters(): parameter.register_hook(lambda gradient: 2 * gradient)"
-DIES = "steps.exact_sum = lambda *_: os.kill(os.getpid(), 9)"
+DIES = "there.exact_sum = lambda *_: os.kill(os.getpid(), 9)"
+
+
+def broken(folder, fault):
+    body = BUILDS.replace("{fault}", fault)
+    return planted(folder, hooked("distcheck.collectives.training.steps", "train", body))
 
 
 @pytest.mark.process
 def test_a_rank_whose_gradients_are_doubled_is_named(start, tmp_path):
-    ended = start(*RUN, "--format", "json", env=planted(tmp_path, SITE.replace("{fault}", DOUBLES))).wait()
+    ended = start(*RUN, "--format", "json", env=broken(tmp_path, DOUBLES)).wait()
     found = [(f["rule"], f["ranks"], f["confirmed"]) for f in ended.report["findings"]]
     assert (ended.code, found) == (40, [("step-gradient-wrong", [1], True)]), ended
     assert "its gradient has the factor 2 in the average" in ended.report["findings"][0]["message"]
@@ -38,7 +34,7 @@ def test_a_rank_whose_gradients_are_doubled_is_named(start, tmp_path):
 @pytest.mark.process
 @pytest.mark.slow  # tests/end_to_end/test_deaths.py kills ranks in every change
 def test_a_rank_that_dies_in_a_training_step_is_named_at_once(start, tmp_path):
-    ended = start(*RUN, "--format", "json", env=planted(tmp_path, SITE.replace("{fault}", DIES))).wait()
+    ended = start(*RUN, "--format", "json", env=broken(tmp_path, DIES)).wait()
     found = [(f["rule"], f["ranks"]) for f in ended.report["findings"]]
     assert (ended.code, found) == (20, [("collective-rank-died", [1])]), ended
     assert "died during 'training step: DDP step 1'" in ended.report["findings"][0]["message"]

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from real.spoiling import planted
+from real.spoiling import hooked, planted
 
 TESTS = Path(__file__).parents[1]
 SMALL = ["--sizes", "1M:1M", "--op", "all_reduce", "--backend", "nccl", "--ignore", "gpu-none-visible"]
 PARTIAL = "p2p: only 5/6 GPU-to-GPU peer accesses passed verification"
 
-SITE = """
-import builtins, ctypes, os, sys, time
-sys.path.append({tests!r})
-_real, _done = builtins.__import__, []
-def _import(name, *args, **more):
-    module = _real(name, *args, **more)
-    worker = sys.modules.get("distcheck.collectives.worker")
-    if not _done and hasattr(worker, "one_line"):
-        _done.append(worker)
-        _as_nccl(worker)
-    return module
-builtins.__import__ = _import
-def _as_nccl(worker):
+BODY = """
+    sys.path.append({tests!r})
     import torch
     import torch.distributed as dist
     from distcheck.collectives.plan import Software
     from fakes.ras import FakeRas, document
     join, reduce = dist.init_process_group, dist.all_reduce
-    worker.lack_of = lambda backend: ""
-    worker._take_device = lambda task: torch.device("cpu")
-    worker.software = lambda device: Software(torch=str(torch.__version__), nccl="2.28.9", device="cpu")
+    there.lack_of = lambda backend: ""
+    there._take_device = lambda task: torch.device("cpu")
+    there.software = lambda device: Software(torch=str(torch.__version__), nccl="2.28.9", device="cpu")
     def init_process_group(backend, *, rank, world_size, **more):
         answers = {{"json": document(world_size, counts={{2: {{"AllReduce": 41}}}}), "text": b""}}
         port = int(os.environ["NCCL_RAS_ADDR"].removeprefix("127.0.0.1:"))
@@ -53,5 +42,6 @@ def as_nccl(folder, fault="pass", said=""):
 
     `said` is a line of NCCL's own diagnostics on rank 0.
     """
-    found = planted(folder, SITE.format(tests=str(TESTS), fault=fault, said=said))
+    body = BODY.format(tests=str(TESTS), fault=fault, said=said)
+    found = planted(folder, hooked("distcheck.collectives.worker", "one_line", body))
     return {**found, "PYTHONUNBUFFERED": ""}  # with it, C's stdout would have no buffer either

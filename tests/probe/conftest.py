@@ -1,21 +1,21 @@
-"""A Python that answers no question, for tests of what the probes then report."""
+"""NVML's answers for tests of the probes."""
 
 from __future__ import annotations
 
-import sys
+import asyncio
 
 import pytest
 
+from distcheck.probe import gpu
+
 
 @pytest.fixture
-def other_python(tmp_path, monkeypatch):
-    """Let a shell script be the Python that asks the questions; it is returned."""
+def ask(fake_nvml, monkeypatch):
+    """Ask NVML in a child, as distcheck does, on the machine that `text` describes."""
 
-    def instead(script):
-        path = tmp_path / "python"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(path))
-        return path
+    def ask(text, timeout=30.0, **more):
+        for name, value in fake_nvml.environ(text).items():
+            monkeypatch.setenv(name, value)
+        return asyncio.run(gpu.gpus(timeout, **more))
 
-    return instead
+    return ask

@@ -23,16 +23,6 @@ BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
 H100 = PROFILES["dgx_h100"]
 
 
-@pytest.fixture
-def ask(fake_nvml, monkeypatch):
-    def ask(text, timeout=30.0, **more):
-        for name, value in fake_nvml.environ(text).items():
-            monkeypatch.setenv(name, value)
-        return asyncio.run(gpu.gpus(timeout, **more))
-
-    return ask
-
-
 def test_a_node_of_eight_h100(ask):
     answer = ask(H100)
     assert isinstance(answer, Gpus)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 from types import SimpleNamespace
@@ -26,24 +25,12 @@ from distcheck.facts.gpu import (
     PeerAccess,
     RemappedRows,
 )
-from distcheck.probe import gpu, gpu_health
+from distcheck.probe import gpu_health
 
 H200 = PROFILES["h200"]
 A100 = PROFILES["dgx_a100"]
 GH200 = PROFILES["gh200"]
 ALONE = "count 1\n"
-
-
-@pytest.fixture
-def ask(fake_nvml, monkeypatch):
-    def ask(text, timeout=30.0, **more):
-        for name, value in fake_nvml.environ(text).items():
-            monkeypatch.setenv(name, value)
-        answer = asyncio.run(gpu.gpus(timeout, **more))
-        assert isinstance(answer, Gpus), answer
-        return answer
-
-    return ask
 
 
 @pytest.fixture

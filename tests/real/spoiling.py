@@ -32,6 +32,21 @@ def fault(whole, tensor):
 {body}
 """
 
+_HOOK = """
+import builtins, ctypes, os, sys, time
+_real, _done = builtins.__import__, []
+def _import(name, *args, **more):
+    module = _real(name, *args, **more)
+    there = sys.modules.get({module!r})
+    if not _done and hasattr(there, {attribute!r}):
+        _done.append(there)
+        _spoil(there)
+    return module
+builtins.__import__ = _import
+def _spoil(there):
+{body}
+"""
+
 BROKEN = """
 import sys
 class Broken:
@@ -95,6 +110,12 @@ def site(
         body = body.replace(f"{{{name}}}", str(value))
     chosen = {"{ranks!r}": repr(ranks), "{leaving!r}": repr(leaving), "{call!r}": repr(call), "{body}": body}
     return reduce(lambda text, name: text.replace(name, chosen[name]), chosen, _SITE)
+
+
+def hooked(module: str, attribute: str, body: str) -> str:
+    """Return a sitecustomize.py that runs `body` once this module, `there`, has this attribute."""
+    chosen = {"{module!r}": repr(module), "{attribute!r}": repr(attribute), "{body}": body}
+    return reduce(lambda text, name: text.replace(name, chosen[name]), chosen, _HOOK)
 
 
 def spoiled(

@@ -11,46 +11,32 @@ from distcheck.selection.nodelist import deal, expand, first_host, folded, tasks
 
 
 @pytest.mark.parametrize(
-    ("nodes", "host"),
-    [
-        ("node1", "node1"),
-        ("node[1-4,7]", "node1"),
-        ("node[01-04]", "node01"),
-        ("node[007,009]", "node007"),
-        ("a,b", "a"),
-        ("rack[2-3]n[08-09],login", "rack2n08"),
-        ("gpu-[1-2].cluster.example", "gpu-1.cluster.example"),
-        (" node1", "node1"),
-        ("", ""),
-        ("node[", ""),
-        ("$SLURM_NODELIST", ""),
-        ("a b", ""),
-    ],
-)
-def test_the_first_host_of_a_list_is_found(nodes, host):
-    assert first_host(nodes) == host
-
-
-@pytest.mark.parametrize(
     ("nodes", "hosts"),
     [
         ("node1", ("node1",)),
+        (" node1", ("node1",)),
+        ("a,b", ("a", "b")),
         ("node[1-3,7]", ("node1", "node2", "node3", "node7")),
+        ("node[007,009]", ("node007", "node009")),
+        ("gpu-[1-2].cluster.example", ("gpu-1.cluster.example", "gpu-2.cluster.example")),
         ("n[3,1]", ("n3", "n1")),
         ("node[09-10],login", ("node09", "node10", "login")),
         ("rack[2-3]n[08-09]", ("rack2n08", "rack2n09", "rack3n08", "rack3n09")),
         ("", ()),
         ("node[", ()),
         ("node[1-", ()),
-        ("node[3-1]", ()),
-        ("node1,,node2", ()),
         ("$SLURM_NODELIST", ()),
-        ("n[1-99999999]", ()),
-        ("a[1-2000]b[1-2000]", ()),
+        ("a b", ()),
     ],
 )
-def test_a_list_is_expanded_in_its_own_order(nodes, hosts):
+def test_a_list_is_expanded_in_its_own_order_from_its_first_host_on(nodes, hosts):
     assert expand(nodes) == hosts
+    assert first_host(nodes) == (hosts[0] if hosts else "")
+
+
+@pytest.mark.parametrize("nodes", ["node[3-1]", "node1,,node2", "n[1-99999999]", "a[1-2000]b[1-2000]"])
+def test_of_a_list_that_is_invalid_or_too_long_no_host_is_taken(nodes):
+    assert expand(nodes) == ()
 
 
 _numbers = st.lists(st.integers(0, 120), min_size=1, max_size=6)
