@@ -41,16 +41,13 @@ def beyond_visible(job: Job) -> list[list[RankFacts]]:
         if id(rank) not in reported
     ]
     own = {node.key: _own_lists(job, node) for node in job.nodes} if without else {}
-    return list(
-        grouped(
-            without,
-            lambda r: (
-                own[job.node_of(r).key] or sharing_allowed(job, r),
-                len(_shown(r)),
-                "" if own[job.node_of(r).key] else r.environment.get("CUDA_VISIBLE_DEVICES"),
-            ),
-        ).values()
-    )
+
+    def seen_by(rank: RankFacts) -> tuple[bool, int, str | None]:
+        lists = own[job.node_of(rank).key]
+        value = "" if lists else rank.environment.get("CUDA_VISIBLE_DEVICES")
+        return lists or sharing_allowed(job, rank), len(_shown(rank)), value
+
+    return list(grouped(without, seen_by).values())
 
 
 def _shown(rank: RankFacts) -> tuple[str, ...]:
@@ -84,14 +81,11 @@ def without_gpu(job: Job, ranks: list[RankFacts]) -> Fault:
     elif allowed:
         fix = Fix("No action if the script takes cuda:(LOCAL_RANK modulo the number of GPUs).")
     elif here > seen:
-        fix = Fix(
-            "Start no more ranks on a node than visible GPUs, or make more visible.", _commands(job, first, total)
-        )
+        words = "Start no more ranks on a node than visible GPUs, or make more visible."
+        fix = Fix(words, _commands(job, first, total))
     else:
-        fix = Fix(
-            "Set LOCAL_RANK to the number of the process on its own node, from 0.",
-            (export(job, first, "LOCAL_RANK"),),
-        )
+        words = "Set LOCAL_RANK to the number of the process on its own node, from 0."
+        fix = Fix(words, (export(job, first, "LOCAL_RANK"),))
     return found(
         job,
         ranks,

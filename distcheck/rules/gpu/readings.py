@@ -55,16 +55,12 @@ def present(job: Job) -> tuple[Presence, ...]:
     """Return every GPU of the job's nodes that is not lost."""
     found = []
     for node, devices in seen(job):
-        here = job.ranks_on(node)
-        takers = grouped(here, attrgetter("gpu"))
-        all_known = bool(here) and None not in takers
+        takers = grouped(job.ranks_on(node), attrgetter("gpu"))
+        all_known = bool(takers) and None not in takers
         for gpu in devices:
-            if gpu.lost:
-                continue
-            ranks = tuple(takers.get(gpu.uuid, ()))
-            if gpu.mig_uuids:
-                ranks += tuple(rank for name in gpu.mig_uuids for rank in takers.get(name, ()))
-            found.append(Presence(node, gpu, ranks, bool(ranks) or not all_known))
+            if not gpu.lost:
+                ranks = tuple(rank for name in (usable_name(gpu), *gpu.mig_uuids) for rank in takers.get(name, ()))
+                found.append(Presence(node, gpu, ranks, bool(ranks) or not all_known))
     return tuple(found)
 
 

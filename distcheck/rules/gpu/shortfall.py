@@ -53,7 +53,7 @@ def shortfalls(job: Job) -> tuple[Shortfall, ...]:
         return ()
     counted: list[tuple[NodeFacts, tuple[Gpu, ...]]] = []
     for node, devices in without_loss(job):
-        usable = tuple([gpu for gpu in devices if isinstance(gpu.uuid, str) or usable_name(gpu)])
+        usable = tuple(filter(usable_name, devices))
         if usable and job.ranks_on(node):
             counted.append((node, usable))
     hidden = {node.key: undriven(job, node) for node, _ in counted}
