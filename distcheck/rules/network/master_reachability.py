@@ -102,9 +102,7 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
     """
     if "stranger" not in master_outcomes(job) or any(_binds(job, "in-use")):
         return  # net-port-in-use names the process
-    met = [
-        (p, a) for p in job.processes if (a := next((a for a in master_attempts(p) if a.outcome == "stranger"), None))
-    ]
+    met = [(p, a) for p in job.processes for a in [a for a in master_attempts(p) if a.outcome == "stranger"][:1]]
     for where, several in grouped(met, lambda pair: address_of(pair[1])).items():
         answer = several[0][1].detail
         yield found(
