@@ -171,14 +171,13 @@ def _in_vain(job: Job) -> Iterator[Outcome]:
     """Yield the ranks that got an answer at MASTER_ADDR at its IPv4 address only."""
     if "timeout" not in master_outcomes(job):
         return
-    waited: list[tuple[str, RankFacts]] = []
+    waited: dict[str, list[RankFacts]] = {}
     for rank in job.ranks:
         tries = master_attempts(job.process_of(rank))
-        dead = [a for a in tries if ":" in a.address and a.outcome == "timeout"]
+        dead = next((a for a in tries if ":" in a.address and a.outcome == "timeout"), None)
         if dead and any(":" not in a.address and a.outcome in {"met", "waiting", "agent"} for a in tries):
-            waited.append((address_of(dead[0]), rank))
-    for where, several in grouped(waited, lambda item: item[0]).items():
-        ranks = [rank for _, rank in several]
+            waited.setdefault(address_of(dead), []).append(rank)
+    for where, ranks in waited.items():
         yield found(
             job,
             ranks,

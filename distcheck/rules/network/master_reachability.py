@@ -98,13 +98,11 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
 
     Fix: Give each job its own MASTER_PORT, for example derived from the job id.
 
-        {other_port|export MASTER_PORT=PORT}
+        {other_port|export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))}
     """
     if "stranger" not in master_outcomes(job) or any(_binds(job, "in-use")):
         return  # net-port-in-use names the process
-    met = [
-        (p, a) for p in job.processes if (a := next((a for a in master_attempts(p) if a.outcome == "stranger"), None))
-    ]
+    met = [(p, a) for p in job.processes for a in [a for a in master_attempts(p) if a.outcome == "stranger"][:1]]
     for where, several in grouped(met, lambda pair: address_of(pair[1])).items():
         answer = several[0][1].detail
         yield found(
@@ -233,8 +231,8 @@ def net_master_silent(job: Job) -> Iterator[Outcome]:
 
     Fix: Use another MASTER_PORT for the job, or end the program that listens there.
 
-        {other_port|export MASTER_PORT=PORT}
-        ssh {host} ss -ltnp 'sport = :{port}'
+        {other_port|export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))}
+        ssh {host|$MASTER_ADDR} ss -ltnp 'sport = :{port}'
     """
     for ranks, attempts in failing(job, {"silent", "closed"}):
         answer = attempts[0].detail or "it did not answer"

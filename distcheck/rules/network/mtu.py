@@ -49,13 +49,10 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl/issues/1524
     """
-    found_on = [(use, list(_eaten(use.job))) for use in path_uses(job)] if stalled(job) else []
-    if any(those for _, those in found_on):
-        for use, those in found_on:
-            yield from map(use.judged, those)
-    elif any(False in t.datagrams.values() for t in job.peers):
-        for use in path_uses(job):
-            yield from map(use.judged, _jumbo_on_one_side(use.job))
+    judged = [use.judged(fault) for use in path_uses(job) for fault in _eaten(use.job)] if stalled(job) else []
+    if not judged and any(False in t.datagrams.values() for t in job.peers):
+        judged = [use.judged(fault) for use in path_uses(job) for fault in _jumbo_on_one_side(use.job)]
+    yield from judged
 
 
 def _eaten(job: Job) -> Iterator[Fault]:

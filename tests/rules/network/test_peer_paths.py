@@ -281,6 +281,61 @@ def test_what_does_not_prove_a_fault_of_the_network_is_silent(of, change, said, 
     assert said(change_ways(change, of(nodes), ways, **fields)) == []
 
 
+def _seconds(seconds, **fields):
+    return _sending(Transfer(2 << 20, seconds, stalled=False, segments=1450, **fields))
+
+
+BACK = Transfer(bytes=155_000, seconds=1.6, stalled=True, segments=232, repeated=2)
+FIREWALL, ROUTE, LOSS, SLOW_NODE, FAR = (
+    "net-firewall-ephemeral", "net-asymmetric-route", "net-packet-loss", "net-nic-down-or-slow", "net-high-latency",
+)  # fmt: skip
+LOSSY_2, SLOW_2 = [(LOSS, "error", 2)], [(SLOW_NODE, "warning", 2)]
+ONCE = (to(1), _seconds(0.18))
+FULL = _seconds(0.3, repeated=60)
+TO_NODE_2 = "^node1, node3 and node4 cannot send to node2 without packet loss, but"
+TOGETHER = {
+    "a closed pair and a one-way pair": (6, [(both(0, 1), _shut()), ([(2, 3)], _shut())],
+                                         [(FIREWALL, "error", 1, 2), (ROUTE, "error", 4)], ""),
+    "no answer on a lossy path": (4, [(to(1), _sending(_losing(0.12))), (FROM_1_TO_2, _shut())], LOSSY_2, ""),
+    "refused on a lossy path": (4, [(to(1), _sending(_losing(0.12))), (FROM_1_TO_2, _shut("refused"))],
+                                [(ROUTE, "error", 2), *LOSSY_2], ""),
+    "a lossy node is slow": (4, [(at(1), _seconds(1.9, repeated=145))], LOSSY_2, ""),
+    "ACKs are lost": (4, [(to(1), _sending(_losing(0.1))), (out_of(1), _sending(_losing(0.03)))], LOSSY_2, TO_NODE_2),
+    "ACKs are lost; it stalls": (4, [(to(1), _sending(_losing(0.1))), (out_of(1), _sending(BACK))], LOSSY_2, TO_NODE_2),
+    "CPU wait raises a rate at most to twice the measured one": (
+        4, [(always, _sending(Transfer(2 << 20, 0.02, stalled=False, segments=1450, waited_seconds=0.02))),
+            (at(1), _sending(_taking(0.045)))], [], ""),
+    "a fast path acquits its node": (4, [ONCE, ([(2, 1)], _seconds(0.03, repeated=18, repeats=True))], [], ""),
+    "a slow port drops packets": (4, [ONCE, ([(2, 1)], _seconds(0.16, repeated=18, repeats=True))], SLOW_2,
+                                  "^the network of node2 is slow: at most 13 MB/s from the others; median between"),
+    "the queue of a slow link drops packets": (4, [(to(1), _sending(_taking(0.18))), ([(2, 1)], FULL)], SLOW_2, ""),
+    "a lossy pair": (4, [([(2, 1)], FULL)], [(LOSS, "error", 2, 3)], ""),
+    "losses elsewhere": (4, [(to(1), _sending(_taking(0.18))), ([(2, 3)], _seconds(0.02, repeated=60))],
+                         [(LOSS, "error", 3, 4), *SLOW_2], ""),
+    "slow twice in one direction": (4, [(at(1), _seconds(0.18)), ([(1, 2)], _sending(_taking(0.17)))], SLOW_2,
+                                    "^the network of node2 is slow: at most 12 MB/s to the others; median between"),
+    "two far nodes": (4, [(lambda s, t: {s, t} & {1, 3}, _far(0.3))], [(FAR, "error", 2), (FAR, "error", 4)], ""),
+    "few round trips": (6, [(always, _far(None)), ([*both(0, 1), *both(2, 3)], _far(1e-4))], [], ""),
+    "one of few is long": (6, [(always, _far(None)), ([*both(0, 1), *both(2, 3)], _far(1e-4)), (both(1, 4), _far(0.3))],
+                           [(FAR, "warning", 2, 5)], ""),
+    **{f"{far} s beside {usual} s": (4, [(always, _far(usual)), (at(1), _far(far))], expected, "")
+       for far, usual, expected in ((0.012, 1e-4, [(FAR, "error", 2)]), (0.003, 1e-4, [(FAR, "warning", 2)]),
+                                    (0.0019, 1e-5, []), (0.03, 2e-3, []), (0.05, 2e-3, [(FAR, "error", 2)]),
+                                    (0.1, 0.009, []))},
+}  # fmt: skip
+"""Nodes; what is not healthy on which paths, one after the other; the findings with their nodes; the first message."""
+
+
+@pytest.mark.parametrize(("nodes", "changes", "expected", "words"), TOGETHER.values(), ids=TOGETHER)
+def test_what_several_paths_show_together(of, change, judge, nodes, changes, expected, words):
+    job = of(nodes)
+    for ways, fields in changes:
+        job = change_ways(change, job, ways, **fields)
+    found = judge(job).findings
+    assert [(f.rule, f.severity, *(int(n.removeprefix("node")) for n in f.nodes)) for f in found] == expected
+    assert not words or re.search(words, found[0].message), found[0].message
+
+
 # -- net-firewall-ephemeral
 
 
@@ -376,13 +431,6 @@ def test_untested_connections_between_peers_do_not_pass(of, change, judge):
 
 
 # -- net-asymmetric-route
-
-
-def test_a_closed_pair_and_a_one_way_pair_are_two_findings(of, change, said):
-    assert said(closed(change, of(6), [*both(0, 1), (2, 3)])) == [
-        ("net-firewall-ephemeral", "error", ("node1", "node2")),
-        ("net-asymmetric-route", "error", ("node4",)),
-    ]
 
 
 # -- paths that the libraries of the job do not use
@@ -609,27 +657,10 @@ def test_losses_into_two_nodes_are_not_counted_against_those_that_send_to_both(o
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "echo", [_losing(0.03), Transfer(bytes=155_000, seconds=1.6, stalled=True, segments=232, repeated=2)]
-)
-def test_effects_of_lost_acks_on_the_other_direction_are_no_separate_loss(of, change, only, echo):
-    job = change_ways(change, of(4), to(1), transfer=_losing(0.1))
-    finding, _ = only(change_ways(change, job, out_of(1), transfer=echo))
-    assert finding.message.startswith("node1, node3 and node4 cannot send to node2 without packet loss, but")
-
-
 @pytest.mark.parametrize("transfer", [_losing(0.004), _losing(0.1, 60), _losing(0), BLACK_HOLE, None])
 def test_a_few_retransmitted_segments_are_no_loss(of, change, judge, transfer):
     job = change_ways(change, of(4), FROM_1_TO_2, transfer=transfer)
     assert "net-packet-loss" not in [f.rule for f in judge(job).findings]
-
-
-def test_a_missing_answer_on_a_lossy_path_counts_as_loss(of, change, said):
-    job = change_ways(change, of(4), to(1), transfer=_losing(0.12))
-    late = change_ways(change, job, FROM_1_TO_2, outcome="timeout", transfer=None)
-    assert said(late) == [("net-packet-loss", "error", ("node2",))]
-    refused = change_ways(change, job, FROM_1_TO_2, outcome="refused", transfer=None)
-    assert ("net-asymmetric-route", "error") in [f[:2] for f in said(refused)]
 
 
 # -- net-nic-down-or-slow
@@ -693,17 +724,6 @@ def test_rates_within_a_factor_of_four_are_noise(of, change, said, nodes):
     noisy = [change.job(t, transfer=_taking(0.02 + 0.06 * (7 * n % 10) / 9)) for n, t in enumerate(job.peers)]
     assert said(change.job(job, peers=tuple(noisy))) == []
     assert said(change_ways(change, job, at(1), transfer=_taking(0.08))) == []
-
-
-def test_cpu_wait_raises_a_rate_to_at_most_twice_the_measured_one(of, change, said):
-    job = of(4)
-    busy = [change.job(t, transfer=change.job(GOOD, waited_seconds=0.02)) for t in job.peers]
-    assert said(change_ways(change, change.job(job, peers=tuple(busy)), at(1), transfer=_taking(0.045))) == []
-
-
-def test_a_lossy_node_is_not_also_called_slow(of, change, said):
-    slow = change.job(_losing(0.1), seconds=1.9)
-    assert said(change_ways(change, of(4), at(1), transfer=slow)) == [("net-packet-loss", "error", ("node2",))]
 
 
 @pytest.mark.parametrize(
@@ -780,31 +800,6 @@ def test_a_node_that_was_slow_once_and_not_measured_again_is_not_blamed(of, chan
     assert "no time to repeat it" in gap.reason
 
 
-def test_a_path_with_few_losses_still_counts_for_the_rate(of, change, only, said):
-    """A slow port drops packets when several nodes send to it; a fast path acquits its node."""
-    job = change_ways(change, of(4), to(1), transfer=change.job(_taking(0.18), repeats=False))
-    again = change.job(_taking(0.16), repeated=18)
-    finding, _ = only(change_ways(change, job, [(2, 1)], transfer=again))
-    assert finding.message.startswith("the network of node2 is slow: at most 13 MB/s from the others; median between")
-    assert said(change_ways(change, job, [(2, 1)], transfer=change.job(again, seconds=0.03))) == []
-
-
-def test_queue_drops_of_a_slow_link_are_no_separate_loss(of, change, only, said):
-    job = change_ways(change, of(4), to(1), transfer=_taking(0.18))
-    full = change.job(_taking(0.3), repeats=False, repeated=60)
-    finding, _ = only(change_ways(change, job, [(2, 1)], transfer=full))
-    assert (finding.rule, finding.nodes) == ("net-nic-down-or-slow", ("node2",))
-    assert [rule for rule, _, _ in said(change_ways(change, of(4), [(2, 1)], transfer=full))] == ["net-packet-loss"]
-    elsewhere = change_ways(change, job, [(2, 3)], transfer=change.job(full, seconds=0.02))
-    assert [rule for rule, _, _ in said(elsewhere)] == ["net-packet-loss", "net-nic-down-or-slow"]
-
-
-def test_only_the_direction_that_was_slow_twice_is_named(of, change, only):
-    job = change_ways(change, of(4), at(1), transfer=change.job(_taking(0.18), repeats=False))
-    finding, _ = only(change_ways(change, job, [(1, 2)], transfer=_taking(0.17)))
-    assert finding.message.startswith("the network of node2 is slow: at most 12 MB/s to the others; median between")
-
-
 # -- net-high-latency
 
 
@@ -818,18 +813,6 @@ def test_the_round_trips_to_a_distant_node_are_evidence(of, change, only):
     shown = {pair: took for pair, took in finding.evidence.items() if pair != "more_pairs"}
     assert (len(shown), set(shown.values()), finding.evidence["more_pairs"]) == (8, {"300 ms"}, 55)
     assert all("node64" in pair for pair in shown)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "usual", "severity"),
-    [
-        (0.012, 1e-4, "error"), (0.003, 1e-4, "warning"), (0.0019, 1e-5, None),
-        (0.03, 2e-3, None), (0.05, 2e-3, "error"), (0.1, 0.009, None),
-    ],
-)  # fmt: skip
-def test_the_limit_depends_on_the_shortest_round_trip_and_absolute_times(of, change, judge, seconds, usual, severity):
-    job = _answering(change, _answering(change, of(4), always, usual), at(1), seconds)
-    assert [(f.rule, f.severity) for f in judge(job).findings] == ([("net-high-latency", severity)] if severity else [])
 
 
 def test_the_slowest_of_several_networks_counts(of, change, only):
@@ -846,18 +829,6 @@ def test_the_slowest_of_several_networks_counts(of, change, only):
     assert any(t.round_trip_seconds == 0.3 for t in far)
     finding, _ = only(change.job(job, peers=tuple(far)))
     assert (finding.rule, len(finding.nodes)) == ("net-high-latency", 1)
-
-
-def test_two_far_nodes_are_each_named(of, change, said):
-    job = _answering(change, of(4), lambda s, t: {s, t} & {1, 3}, 0.3)
-    assert said(job) == [("net-high-latency", "error", ("node2",)), ("net-high-latency", "error", ("node4",))]
-
-
-def test_round_trips_of_only_a_few_pairs_are_judged(of, change, said):
-    job = change_ways(change, of(6), always, round_trip_seconds=None)
-    near = _answering(change, job, [*both(0, 1), *both(2, 3)], 1e-4)
-    assert said(near) == []
-    assert said(_answering(change, near, both(1, 4), 0.3)) == [("net-high-latency", "warning", ("node2", "node5"))]
 
 
 def test_without_round_trips_latency_is_not_checked(of, change, judge):
