@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.job import Job
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.rank import RankFacts
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
-from distcheck.rules.job.kinds import ranks_by
+from distcheck.rules import rule
+from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.job.kinds import each_rank
 from distcheck.rules.job.versions import installed_of, nccl_of, torch_of, version_of
-from distcheck.rules.wording import found, named
+from distcheck.rules.wording import once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from distcheck.rules.finding import Fault, Severity
+    from distcheck.rules.finding import Severity
 
 Version = tuple[int, ...]
-Concerned = list[RankFacts]
 
 
 class Known(NamedTuple):
@@ -32,50 +30,48 @@ class Known(NamedTuple):
     fixed: Version
     """The first release without it."""
     happens: str
-    meets: Callable[[Job, Concerned], Concerned]
-    """Of the ranks with such a release, those that meet the fault's conditions."""
+    meets: Callable[[Job, RankFacts], bool]
+    """Whether a rank with such a release meets the fault's conditions."""
     workaround: tuple[str, ...]
     source: str
     severity: Severity = "warning"
 
 
-def _launch_blocking(_job: Job, ranks: Concerned) -> Concerned:
-    return [rank for rank in ranks if rank.environment.get("CUDA_LAUNCH_BLOCKING", "0") not in {"", "0"}]
+def _launch_blocking(_: Job, rank: RankFacts) -> bool:
+    return rank.environment.get("CUDA_LAUNCH_BLOCKING", "0") not in {"", "0"}
 
 
-def _several_nodes(job: Job, ranks: Concerned) -> Concerned:
-    return ranks if len(job.nodes) > 1 else []
+def _several_nodes(job: Job, _: RankFacts) -> bool:
+    return len(job.nodes) > 1
 
 
-def _mixed_capabilities(job: Job, ranks: Concerned) -> Concerned:
+@once
+def _capabilities(job: Job) -> set[tuple[int, int]]:
     views = [rank.cuda for rank in job.ranks if isinstance(rank.cuda, CudaView)]
-    capabilities = {device.capability for view in views for device in view.devices}
-    return ranks if len(capabilities - {(0, 0)}) > 1 else []
+    return {device.capability for view in views for device in view.devices} - {(0, 0)}
 
 
-def _arm(job: Job, ranks: Concerned) -> Concerned:
-    machines = ((rank, job.process_of(rank).libraries) for rank in ranks)
-    return [rank for rank, found in machines if isinstance(found, Libraries) and found.machine == "aarch64"]
+def _mixed_capabilities(job: Job, _: RankFacts) -> bool:
+    return len(_capabilities(job)) > 1
 
 
-def _nonblocking(_job: Job, ranks: Concerned) -> Concerned:
-    return [rank for rank in ranks if rank.environment.get("TORCH_NCCL_USE_COMM_NONBLOCKING") != "0"]
+def _arm(job: Job, rank: RankFacts) -> bool:
+    libraries = job.process_of(rank).libraries
+    return isinstance(libraries, Libraries) and libraries.machine == "aarch64"
 
 
-def _c10d(job: Job, ranks: Concerned) -> Concerned:
-    """Return the ranks on Python 3.12 or later that torchrun's c10d rendezvous starts, or will start."""
-    modern = [rank for rank in ranks if version_of(_python(job, rank))[:2] >= (3, 12)]
-    if job.asked.program == "torchrun":
+def _nonblocking(job: Job, rank: RankFacts) -> bool:
+    return job.backend == "nccl" and rank.environment.get("TORCH_NCCL_USE_COMM_NONBLOCKING") != "0"
+
+
+def _c10d(job: Job, rank: RankFacts) -> bool:
+    """Whether torchrun's c10d rendezvous starts the rank on Python 3.12 or later, or will start it."""
+    modern = version_of(installed_of(job, rank).python)[:2] >= (3, 12)
+    if not modern or job.asked.program == "torchrun":
         return modern
-    if not modern:
-        return []
     from distcheck.rules.job.agents import ElasticAgent  # only torchrun's jobs need it
 
-    return [rank for rank in modern if ElasticAgent(job, rank).rendezvous == "c10d"]
-
-
-def _python(job: Job, rank: RankFacts) -> str:
-    return installed_of(job, rank).python
+    return ElasticAgent(job, rank).rendezvous == "c10d"
 
 
 NCCL: tuple[Known, ...] = (
@@ -113,8 +109,8 @@ TORCH: tuple[Known, ...] = (
 )  # fmt: skip
 
 
-@rule("gpu", severity="warning", scope="rank")
-def sw_nccl_known_bad(job: Job) -> Iterator[Outcome]:
+@rule("gpu", severity="warning", scope="rank", of=each_rank)
+def sw_nccl_known_bad(job: Job, rank: RankFacts) -> Fault | None:
     """This release of NCCL has a known fault, and the job meets its conditions.
 
     You would see a hang without a message, or wrong results. The releases, each with the change or issue
@@ -129,12 +125,12 @@ def sw_nccl_known_bad(job: Job) -> Iterator[Outcome]:
     See: https://github.com/NVIDIA/nccl/issues/750
     See: https://github.com/NVIDIA/nccl/issues/1184
     """
-    if job.backend == "nccl":
-        yield from _known(job, "NCCL", NCCL, nccl_of, "pip install --upgrade torch")
+    install = "pip install --upgrade torch"
+    return _known(job, rank, "NCCL", nccl_of(job, rank), NCCL, install) if job.backend == "nccl" else None
 
 
-@rule("peers", severity="warning", scope="rank")
-def sw_torch_known_bad(job: Job) -> Iterator[Outcome]:
+@rule("peers", severity="warning", scope="rank", of=each_rank)
+def sw_torch_known_bad(job: Job, rank: RankFacts) -> Fault | None:
     """This release of torch has a known fault, and the job meets its conditions.
 
     torchrun of torch 2.2 and 2.3 on Python 3.12 crashes in the c10d rendezvous (``Signal 11 (SIGSEGV)``), because it
@@ -148,25 +144,18 @@ def sw_torch_known_bad(job: Job) -> Iterator[Outcome]:
     See: https://github.com/pytorch/pytorch/issues/125990
     See: https://github.com/pytorch/pytorch/issues/153960
     """
-    table = tuple(known for known in TORCH if known.meets is not _nonblocking or job.backend == "nccl")
-    yield from _known(job, "torch", table, torch_of, "pip install 'torch>={}'")
+    return _known(job, rank, "torch", torch_of(job, rank), TORCH, "pip install 'torch>={}'")
 
 
-def _known(
-    job: Job, what: str, table: tuple[Known, ...], of: Callable[[Job, RankFacts], str], install: str
-) -> Iterator[Fault]:
-    for text, ranks in ranks_by(job, partial(of, job)).items():
-        version = version_of(text)
-        for known in table:
-            if not known.first <= version < known.fixed or not (concerned := known.meets(job, ranks)):
-                continue
+def _known(job: Job, rank: RankFacts, what: str, text: str, table: tuple[Known, ...], install: str) -> Fault | None:
+    for known in table:
+        if known.first <= version_of(text) < known.fixed and known.meets(job, rank):
             fixed = ".".join(map(str, known.fixed))
             instead = ", or use the workaround" if known.workaround else ""
-            yield found(
-                job,
-                concerned,
-                f"{named(job, concerned)}: {what} {text} has a known fault: {known.happens}; fixed in {fixed}",
+            return Fault(
+                f"{what} {text} has a known fault: {known.happens}; fixed in {fixed}",
                 Fix(f"Install {what} {fixed} or later{instead}.", (install.format(fixed), *known.workaround)),
-                severity=known.severity,
-                evidence={"release": f"{what} {text}", "fixed in": fixed, "source": known.source},
+                {"release": f"{what} {text}", "fixed in": fixed, "source": known.source},
+                known.severity,
             )
+    return None

@@ -22,7 +22,7 @@ from distcheck.rules.wording import are, brief, by_name, found, listed, named, p
 from distcheck.selection.placement import Table, integer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from distcheck.facts.base import Missing
     from distcheck.facts.job import Job
@@ -69,6 +69,14 @@ def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFa
     return ranks_by(job, lacking)
 
 
+def _only_of_launchers(job: Job, launchers: Collection[str]) -> Iterator[Outcome]:
+    for (launcher, names), ranks in _unset_everywhere(job).items():
+        if launcher in launchers:
+            from distcheck.rules.environment.launcher_variables import only_launcher_variables  # not in a bare shell
+
+            yield from only_launcher_variables(job, ranks, names)
+
+
 @rule("environment", scope="rank")
 def env_rank_unset(job: Job) -> Iterator[Outcome]:
     """A variable that torch needs to find the other ranks is not set.
@@ -87,13 +95,9 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
     Fix: start the script with torchrun, which sets all four, or export them: ``distcheck gate --export -- COMMAND``.
     See: https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
+    yield from _only_of_launchers(job, {"slurm"})
     for (launcher, names), ranks in _unset_everywhere(job).items():
-        if launcher in MPI_LAUNCHERS:
-            continue
-        if launcher == "slurm":
-            from distcheck.rules.environment.launcher_variables import only_launcher_variables  # not in a bare shell
-
-            yield from only_launcher_variables(job, ranks, names)
+        if launcher == "slurm" or launcher in MPI_LAUNCHERS:
             continue
         commands = ["torchrun --standalone --nproc-per-node=2 train.py", export_missing(job, ranks[0], names)]
         text = "Start the script with torchrun, which sets them, or export them in every process, each with its own "
@@ -126,11 +130,7 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
     (``mpirun -x MASTER_ADDR=... -x MASTER_PORT=...``), or use ``distcheck gate --export -- COMMAND``.
     See: https://github.com/pytorch/examples/issues/540
     """
-    for (launcher, names), ranks in _unset_everywhere(job).items():
-        if launcher in MPI_LAUNCHERS:
-            from distcheck.rules.environment.launcher_variables import only_launcher_variables  # not in a bare shell
-
-            yield from only_launcher_variables(job, ranks, names)
+    yield from _only_of_launchers(job, MPI_LAUNCHERS)
 
 
 @rule("environment", scope="rank", of=each_variable(*NEEDED))

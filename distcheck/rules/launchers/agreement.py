@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.agents import ElasticAgent, agents_met, agents_of, outside, ranks_of, too_few_met
 from distcheck.rules.job.settings import PORT
-from distcheck.rules.wording import are, brief, by_name, found, grouped, listed, majority, named, nodes_of
+from distcheck.rules.wording import are, brief, by_name, found, grouped, listed, majority, named, nodes_of, once
 from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 # The c10d rendezvous drops a node whose last heartbeat, by its own clock, is older than keep_alive_interval times
 # keep_alive_max_attempt by the others' clocks (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
-_INTERVAL_SECONDS, _ATTEMPTS = 5, 3
+_ATTEMPTS = "keep_alive_max_attempt"
+_INTERVAL_SECONDS, _USUAL_ATTEMPTS = 5, 3
 _WARN_SHARE = 2 / 3
 """Share of the tolerated skew from which it is a warning: heartbeats are late as well."""
 _REPORTED_SECONDS = 1.0
@@ -66,7 +67,8 @@ def torchrun_nnodes_mismatch(job: Job) -> Iterator[Outcome]:
         return
     short, out = too_few_met(job), outside(job)
     if agents and short is not None:
-        if not _dropped_by_clock(job):
+        skew = _skew(job)
+        if skew is None or not skew.dropped:
             yield _too_few(agents[0], *short, out)
         return
     for in_step, alike in grouped(agents, lambda a: a.alone_in_step).items():
@@ -204,59 +206,55 @@ def elastic_clock_skew(job: Job) -> Iterator[Outcome]:
     keep_alive_interval is more than the skew.
     See: https://github.com/pytorch/pytorch/issues/111646
     """
-    skewed = _clocks(job)
-    if not skewed:
+    skew = _skew(job)
+    if skew is None:
         return
-    ranks = [r for _, r in skewed]
-    worst = max((ahead for ahead, _ in skewed), key=abs)
-    agent = ElasticAgent(job, ranks[0])
-    interval, attempts, conf = _patience(agent)
-    apart, tolerated = _apart(skewed), interval * attempts
-    conf["keep_alive_max_attempt"] = str(math.ceil(apart / _WARN_SHARE / interval) + 1)
-    patient = ",".join(f"{name}={value}" for name, value in conf.items())
-    dropped = _dropped_by_clock(job)
+    ranks = [r for _, r in skew.clocks]
+    worst = max((ahead for ahead, _ in skew.clocks), key=abs)
+    attempts = math.ceil(skew.apart / _WARN_SHARE / skew.interval) + 1
+    patient = ",".join(f"{name}={value}" for name, value in (skew.conf | {_ATTEMPTS: str(attempts)}).items())
     here, least = too_few_met(job) or (0, 0)
     yield found(
         job,
         ranks,
         f"{named(job, ranks)}: the clock is {abs(worst):.1f} s {'ahead of' if worst > 0 else 'behind'} that of "
-        f"rank 0's host; the c10d rendezvous drops a node at {tolerated} s"
-        + (f", and the world has {here} of {least} nodes" if dropped else ""),
+        f"rank 0's host; the c10d rendezvous drops a node at {skew.tolerated} s"
+        + (f", and the world has {here} of {least} nodes" if skew.dropped else ""),
         Fix(
             "Synchronise the clocks with NTP; until then raise the rendezvous's tolerance.",
-            ("sudo chronyc makestep", agent.restarted({"rdzv-conf": patient})),
+            ("sudo chronyc makestep", ElasticAgent(job, ranks[0]).restarted({"rdzv-conf": patient})),
         ),
-        severity="error" if dropped else "warning" if apart >= _WARN_SHARE * tolerated else "info",
+        severity="error" if skew.dropped else "warning" if skew.apart >= _WARN_SHARE * skew.tolerated else "info",
         confirmed=False,
-        evidence=by_name((job.node_of(r).name, f"{ahead:+.1f} s") for ahead, r in skewed),
+        evidence=by_name((job.node_of(r).name, f"{ahead:+.1f} s") for ahead, r in skew.clocks),
     )
 
 
-def _clocks(job: Job) -> list[tuple[float, RankFacts]]:
-    """Return c10d ranks whose clock is over a second off rank 0's host, with the skew."""
-    apart = ((job.process_of(r).clock_ahead_seconds or 0.0, r) for r in ranks_of(agents_of(job)))
-    skewed = [(ahead, r) for ahead, r in apart if abs(ahead) > _REPORTED_SECONDS]
-    return [(ahead, r) for ahead, r in skewed if ElasticAgent(job, r).rendezvous == "c10d"]
+class _Skew(NamedTuple):
+    """How far the clocks of c10d agents are apart, and how much of it their rendezvous tolerates."""
+
+    clocks: list[tuple[float, RankFacts]]
+    """By how many seconds the clock of each of these ranks is ahead of rank 0's host; over one, or under -1."""
+    apart: float
+    interval: int
+    tolerated: int
+    conf: dict[str, str]
+    """--rdzv-conf."""
+    dropped: bool
+    """Whether the world lacks agents and the skew is large enough to drop them."""
 
 
-def _apart(clocks: list[tuple[float, RankFacts]]) -> float:
-    """Return the largest difference in seconds between these clocks and rank 0's host's."""
-    ahead = [seconds for seconds, _ in clocks]
-    return max(0.0, *ahead) - min(0.0, *ahead)
-
-
-def _patience(agent: ElasticAgent) -> tuple[int, int, dict[str, str]]:
-    """Return keep_alive_interval, keep_alive_max_attempt, and all of --rdzv-conf."""
-    pairs = (part.partition("=") for part in agent.options.get("rdzv-conf", "").split(",") if "=" in part)
-    conf = {name.strip(): value.strip() for name, _, value in pairs}
+@once
+def _skew(job: Job) -> _Skew | None:
+    clocks = [(job.process_of(r).clock_ahead_seconds or 0.0, r) for r in ranks_of(agents_of(job))]
+    clocks = [(ahead, r) for ahead, r in clocks if abs(ahead) > _REPORTED_SECONDS]
+    clocks = [(ahead, r) for ahead, r in clocks if ElasticAgent(job, r).rendezvous == "c10d"]
+    if not clocks:
+        return None
+    options = ElasticAgent(job, clocks[0][1]).options.get("rdzv-conf", "").split(",")
+    conf = {name.strip(): value.strip() for name, equals, value in (o.partition("=") for o in options) if equals}
     interval = integer(conf.get("keep_alive_interval")) or _INTERVAL_SECONDS
-    return interval, integer(conf.get("keep_alive_max_attempt")) or _ATTEMPTS, conf
-
-
-def _dropped_by_clock(job: Job) -> bool:
-    """Whether the world lacks agents and the clock skew is large enough to drop them."""
-    clocks = _clocks(job)
-    if not clocks or too_few_met(job) is None:
-        return False
-    interval, attempts, _ = _patience(ElasticAgent(job, clocks[0][1]))
-    return _apart(clocks) >= interval * attempts
+    tolerated = interval * (integer(conf.get(_ATTEMPTS)) or _USUAL_ATTEMPTS)
+    ahead = [seconds for seconds, _ in clocks]
+    apart = max(0.0, *ahead) - min(0.0, *ahead)
+    return _Skew(clocks, apart, interval, tolerated, conf, apart >= tolerated and too_few_met(job) is not None)

@@ -45,11 +45,12 @@ def test_an_unset_local_rank_is_a_warning_only_with_gpus(job_of, change, only, s
     assert (finding.severity, finding.fix.commands) == ("info", ("export LOCAL_RANK=$SLURM_LOCALID",))
 
 
-def test_the_global_rank_as_local_rank_is_out_of_range(job_of, change, only, silent):
+def test_the_local_ranks_of_a_node_are_compared_without_gpus_too(job_of, change, only, silent):
+    finding, exit_code = only(change.environment(job_of(nodes=2), 3, LOCAL_RANK="0"))
+    assert (finding.rule, finding.ranks, exit_code) == ("env-local-rank-duplicate", (2, 3), 30)
     job = change.environment(change.environment(job_of(nodes=2), 2, LOCAL_RANK="2"), 3, LOCAL_RANK="3")
     finding, exit_code = only(job)
-    assert (finding.rule, finding.ranks, finding.nodes) == ("env-local-rank-out-of-range", (2, 3), ("node2",))
-    assert exit_code == 30
+    assert (finding.rule, finding.nodes, exit_code) == ("env-local-rank-out-of-range", ("node2",), 30)
     assert "it holds the global rank" in finding.message
     assert silent(change.asked(job, backend="gloo"))
 
@@ -73,12 +74,6 @@ def test_local_ranks_that_fit_in_another_way_are_silent(job_of, change, silent, 
     assert silent(made)
 
 
-def test_a_duplicate_local_rank_on_a_node_is_an_error(job_of, change, only):
-    finding, exit_code = only(change.environment(job_of(nodes=2), 3, LOCAL_RANK="0"))
-    assert (finding.rule, finding.ranks, finding.nodes) == ("env-local-rank-duplicate", (2, 3), ("node2",))
-    assert exit_code == 30
-
-
 # -- a LOCAL_RANK without a GPU
 
 
@@ -97,17 +92,37 @@ def test_a_visible_devices_list_shorter_than_the_ranks_is_an_error(of, shown, on
     }  # fmt: skip
 
 
-def test_more_ranks_than_gpus_on_the_node_are_an_error(of, shown, only):
-    finding, exit_code = only(shown(of(1, 9, 8)), "gpu")
-    assert (finding.rule, finding.ranks, exit_code) == ("env-local-rank-out-of-range", (8,), 30)
-    assert finding.message.startswith("rank 8 (node1 pid 108) has LOCAL_RANK 8 and sees 8 GPUs: ")
-    assert finding.fix.commands == ("export PET_NPROC_PER_NODE=8",)
+@pytest.mark.parametrize(
+    ("job", "each", "severity", "ranks", "words", "commands"),
+    [
+        ({"per_node": 9, "gpus": 8}, {}, "error", (8,), "rank 8 (node1 pid 108) has LOCAL_RANK 8 and sees 8 GPUs: ",
+         ("export PET_NPROC_PER_NODE=8",)),
+        ({"nodes": 2, "per_node": 4, "launcher": "slurm"}, {}, "error", (2, 3, 6, 7), "cuda:LOCAL_RANK fails",
+         ("#SBATCH --ntasks-per-node=2", "#SBATCH --gpus-per-node=4")),
+        ({"per_node": 4, "gpus": 8, "launcher": "slurm"},
+         {n: {"CUDA_VISIBLE_DEVICES": f"{2 * n},{2 * n + 1}"} for n in range(4)}, "info", (2, 3), "", None),
+        ({"nodes": 2, "per_node": 4, "gpus": 4}, {4: {"LOCAL_RANK": "4"}, 5: {"LOCAL_RANK": "5"}}, "error", (4, 5),
+         "have LOCAL_RANK 4-5; expected 0 to 3; it holds the global rank", ("export LOCAL_RANK=$((${RANK:?} % 4))",)),
+        ({"per_node": 1, "gpus": 1}, {0: {"LOCAL_RANK": "3"}}, "error", (0,), "has LOCAL_RANK 3; expected 0",
+         ("export LOCAL_RANK=0",)),
+    ],
+    ids=["more ranks than GPUs", "under Slurm", "GPUs of their own", "reported once", "alone on its node"],
+)  # fmt: skip
+def test_local_ranks_without_a_gpu_are_out_of_range(of, shown, only, job, each, severity, ranks, words, commands):
+    made = shown(of(**job))
+    for position, variables in each.items():
+        made = shown(made, position, **variables)
+    finding, exit_code = only(made, "gpu")
+    assert (finding.rule, finding.severity, finding.ranks) == ("env-local-rank-out-of-range", severity, ranks)
+    assert exit_code == (30 if severity == "error" else 0)
+    assert words in finding.message
+    assert commands in {None, finding.fix.commands}
 
 
-def test_under_slurm_the_fix_is_for_the_batch_script(of, shown, only):
-    finding, _ = only(shown(of(2, 4, 2, launcher="slurm")), "gpu")
-    assert (finding.ranks, finding.nodes) == ((2, 3, 6, 7), ("node1", "node2"))
-    assert finding.fix.commands == ("#SBATCH --ntasks-per-node=2", "#SBATCH --gpus-per-node=4")
+def test_a_local_rank_beyond_enough_gpus_is_fixed_by_renumbering(of, shown, judge):
+    job = shown(shown(of(1, 2, 4), LOCAL_WORLD_SIZE="8"), 1, LOCAL_RANK="5")
+    finding = next(f for f in judge(job, *OURS, "gpu").findings if f.rule == "env-local-rank-out-of-range")
+    assert (finding.ranks, finding.fix.commands) == ((1,), ("export LOCAL_RANK=$((${RANK:?} % 2))",))
 
 
 def test_a_lost_gpu_is_reported_instead_of_the_rank(of, shown, judge, change):
@@ -132,40 +147,12 @@ def test_without_nccl_no_rank_needs_a_gpu(of, shown, silent, backend):
     assert silent(shown(of(1, 9, 8, backend=backend)), "gpu")
 
 
-def test_processes_with_several_gpus_of_their_own_are_an_info(of, shown, only):
-    job = of(1, 4, 8, launcher="slurm")
-    for i in range(4):
-        job = shown(job, i, CUDA_VISIBLE_DEVICES=f"{2 * i},{2 * i + 1}")
-    finding, exit_code = only(job, "gpu")
-    assert (finding.rule, finding.severity, finding.ranks) == ("env-local-rank-out-of-range", "info", (2, 3))
-    assert exit_code == 0
-
-
 def test_gpu_sharing_allowed_by_nccl_is_an_info(of, shown, only, change):
     finding, exit_code = only(shown(of(1, 4, 2), NCCL_MULTI_RANK_GPU_ENABLE="1"), "gpu")
     assert (finding.rule, finding.severity, exit_code) == ("env-local-rank-out-of-range", "info", 0)
     assert finding.ranks == (2, 3)
     by_file = change.nccl_file(shown(of(1, 4, 2)), None, "NCCL_MULTI_RANK_GPU_ENABLE=1")
     assert only(by_file, "gpu") == (finding, exit_code)
-
-
-def test_a_local_rank_out_of_range_is_reported_once(of, shown, only):
-    job = shown(shown(of(2, 4, 4), 4, LOCAL_RANK="4"), 5, LOCAL_RANK="5")
-    finding, _ = only(job, "gpu")
-    assert (finding.ranks, finding.evidence) == ((4, 5), {"LOCAL_RANK": "4-5", "ranks_on_node": 4})
-
-
-def test_a_local_rank_beyond_enough_gpus_is_fixed_by_renumbering(of, shown, judge):
-    job = shown(shown(of(1, 2, 4), LOCAL_WORLD_SIZE="8"), 1, LOCAL_RANK="5")
-    finding = next(f for f in judge(job, *OURS, "gpu").findings if f.rule == "env-local-rank-out-of-range")
-    assert finding.ranks == (1,)
-    assert finding.fix.commands == ("export LOCAL_RANK=$((${RANK:?} % 2))",)
-
-
-def test_the_only_rank_of_a_node_has_local_rank_0(of, shown, judge):
-    (finding,) = judge(shown(of(1, 1, 1), 0, LOCAL_RANK="3"), *OURS).findings
-    assert finding.message.endswith("has LOCAL_RANK 3; expected 0")
-    assert finding.fix.commands == ("export LOCAL_RANK=0",)
 
 
 # -- one cause, one finding: equal local ranks or one list

@@ -43,8 +43,7 @@ def by_node(diagnosis):
 
 
 def test_a_healthy_launch_is_silent(launched, judge):
-    diagnosis = judge(launched(), "launch", "ranks")
-    assert (diagnosis.findings, diagnosis.not_checked, diagnosis.verdict.exit_code) == ((), (), 0)
+    assert judge(launched(), "launch", "ranks")[:2] == ((), ())
 
 
 UNREACHABLE = {"outcome": "unreachable", "exit_code": 255, "words": "ssh: connect to host node3: No route to host"}
