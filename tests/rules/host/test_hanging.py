@@ -30,7 +30,7 @@ def found(job_of, change, judge):
 
 
 @pytest.mark.parametrize(
-    ("seen", "told"),
+    ("seen", "expected"),
     [
         ([((),)], []),
         ([((), GOOD)], []),
@@ -43,8 +43,8 @@ def found(job_of, change, judge):
         ([((HOME,), BAD)], [("node", False, ("node1",))] * 2),
     ],
 )
-def test_a_file_system_that_does_not_answer_is_one_finding_of_its_nodes(found, seen, told):
-    assert [(f.scope, f.confirmed, f.nodes) for f in found(*seen)] == told
+def test_a_file_system_that_does_not_answer_is_one_finding_of_its_nodes(found, seen, expected):
+    assert [(f.scope, f.confirmed, f.nodes) for f in found(*seen)] == expected
 
 
 @pytest.mark.parametrize("looks", [("environment",), ("environment", "meeting", "gpu"), ("node", "gpu", "storage")])

@@ -134,6 +134,8 @@ def mesh_line(sizes, names, option, device="cuda"):
         ("hgx 4", "ep=4,tp=8", "mesh-group-crosses-nodes", "info", ()),
         ("hgx 2", "tp=2,ep=8", "mesh-group-crosses-nodes", "info", ()),
         ("cpu 4x1", "tp=4", "mesh-group-crosses-nodes", "info", ()),
+        ("cpu 4x2", "dp=2,tp=4", "mesh-group-crosses-nodes", "warning",
+         (mesh_line("4, 2", "dp,tp", "--mesh dp=4,tp=2", "cpu"),)),
         ("cpu 3x4", "dp=4,tp=3", "mesh-group-crosses-nodes", "warning",
          (mesh_line("6, 2", "dp,tp", "--mesh dp=6,tp=2", "cpu"),)),
         # NVLink domains: segments of nodes that the groups fill
@@ -244,52 +246,38 @@ def test_both_orders_can_be_wrong(made, said):  # two nodes each have the even o
     assert (finding.rule, len(finding.fix.commands)) == ("mesh-group-crosses-nodes", 2)
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_tensor_groups_larger_than_a_node_are_named_with_the_mesh_that_fits(made, said, launcher):
-    (finding,) = said(made("cpu 4x2", launcher), "dp=2,tp=4")
-    assert (finding.rule, finding.severity) == ("mesh-group-crosses-nodes", "warning")
-    assert finding.fix.commands == (mesh_line("4, 2", "dp,tp", "--mesh dp=4,tp=2", "cpu"),)
-
-
 def test_several_dimensions_are_judged_each_and_segments_suit_the_largest(made, said):
     findings = said(made("hgx 4"), "ep=2,tp=16")
     assert [(f.message[:12], f.severity) for f in findings] == [("2 of 2 tp gr", "warning"), ("16 of 16 ep ", "info")]
     assert findings[0].fix.commands[0].endswith("# --mesh dp=2,ep=2,tp=8")
     findings = said(made("racks 5 3"), "dp=1,ep=4,tp=8")
-    assert [finding.message.split(" (")[0] for finding in findings] == ["1 of 4 tp groups", "8 of 8 ep groups"]
-    assert {finding.fix.commands for finding in findings} == {("#SBATCH --segment=8",)}
-
-
-def test_without_slurm_the_segments_are_words(made, said):
+    assert [f.message.split(" (")[0] for f in findings] == ["1 of 4 tp groups", "8 of 8 ep groups"]
+    assert {f.fix.commands for f in findings} == {("#SBATCH --segment=8",)}
     (finding,) = said(made("racks 5 3", "torchrun"), "dp=1,ep=32")
-    assert finding.fix.commands == ()
-    assert "segments of 8" in finding.fix.text
+    assert (finding.fix.commands, "segments of 8" in finding.fix.text) == ((), True), "without Slurm they are words"
 
 
 def test_nvlink_between_nodes_that_nccl_must_not_use_does_not_count(made, said, change):
-    job = change.environment(made("racks 2"), None, NCCL_MNNVL_ENABLE="0")
-    (finding,) = said(job, "dp=1,tp=8")
+    job = made("racks 2")
+    assert said(job, "dp=1,tp=8") == ()
+    (finding,) = said(change.environment(job, None, NCCL_MNNVL_ENABLE="0"), "dp=1,tp=8")
     assert finding.rule == "mesh-group-crosses-nodes"
-    assert said(change.nccl_file(made("racks 2"), None, "NCCL_MNNVL_ENABLE=0"), "dp=1,tp=8") == (finding,)
-    assert said(made("racks 2"), "dp=1,tp=8") == ()
+    assert said(change.nccl_file(job, None, "NCCL_MNNVL_ENABLE=0"), "dp=1,tp=8") == (finding,)
 
 
-def test_nodes_whose_domains_were_not_read_are_not_judged(job_of, change, judge):
-    job = change.asked(job_of(2, 4, gpus=4), mesh=parse("dp=1,tp=8"))
+@pytest.mark.parametrize(
+    ("ranks", "text", "reasons"),
+    [
+        (range(8), "dp=1,tp=8", ["tp groups cross nodes; env did not read the NVLink domains of the nodes"]),
+        (range(8), "dp=2,tp=4", []),
+        (range(6), "dp=2,tp=4", ["not every rank of the mesh joined"]),
+    ],
+)
+def test_what_is_not_known_is_not_judged(job_of, change, judge, ranks, text, reasons):
+    job = change.asked(change.keep(job_of(2, 4, gpus=4), *ranks), mesh=parse(text))
     diagnosis = judge(job, "mesh", "mesh_placement")
-    assert diagnosis.findings == ()
-    (gap,) = diagnosis.not_checked
-    assert gap.reason == "tp groups cross nodes; env did not read the NVLink domains of the nodes"
-    assert diagnosis.verdict.exit_code == 0
-    within = change.asked(job, mesh=parse("dp=2,tp=4"))
-    assert judge(within, "mesh", "mesh_placement")[:2] == ((), ())
-
-
-def test_a_job_with_a_missing_rank_is_not_judged(job_of, change, judge):
-    job = change.asked(change.keep(job_of(4, 2), 0, 1, 2, 3, 4, 5), mesh=parse("dp=2,tp=4"))
-    diagnosis = judge(job, "mesh", "mesh_placement")
-    assert diagnosis.findings == ()
-    assert [gap.reason for gap in diagnosis.not_checked] == ["not every rank of the mesh joined"]
+    assert (diagnosis.findings, diagnosis.verdict.exit_code) == ((), 0)
+    assert [gap.reason for gap in diagnosis.not_checked] == reasons
 
 
 # -- values
