@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from distcheck.report.attributes import Attributes, Spread, absent, of_node, of_
 from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema.document import Document
 from distcheck.report.sections import where
+from distcheck.rules.wording import grouped
 
 FEW = 6
 """An attribute with at most this many values is listed once, each value with its ranks."""
@@ -20,13 +20,6 @@ _HEAD, _RANK, _TAGS = 250, 25, 12
 """Characters of a node's markup, of a rank's title and of a cell's tags."""
 _LISTED = 16
 """With more nodes than this, those without a problem are behind one more click."""
-
-
-class Differing(NamedTuple):
-    """An attribute with few values, each with the ranks that have it."""
-
-    name: str
-    values: list[tuple[str, str]]
 
 
 class NodeSheet(NamedTuple):
@@ -43,7 +36,8 @@ class Sheet(NamedTuple):
     """All attributes of all ranks."""
 
     common: list[tuple[str, str]]
-    splits: list[Differing]
+    splits: list[tuple[str, list[tuple[str, str]]]]
+    """Attributes with few values, each with the ranks that have it."""
     nodes: list[NodeSheet]
     left_out: int = 0
     """Nodes that would make the page too large."""
@@ -78,21 +72,18 @@ def _sheet(spreads: list[Spread], place: Callable[[tuple[int, ...]], str], nodes
     few = [one for one in spreads if 1 < len(one.values) <= FEW]
     return Sheet(
         [(one.name, one.values[0][0]) for one in spreads if len(one.values) == 1],
-        [Differing(one.name, [(value, place(having)) for value, having in one.values]) for one in few],
+        [(one.name, [(value, place(having)) for value, having in one.values]) for one in few],
         nodes,
     )
 
 
 def _nodes(report: Document, known: dict[int, Attributes], names: list[str]) -> list[NodeSheet]:
-    ranks_of: defaultdict[str, list[int]] = defaultdict(list)
-    odd = set()
-    for row in report.ranks:
-        if row.node is not None and row.rank in known:
-            ranks_of[row.node].append(row.rank)
-            if row.status != "ok":
-                odd.add(row.node)
+    placed = [(row.node, row.rank, row.status) for row in report.ranks if row.node is not None and row.rank in known]
+    odd = {node for node, _, status in placed if status != "ok"}
+    by_node = grouped(placed, lambda row: row[0]).items()
     left, sheets = BUDGET, []
-    for node, ranks in sorted(ranks_of.items(), key=lambda item: item[0] not in odd) if names else ():
+    for node, here in sorted(by_node, key=lambda item: item[0] not in odd) if names else ():
+        ranks = [rank for _, rank, _ in here]
         rows = [(name, _merged([known[rank].get(name, absent(name)) for rank in ranks])) for name in names]
         left -= (
             _HEAD

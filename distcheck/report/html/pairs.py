@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -10,6 +10,7 @@ from distcheck.facts.job import Job
 from distcheck.facts.network import PeerTrial
 from distcheck.facts.quantities import count
 from distcheck.report.figures import figure
+from distcheck.rules.wording import grouped
 
 SIDE = 24
 """With more nodes than this, only those with a bad pair are in the matrix."""
@@ -38,11 +39,8 @@ def matrix(job: Job) -> Matrix | None:
     """Return the matrix; None if no node tried another."""
     names = job.node_names
     on = {process.uid: names[process.node] for process in job.processes}
-    tried: defaultdict[tuple[str, str], list[PeerTrial]] = defaultdict(list)
-    for trial in job.peers:
-        source, target = on.get(trial.source, trial.source), on.get(trial.target, trial.target)
-        if source != target:
-            tried[source, target].append(trial)
+    tried = grouped(job.peers, lambda t: (on.get(t.source, t.source), on.get(t.target, t.target)))
+    tried = {pair: trials for pair, trials in tried.items() if pair[0] != pair[1]}
     if not tried:
         return None
     rates = {pair: rate for pair, trials in tried.items() if (rate := _rate(trials)) is not None}

@@ -26,7 +26,7 @@ _CALL = re.compile(r'^  File "([^"\n]+)", line (\d+) in (\S+)$', re.MULTILINE)
 """The innermost Python call, as faulthandler writes it at a fatal signal."""
 _CRASH = re.compile(r'Fatal Python error|  File "')
 _WATCHDOG = re.compile(r"watchdog", re.IGNORECASE)
-_TELLING = re.compile(r"error|terminate|assert|abort|what\(\)|invalid|corrupt|fatal|fail", re.IGNORECASE)
+_ERROR_WORDS = re.compile(r"error|terminate|assert|abort|what\(\)|invalid|corrupt|fatal|fail", re.IGNORECASE)
 
 
 class DeathCause(NamedTuple):
@@ -123,7 +123,7 @@ def cause_of_death(rank: RankFacts) -> DeathCause:
 
 def last_words(death: Death) -> str:
     """Return the first line of the last output that looks like an error, '' if none does."""
-    lines = [line.strip() for line in death.said.splitlines() if _TELLING.search(line) and not _CRASH.match(line)]
+    lines = [line.strip() for line in death.said.splitlines() if _ERROR_WORDS.search(line) and not _CRASH.match(line)]
     return brief(lines[0], 120) if lines else ""
 
 

@@ -49,19 +49,12 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable
     """
     split, world = {node.key for node, _ in _split(job)}, job.world_size
-    numbers = {node.key: {rank.placement.rank for rank in job.ranks_on(node)} for node in job.nodes}
-    around: list[tuple[Logged, str]] = []
-    for t in logged(job):
-        if t.log.ranks != world:
+    whole = [t for t in logged(job) if t.log.ranks == world and t.node.key not in split]
+    of = {rank.placement.rank: rank for rank in job.ranks}
+    for how in ("SHM", "NET"):
+        group = [t for t in whole if _linked_to(job, t, [of[peer] for peer in t.log.peers.get(how, ()) if peer in of])]
+        if not group:
             continue
-        own, peers = numbers[t.node.key], t.log.peers
-        for how in ("SHM", "NET"):
-            if how in peers and not own.isdisjoint(peers[how]) and t.node.key not in split:
-                beside = [rank for rank in job.ranks_on(t.node) if rank.placement.rank in peers[how]]
-                if not _linked(t.node).isdisjoint(_pairs(t, beside)):
-                    around.append((t, how))
-    for how, items in grouped(around, lambda item: item[1]).items():
-        group = [t for t, _ in items]
         ranks = [t.rank for t in group]
         off = settings_shown(group, "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
         yield found(
@@ -82,14 +75,13 @@ def _set(variables: dict[str, str]) -> str:
     return f"; {listed(values)} {are(values)} set" if values else ""
 
 
-def _pairs(t: Logged, others: Iterable[RankFacts]) -> Iterator[frozenset[int | None]]:
-    return (frozenset((_index(t.node, t.rank), _index(t.node, other))) for other in others)
-
-
-def _linked(node: NodeFacts) -> set[frozenset[int | None]]:
-    """Return the pairs of GPUs that NVLink connects and that may access each other's memory."""
-    pairs = node.gpus.peer_access if isinstance(node.gpus, Gpus) else ()
-    return {frozenset(pair.gpus) for pair in pairs if (pair.nvlink, pair.read, pair.write) == (0, 0, 0)}
+def _linked_to(job: Job, t: Logged, peers: Iterable[RankFacts]) -> bool:
+    """Return whether NVLink connects a rank's GPU to that of one of these, and each may access the other's memory."""
+    beside = [rank for rank in peers if job.node_of(rank) is t.node]
+    pairs = t.node.gpus.peer_access if isinstance(t.node.gpus, Gpus) and beside else ()
+    linked = {frozenset(pair.gpus) for pair in pairs if (pair.nvlink, pair.read, pair.write) == (0, 0, 0)}
+    own = _index(t.node, t.rank)
+    return any({own, _index(t.node, other)} in linked for other in beside)
 
 
 def _index(node: NodeFacts, rank: RankFacts) -> int | None:

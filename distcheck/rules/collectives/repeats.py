@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.facts.job import Job
 from distcheck.facts.repeated import Repeat
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix, NotChecked
+from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.wording import brief, listed, numbers_of
 
 if TYPE_CHECKING:
@@ -48,10 +48,14 @@ def collective_transport_fails(job: Job) -> Iterator[Outcome]:
 
     Found by repeating the smallest case that failed, in new processes, with one setting changed at a time, as long as
     --timeout leaves time. The case must fail without any change and pass with the setting, twice each and in turn; else
-    it fails only sometimes, and no transport is named. An operation that fails the run because
-    it is slow, or is far below the usual figure, is repeated in the same way, and must become 1.5 times as fast.
+    it fails only sometimes, and no transport is named. An operation that fails the run because it is slow, or is far
+    below the usual figure, is repeated in the same way, and must become 1.5 times as fast.
 
-    Fix: repair what the setting avoids; to start the job now, use the setting on every rank.
+    Fix: Repair what the setting avoids; to start the job now, use the setting on every rank.
+
+        export {setting|NCCL_P2P_DISABLE=1}
+        {look|nvidia-smi topo -p2p r}
+
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
     case = job.repeated
@@ -61,38 +65,31 @@ def collective_transport_fails(job: Job) -> Iterator[Outcome]:
     passed = [r for r in case.repeats if r.variable and r.outcome == "passed"]
     twice = len(passed) > 1 and (passed[0].variable, passed[0].value) == (passed[1].variable, passed[1].value)
     what = f"{case.operation} on {listed(case.nodes)}"
+    tried = [_setting(r) for r in case.repeats if r.variable and r.outcome in _BAD]
+    unknown = ""
     if "passed" in unchanged:
         did = "was not slow" if "slow" in unchanged or case.repeats[0].busbw_GBps else "passed"
-        yield NotChecked(
-            reason=f"{what} {did} when it was repeated without a change, so no transport is named", required=False
-        )
+        unknown = f"{did} when it was repeated without a change, so no transport is named"
     elif twice and len(unchanged) > 1 and set(unchanged) <= _BAD:
         first = passed[0]
-        avoided = _AVOIDED.get(first.variable)
-        cause = avoided.name if avoided else "what this setting avoids"
+        avoided = _AVOIDED.get(first.variable, Avoided("what this setting avoids", "env | grep ^NCCL_"))
         over, chosen = ("over", first.value) if first.variable == "GLOO_SOCKET_IFNAME" else ("with", _setting(first))
-        message = f"{what} {_ended(case.repeats[0])} {over} {cause}, and {_ended(first)} {over} {chosen}"
+        message = f"{what} {_ended(case.repeats[0])} {over} {avoided.name}, and {_ended(first)} {over} {chosen}"
         nodes = [node for node in job.nodes if job.node_names[node.key] in case.nodes]
         yield Fault(
+            brief(message, 300),
+            evidence=_evidence(case),
             ranks=numbers_of(job.ranks_on(*nodes)),
             nodes=case.nodes,
-            message=brief(message, 300),
-            evidence=_evidence(case),
-            fix=Fix(
-                f"Repair {cause}; to start the job now, use the setting on every rank.",
-                (f"export {first.variable}={quote(first.value)}", *((avoided.command,) if avoided else ())),
-            ),
+            values={"setting": (f"{first.variable}={quote(first.value)}",), "look": (avoided.command,)},
         )
     elif passed:
-        yield NotChecked(reason=f"{what} passed with {_setting(passed[0])}, which was not confirmed", required=False)
-    elif unchanged[0] in _BAD:
-        tried = [_setting(r) for r in case.repeats if r.variable and r.outcome in _BAD]
-        if tried:
-            also = "is as slow" if unchanged[0] == "slow" else "also fails"
-            yield NotChecked(
-                reason=f"{what} {also} with {listed(tried, most=8)}, one at a time: no transport alone is at fault",
-                required=False,
-            )
+        unknown = f"passed with {_setting(passed[0])}, which was not confirmed"
+    elif unchanged[0] in _BAD and tried:
+        also = "is as slow" if unchanged[0] == "slow" else "also fails"
+        unknown = f"{also} with {listed(tried, most=8)}, one at a time: no transport alone is at fault"
+    if unknown:
+        yield NotChecked(reason=f"{what} {unknown}", required=False)
 
 
 def _ended(repeat: Repeat) -> str:

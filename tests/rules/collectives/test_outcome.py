@@ -363,20 +363,42 @@ def stalled(ran, change, ras, run=None):
 
 
 BEHIND = RasBehind(operation="AllReduce", launched=41, most=42, number=1, ranks=(3,))
+OTHER = RasBehind(operation="AllReduce", launched=6, most=7, number=1, ranks=(1,))
+MANY = RasBehind(operation="Broadcast", launched=1, most=2, number=3)
+THREE_LAUNCHED = "rank 3 launched 41 of 42 AllReduce operations"
+MANY_LAUNCHED = "3 ranks launched 1 of 2 Broadcast operations"
 
 
-def test_ranks_that_ras_names_are_in_the_message_and_blamed_by_nothing_else(ran, change, only):
-    said = Ras(rank=0, missing=(2,), missing_number=1, dead=(2,), behind=(BEHIND,), words=("TIMEOUT",))
+@pytest.mark.parametrize(
+    ("said", "named", "evidence"),
+    [
+        (
+            Ras(rank=0, missing=(2,), missing_number=1, dead=(2,), behind=(BEHIND,), words=("TIMEOUT",)),
+            f"; NCCL's RAS: rank 2 did not answer, and {THREE_LAUNCHED}",
+            {
+                "did not answer": "rank 2", "given up": "rank 2", "behind in AllReduce": THREE_LAUNCHED,
+                "errors and warnings": "TIMEOUT",
+            },
+        ),
+        (Ras(rank=0), "", {"names no rank": "every rank answered, and all launched the same operations"}),
+        (
+            Ras(rank=0, behind=(BEHIND, OTHER)), f"; NCCL's RAS: {THREE_LAUNCHED}",
+            {"behind in AllReduce": f"{THREE_LAUNCHED}; rank 1 launched 6 of 7 AllReduce operations"},
+        ),
+        (
+            Ras(rank=0, missing_number=3, behind=(MANY,)),
+            f"; NCCL's RAS: 3 ranks did not answer, and {MANY_LAUNCHED}",
+            {"did not answer": "3 ranks", "behind in Broadcast": MANY_LAUNCHED},
+        ),
+        (Missing(reason="not asked: NCCL 2.21.5 has no RAS"), "", {"": "not asked: NCCL 2.21.5 has no RAS"}),
+    ],
+)  # fmt: skip
+def test_ranks_that_ras_names_are_in_the_message_and_blamed_by_nothing_else(ran, change, only, said, named, evidence):
     found, code = only(stalled(ran, change, said), "collective-stalled")
     assert (found.ranks, found.nodes, found.scope, code) == ((), (), "link", 20)
-    assert found.message.endswith(
-        "; no rank shows a cause; NCCL's RAS: rank 2 did not answer, and rank 3 launched 41 of 42 AllReduce operations"
-    )
+    assert found.message.endswith(f"; no rank shows a cause{named}")
     assert {key: text for key, text in found.evidence.items() if "RAS" in key} == {
-        "NCCL's RAS (rank 0 answered): did not answer": "rank 2",
-        "NCCL's RAS (rank 0 answered): given up": "rank 2",
-        "NCCL's RAS (rank 0 answered): behind in AllReduce": "rank 3 launched 41 of 42 AllReduce operations",
-        "NCCL's RAS (rank 0 answered): errors and warnings": "TIMEOUT",
+        f"NCCL's RAS (rank 0 answered): {what}" if what else "NCCL's RAS": text for what, text in evidence.items()
     }
 
 
@@ -401,31 +423,6 @@ def test_ras_never_acquits_a_suspect(ran, change, only, said):
     assert found.ranks == (2,)
     assert without.evidence.items() <= found.evidence.items()
     assert ("show no fault" in found.message) == (not isinstance(said, Ras) or not said.behind)
-
-
-def test_an_answer_that_names_no_rank_and_a_missing_one_are_evidence(ran, change, only):
-    found, _ = only(stalled(ran, change, Ras(rank=1)), "collective-stalled")
-    assert found.message.endswith("; no rank shows a cause")
-    (text,) = [text for key, text in found.evidence.items() if key.startswith("NCCL's RAS (rank 1 answered)")]
-    assert text == "every rank answered, and all launched the same operations"
-    found, _ = only(stalled(ran, change, Missing(reason="not asked: NCCL 2.21.5 has no RAS")), "collective-stalled")
-    assert found.evidence["NCCL's RAS"] == "not asked: NCCL 2.21.5 has no RAS"
-
-
-def test_each_group_of_ranks_that_ras_names_is_in_the_evidence(ran, change, only):
-    other = RasBehind(operation="AllReduce", launched=6, most=7, number=1, ranks=(1,))
-    found, _ = only(stalled(ran, change, Ras(rank=0, behind=(BEHIND, other))), "collective-stalled")
-    assert found.evidence["NCCL's RAS (rank 0 answered): behind in AllReduce"] == (
-        "rank 3 launched 41 of 42 AllReduce operations; rank 1 launched 6 of 7 AllReduce operations"
-    )
-
-
-def test_ranks_that_ras_only_counts_have_no_numbers(ran, change, only):
-    many = RasBehind(operation="Broadcast", launched=1, most=2, number=3)
-    found, _ = only(stalled(ran, change, Ras(rank=0, missing_number=3, behind=(many,))), "collective-stalled")
-    assert found.message.endswith(
-        "NCCL's RAS: 3 ranks did not answer, and 3 ranks launched 1 of 2 Broadcast operations"
-    )
 
 
 def test_a_slow_torch_import_is_named_with_its_seconds_and_rank(ran, only):
