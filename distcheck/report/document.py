@@ -23,13 +23,13 @@ from distcheck.report.schema.document import Document, Exclude, Found, RankRow, 
 from distcheck.report.schema.figures import NO_EXPECTATION, Bandwidth, Expected, Model, Seconds
 from distcheck.report.schema.mesh import GroupPlace, MeshRow
 from distcheck.report.schema.part import part_of
-from distcheck.report.training import training_rows
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import Finding, NotChecked, excluded_nodes
 from distcheck.rules.wording import grouped
 
 if TYPE_CHECKING:
     from distcheck.expectation.judge import Expectation
+    from distcheck.report.schema.training import TrainingRow
 
 Places = dict[str, GroupPlace] | None
 
@@ -59,12 +59,20 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         devices=tuple(device_rows(job)),
         mesh=mesh,
         groups=tuple(group_rows(job)),
-        training=tuple(training_rows(job)),
+        training=_training(job),
         critical_path=critical_path(job),
         at=job.at,
         host=job.host,
         command_line=job.asked.line,
     )
+
+
+def _training(job: Job) -> tuple[TrainingRow, ...]:
+    if "training" not in job.asked.looks:
+        return ()
+    from distcheck.report.training import training_rows  # only with --step
+
+    return tuple(training_rows(job))
 
 
 def _mesh(job: Job) -> tuple[MeshRow | None, Callable[[int | None], Places]]:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 from distcheck.facts.asked import Look
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
-from distcheck.rules.docstring import docstring, without_values
 from distcheck.rules.finding import Fault, NotChecked, Owner, Scope, Severity
 
 
@@ -198,6 +197,8 @@ class Rule(NamedTuple):
     @property
     def doc(self) -> str:
         """The whole docstring, without indentation."""
+        from distcheck.rules.docstring import docstring, without_values  # only findings and explanations need it
+
         return without_values(docstring(self.judge))
 
     @property

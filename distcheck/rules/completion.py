@@ -9,7 +9,6 @@ import msgspec
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.rules import Answer, Rule
-from distcheck.rules.docstring import docstring, filled, fix_in
 from distcheck.rules.finding import Fault, Finding, NotChecked
 
 
@@ -37,7 +36,8 @@ def _fault(rule: Rule, answer: Answer) -> Fault | Missing | None:
 
 
 def _finding(rule: Rule, job: Job, fault: Fault) -> Finding:
-    from distcheck.rules.job.same_ranks import on_same_ranks  # only needed for findings
+    from distcheck.rules.docstring import docstring, filled, fix_in  # these are only needed for findings
+    from distcheck.rules.job.same_ranks import on_same_ranks
     from distcheck.rules.job.scheduler import as_scheduled
 
     fix = filled(fault.fix or fix_in(docstring(rule.judge)), fault.values)

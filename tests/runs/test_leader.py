@@ -94,7 +94,9 @@ def test_a_check_that_could_only_warn_and_was_not_made_stops_nothing(healthy, mo
         yield NotChecked(reason="the driver hangs")
 
     def unable(name):
-        return lambda job: tuple(rule._replace(judge=unread) if rule.name == name else rule for rule in rules_for(job))
+        return lambda job: tuple(
+            rule._replace(judge=unread, of=None) if rule.name == name else rule for rule in rules_for(job)
+        )
 
     monkeypatch.setattr(leader, "rules_for", unable("gpu-pcie-replay"))
     assert leader.reason_to_stop(job) == ""

@@ -194,7 +194,7 @@ def launch_node_left_out(job: Job) -> Iterator[Outcome]:
 
     Fix: Start the job on the good nodes only, and have the excluded one repaired.
 
-        {start|srun --nodelist=NODES --nodes=NUMBER}
+        {start|srun --nodelist=NODES --nodes=NUMBER COMMAND}
     """
     launched = job.launched
     if launched is None or not job.left_out:

@@ -75,11 +75,10 @@ def test_a_rule_that_somebody_wrote_into_the_history_runs_no_command_when_the_fi
     "past",
     [
         None,
-        History("/h", lines=40, unreadable=3),
         History("/h", (recent("node3", *["gpu-xid"] * 2), recent("node3", *["gpu-xid"] * 2, command="node"))),
         History("/h", (recent("node9", *["gpu-xid"] * 5),)),
     ],
-    ids=["none", "healthy", "two failures of each of two commands", "a node that is not in the job"],
+    ids=["none", "two failures of each of two commands", "a node that is not in the job"],
 )
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_history_without_three_failures_of_a_command_on_a_node_of_the_job_is_silent(gate, silent, past, launcher):
