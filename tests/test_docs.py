@@ -123,3 +123,12 @@ def test_the_design_names_files_that_are_there():
     named = set(re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", text))
     assert len(named) > 50
     assert [name for name in named if not ((ROOT / "distcheck" / name).exists() or (ROOT / name).exists())] == []
+
+
+@pytest.mark.parametrize("page", ["adding-a-rule.md", "adding-a-fact.md"])
+def test_the_worked_examples_stand_in_the_code_as_on_the_page(page):
+    blocks = re.findall(r"(?s)```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"))
+    files = [*(ROOT / "distcheck").rglob("*.py"), *(ROOT / "tests" / "probe").glob("*.py")]
+    texts = [path.read_text("utf-8") for path in [*files, *(ROOT / "tests" / "rules").rglob("*.py")]]
+    assert blocks
+    assert [block for block in blocks if not any(block in text for text in texts)] == []
