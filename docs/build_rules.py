@@ -59,7 +59,7 @@ def link(rule: Rule) -> str:
 
 def page(family: str, rules: list[Rule]) -> str:
     """Return the page of a family."""
-    module = importlib.import_module(f"distcheck.rules.{FAMILIES[family].module}")
+    module = importlib.import_module(f"distcheck.rules.{family}")
     sections = "\n".join(section(rule) for rule in rules)
     return f"{ORIGIN}\n\n# {family}\n\n{markdown(inspect.getdoc(module) or '')}\n\n{table(rules)}\n\n{sections}"
 
@@ -70,7 +70,7 @@ def index(families: dict[str, list[Rule]]) -> str:
     lines += ["`distcheck explain RULE` prints the same text. A rule's name is the problem that it detects.", ""]
     lines += ["Severity is the highest that the rule reports. Scope decides the [exit code](../exit-codes.md).", ""]
     for family, rules in families.items():
-        module = f"`distcheck/rules/{FAMILIES[family].module.replace('.', '/')}.py`"
+        module = f"`distcheck/rules/{family.replace('.', '/')}.py`"
         head = ["| rule | problem | severity | scope | since |", "|---|---|---|---|---|"]
         lines += [f"## [{family}]({family}.md)", "", module, "", *head]
         for rule in rules:

@@ -32,12 +32,12 @@ def test_the_rule_pages_are_up_to_date(build_rules):
 
 def test_stale_pages_are_named_and_rewritten(build_rules, tmp_path):
     (tmp_path / "gone.md").write_text("a family that was removed")
-    assert {"gone.md", "README.md", "probe.md"} <= set(build_rules.stale(tmp_path))
+    assert {"gone.md", "README.md", "host.probe.md"} <= set(build_rules.stale(tmp_path))
     build_rules.write(tmp_path)
     assert build_rules.stale(tmp_path) == []
     assert not (tmp_path / "gone.md").exists()
-    (tmp_path / "probe.md").write_text("edited")
-    assert build_rules.stale(tmp_path) == ["probe.md"]
+    (tmp_path / "host.probe.md").write_text("edited")
+    assert build_rules.stale(tmp_path) == ["host.probe.md"]
 
 
 @pytest.mark.process

@@ -64,13 +64,13 @@ VOLTA, AMPERE, HOPPER, BLACKWELL = (
 
 PHRASES = {
     "docs/python.md": [("ends the checks {} s after `timeout`", [of("cli.preflight:_BEYOND_SECONDS")])],
-    "docs/rules/ib_access.md": [
+    "docs/rules/fabric.access.md": [
         (
             "Less than {} MiB is an error, less than {} GiB a warning",
             [of("access:_TOO_LITTLE_BYTES") >> 20, of("access:_LITTLE_BYTES") >> 30],
         )
     ],
-    "docs/rules/gpu_speed.md": [
+    "docs/rules/gpu.speed.md": [
         (
             "the model's floor: {} of the dense peak in NVIDIA's data sheet, {} for cards",
             [of("expectation.devices:MATMUL_SHARE"), of("expectation.devices:CARD_MATMUL_SHARE")],
@@ -83,12 +83,14 @@ PHRASES = {
             [of("own_work:SLOW_CPU")],
         ),
     ],
-    "docs/rules/groups.md": [("it waits {} s for the others", [of("collectives.dimensions:ENTER_SECONDS")])],
-    "docs/rules/gpu_products.md": [("is below {} of its first", [of("gpu.products:_FALLEN")])],
-    "docs/rules/ib_loopback.md": [("slow below {} of its rate", [of("fabric.loopback:_SHARE")])],
-    "docs/rules/ib_counters.md": [("Fewer than {} symbol errors", [of("fabric.counters:_LINK")["symbol_error"]])],
-    "docs/rules/gdr.md": [("older than {}.{}", of("fabric.gdr:_DMABUF_KERNEL"))],
-    "docs/rules/history.md": [
+    "docs/rules/collectives.groups.md": [
+        ("it waits {} s for the others", [of("collectives.dimensions:ENTER_SECONDS")])
+    ],
+    "docs/rules/gpu.products.md": [("is below {} of its first", [of("gpu.products:_FALLEN")])],
+    "docs/rules/fabric.loopback.md": [("slow below {} of its rate", [of("fabric.loopback:_SHARE")])],
+    "docs/rules/fabric.counters.md": [("Fewer than {} symbol errors", [of("fabric.counters:_LINK")["symbol_error"]])],
+    "docs/rules/fabric.gdr.md": [("older than {}.{}", of("fabric.gdr:_DMABUF_KERNEL"))],
+    "docs/rules/host.history.md": [
         ("of the last {} runs of one command", [of("facts.history:RECENT")]),
         ("within {} days, {} or more", [of("facts.history:RECENT_DAYS"), of("rules.host.history:FAILED")]),
         ("median of the newest {} values", [of("facts.history:LATEST")]),
@@ -200,13 +202,13 @@ PHRASES = {
     ],
     "docs/schedulers/kubernetes.md": [("at most {} bytes", [of("report.termination_log:LARGEST_BYTES")])],
     "docs/schedulers/slurm.md": [("ends within {} s whatever hangs", NODE_ENDS)],
-    "docs/rules/baseline.md": [
+    "docs/rules/collectives.baseline.md": [
         (
             "Less than {} of what it was is a warning, and less than {} an error",
             [of("rules.collectives.baseline:_WARNING"), of("rules.collectives.baseline:_ERROR")],
         )
     ],
-    "docs/rules/host_memory.md": [
+    "docs/rules/host.memory.md": [
         (
             "below {} MiB for each rank, below {} GiB for each rank with a GPU",
             [of("host.memory:_RANK_BYTES") >> 20, of("host.memory:_GPU_RANK_BYTES") >> 30],
@@ -214,52 +216,52 @@ PHRASES = {
         ("below {} MiB for each rank: torch cannot", [of("host.memory:_NOTHING_BYTES") >> 20]),
         ("of a cgroup: {} or more", [of("host.memory:_SEVERAL_KILLS")]),
     ],
-    "docs/rules/host_cpus.md": [
+    "docs/rules/host.cpus.md": [
         ("at least {} CPUs for each rank", [of("host.cpus:_ENOUGH_CPUS")]),
         ("an info finding at {} times the CPUs", [of("host.cpus:_MANY")]),
         ("more than {} for each rank", [of("host.cpus:_IDLE_CPUS")]),
     ],
-    "docs/rules/host_limits.md": [
+    "docs/rules/host.limits.md": [
         (
             "{} threads for each rank and those of OpenMP (OMP_NUM_THREADS, or one for each CPU); an error below {}",
             [of("host.limits:_TASKS"), of("host.limits:_NOTHING_TASKS")],
         ),
         ("or install NCCL {}.{} or later", of("host.limits:_SAFE_STACK")),
     ],
-    "docs/rules/host_shared_memory.md": [("an age of {} minutes", [of("probe.leftovers:_FRESH_SECONDS") / 60])],
-    "docs/rules/host_containers.md": [("before {}.{}, or with NCCL_CUMEM", of("host.containers:_CUMEM_SINCE"))],
-    "docs/rules/host_clock.md": [("more than {} second off", [of("host.clock:_OFF_SECONDS")])],
-    "docs/rules/gpu_fleet.md": [("sizes within {} %", [100 * (of("gpu.fleet:_ALIKE") - 1)])],
-    "docs/rules/gpu_clocks.md": [
+    "docs/rules/host.shared_memory.md": [("an age of {} minutes", [of("probe.leftovers:_FRESH_SECONDS") / 60])],
+    "docs/rules/host.containers.md": [("before {}.{}, or with NCCL_CUMEM", of("host.containers:_CUMEM_SINCE"))],
+    "docs/rules/host.clock.md": [("more than {} second off", [of("host.clock:_OFF_SECONDS")])],
+    "docs/rules/gpu.fleet.md": [("sizes within {} %", [100 * (of("gpu.fleet:_ALIKE") - 1)])],
+    "docs/rules/gpu.clocks.md": [
         ("more than {} % of the time", [100 * of("clocks:_NOTICEABLE_SHARE")]),
         ("less than {} of it", [of("clocks:_USUAL_CLOCK_SHARE")]),
     ],
-    "docs/rules/gpu_links.md": [
+    "docs/rules/gpu.links.md": [
         ("at least {:,} errors", [of("gpu.links:_MANY_LINK_ERRORS")]),
         (
             "at least {:,} and a hundred times the count of the other GPUs, or {:,} for a single GPU",
             [of("gpu.links:_MANY_REPLAYS"), of("readings:high")([1], of("gpu.links:_MANY_REPLAYS"))],
         ),
     ],
-    "docs/rules/gpu_use.md": [
+    "docs/rules/gpu.usage.md": [
         ("by more than {} GiB of memory", [of("gpu.usage:_MUCH_BYTES") >> 30]),
         ("at {} % or more", [of("gpu.usage:_BUSY_PERCENT")]),
     ],
-    "docs/rules/gpu_xids.md": [("within the last {} hours", [of("gpu.xids:_RECENT_SECONDS") / 3600])],
-    "docs/rules/kubernetes.md": [("below {} seconds", [of("rules.launchers.kubernetes:_LATE_SECONDS")])],
-    "docs/rules/latency.md": [
+    "docs/rules/gpu.xids.md": [("within the last {} hours", [of("gpu.xids:_RECENT_SECONDS") / 3600])],
+    "docs/rules/launchers.kubernetes.md": [("below {} seconds", [of("rules.launchers.kubernetes:_LATE_SECONDS")])],
+    "docs/rules/network.latency.md": [
         ("More than {} ms and {} times the shortest", [1000 * of("latency:_NOTICED_SECONDS"), of("latency:_TIMES")]),
         ("from {} ms an error", [1000 * of("latency:_LONG_SECONDS")]),
         ("after {} ms or more", [1000 * of("latency:_LONG_SECONDS")]),
     ],
-    "docs/rules/nccl_nodes.md": [
+    "docs/rules/collectives.nccl_intranode.md": [
         ("all_reduce of {} MiB and more", [of("collectives.nccl_intranode:_NVLS_BYTES") >> 20])
     ],
-    "docs/rules/hanging.md": [
+    "docs/rules/host.hanging.md": [
         ("which may take {} s", PATIENT),
         ("may be left behind after {} s", [of("facts.touch:PATIENCE_SECONDS")]),
     ],
-    "docs/rules/storage.md": [
+    "docs/rules/host.storage.md": [
         (
             "an error below {} MiB or without an inode, a warning below {} MiB",
             [of("rules.host.storage:_NOTHING_BYTES") >> 20, of("rules.host.storage:_LITTLE_BYTES") >> 20],
@@ -270,8 +272,8 @@ PHRASES = {
         ),
         ("where less than {} MiB are free", [of("disk_rates:LEAST_FREE_BYTES") >> 20]),
     ],
-    "docs/rules/command_files.md": [("files above {} MiB", [of("probe.command:_WHOLE_BYTES") >> 20])],
-    "docs/rules/node.md": [
+    "docs/rules/environment.command_files.md": [("files above {} MiB", [of("probe.command:_WHOLE_BYTES") >> 20])],
+    "docs/rules/host.node.md": [
         (
             "a warning at {} MiB or less, an error at less than {} MiB",
             [of("rules.host.node:_SHM_BYTES") >> 20, of("rules.host.node:_NOTHING_BYTES") >> 20],
@@ -282,7 +284,7 @@ PHRASES = {
         ),
         ("for at most {} s", [of("probe.state:_NAME_SECONDS")]),
     ],
-    "docs/rules/paths.md": [
+    "docs/rules/network.peer_paths.md": [
         ("below {} % of the rate that its adapter", [100 * of("rules.network.rates:_SLOW")]),
         ("of at most {} Gbit/s", [of("rules.network.rates:_MOST_MBPS") / 1000]),
         ("and of {} Gbit/s if the adapter is wireless", [of("rules.network.rates:_WIRELESS_MBPS") / 1000]),
@@ -300,7 +302,7 @@ PHRASES = {
             ],
         ),
     ],
-    "docs/rules/performance.md": [("Below {} of it is a warning; below {} an error", COMPARED)],
+    "docs/rules/collectives.bandwidth.md": [("Below {} of it is a warning; below {} an error", COMPARED)],
 }
 """By page, the phrases with figures of the code, and the values from the code."""
 

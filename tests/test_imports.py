@@ -274,7 +274,7 @@ def test_a_bare_shell_imports_no_launchers_rules():
         "from distcheck.facts.job import Asked, Job\nfrom distcheck.rules.diagnose import diagnose\n"
         "diagnose(Job('0', 'run', Asked('env', ('environment', 'meeting')), met=True))"
     )
-    launchers = {f"distcheck.rules.{family.module}" for family in FAMILIES.values() if family.variables}
+    launchers = {f"distcheck.rules.{module}" for module, family in FAMILIES.items() if family.variables}
     assert {"distcheck.rules.launchers.torchrun", "distcheck.rules.launchers.slurm"} <= launchers
     assert "distcheck.rules.environment.variables" in judged
     assert not judged & (launchers | {"distcheck.rules.job.agents"})

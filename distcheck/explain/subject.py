@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distcheck.explain.spelling import About
-from distcheck.rules import FAMILIES, Rule, find_rule
+from distcheck.rules import Rule, find_rule
 
 _ABOUT: dict[str, About] = {
     "network": "network",
@@ -33,7 +33,7 @@ def about(name: str) -> About:
     """Return the class of a rule's problem."""
     if name.startswith("host-oom"):
         return "process killed"
-    return _ABOUT[FAMILIES[known_rule(name).family].module.split(".")[0]]
+    return _ABOUT[known_rule(name).family.split(".")[0]]
 
 
 def command(name: str) -> str:

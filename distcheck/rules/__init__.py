@@ -21,8 +21,6 @@ from distcheck.rules.finding import Fault, NotChecked, Owner, Scope, Severity
 class Family(NamedTuple):
     """A module of rules: what it judges, and under which launchers."""
 
-    module: str
-    """Its path in distcheck.rules; docs pages and reports use its key in `FAMILIES`, which stays when files move."""
     looks: tuple[Look, ...]
     """The looks that its rules judge. Written here too, so that only the modules for the job's looks are imported."""
     variables: tuple[str, ...] = ()
@@ -39,109 +37,105 @@ NCCL_NAMES = (
 """How the names of the variables begin that NCCL, its plugins and torch's backend for it read; misspelt ones too."""
 
 FAMILIES: dict[str, Family] = {
-    "launch": Family("launchers.probe_start", ("launch",)),
-    "command_start": Family("environment.command_start", ("storage",)),
-    "environment": Family("environment.variables", ("environment",)),
-    "software": Family("environment.software", ("environment",)),
-    "nccl_library": Family("environment.nccl_library", ("gpu",)),
-    "nccl_plugins": Family("nccl.plugins", ("gpu",)),
-    "nccl_hosts": Family("nccl.hosts", ("gpu",)),
-    "gpu_driver": Family("gpu.driver", ("gpu",)),
-    "known_bad": Family("environment.known_bad", ("gpu", "peers")),
-    "command_files": Family("environment.command_files", ("storage", "peers")),
-    "hanging": Family("host.hanging", ("storage", "environment")),
-    "storage": Family("host.storage", ("storage",)),
-    "shared_folders": Family("host.shared_folders", ("storage",)),
-    "installation": Family("environment.installation", ("peers", "collectives")),
-    "leaks": Family(
-        "environment.leaks",
+    "launchers.probe_start": Family(("launch",)),
+    "environment.command_start": Family(("storage",)),
+    "environment.variables": Family(("environment",)),
+    "environment.software": Family(("environment",)),
+    "environment.nccl_library": Family(("gpu",)),
+    "nccl.plugins": Family(("gpu",)),
+    "nccl.hosts": Family(("gpu",)),
+    "gpu.driver": Family(("gpu",)),
+    "environment.known_bad": Family(("gpu", "peers")),
+    "environment.command_files": Family(("storage", "peers")),
+    "host.hanging": Family(("storage", "environment")),
+    "host.storage": Family(("storage",)),
+    "host.shared_folders": Family(("storage",)),
+    "environment.installation": Family(("peers", "collectives")),
+    "environment.leaks": Family(
         ("environment",),
         ("TORCHELASTIC_", "PET_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"),
     ),
-    "nccl_names": Family("nccl.names", ("environment",), NCCL_NAMES),
-    "nccl_values": Family("nccl.values", ("environment",), NCCL_NAMES),
-    "nccl_files": Family("nccl.files", ("environment",), NCCL_NAMES),
-    "nccl_differences": Family("nccl.differences", ("environment",), NCCL_NAMES),
-    "nccl_leftovers": Family("nccl.leftovers", ("environment",), NCCL_NAMES),
-    "torch_settings": Family("nccl.torch_settings", ("environment",), NCCL_NAMES),
-    "torchrun": Family("launchers.torchrun", ("environment", "meeting"), ("TORCHELASTIC_",)),
-    "agreement": Family("launchers.agreement", ("environment", "meeting"), ("TORCHELASTIC_",)),
-    "elastic": Family("launchers.elastic", ("environment", "meeting", "gpu"), ("TORCHELASTIC_", "PET_", "NODE_RANK")),
-    "restarts": Family("launchers.restarts", ("meeting",), ("TORCHELASTIC_",)),
-    "kubernetes": Family("launchers.kubernetes", ("environment", "meeting"), ("KUBERNETES_SERVICE_HOST",)),
-    "slurm": Family("launchers.slurm", ("environment", "gpu"), ("SLURM_",)),
-    "mpi": Family(
-        "launchers.mpi",
+    "nccl.names": Family(("environment",), NCCL_NAMES),
+    "nccl.values": Family(("environment",), NCCL_NAMES),
+    "nccl.files": Family(("environment",), NCCL_NAMES),
+    "nccl.differences": Family(("environment",), NCCL_NAMES),
+    "nccl.leftovers": Family(("environment",), NCCL_NAMES),
+    "nccl.torch_settings": Family(("environment",), NCCL_NAMES),
+    "launchers.torchrun": Family(("environment", "meeting"), ("TORCHELASTIC_",)),
+    "launchers.agreement": Family(("environment", "meeting"), ("TORCHELASTIC_",)),
+    "launchers.elastic": Family(("environment", "meeting", "gpu"), ("TORCHELASTIC_", "PET_", "NODE_RANK")),
+    "launchers.restarts": Family(("meeting",), ("TORCHELASTIC_",)),
+    "launchers.kubernetes": Family(("environment", "meeting"), ("KUBERNETES_SERVICE_HOST",)),
+    "launchers.slurm": Family(("environment", "gpu"), ("SLURM_",)),
+    "launchers.mpi": Family(
         ("meeting", "gpu"),
         ("OMPI_", "PMI_", "PMIX_", "MV2_", "MVP_", "PALS_", "JSM_", "HOROVOD_", "CROSS_RANK"),
     ),
-    "pods": Family(
-        "launchers.pods", ("environment",), ("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX", "SM_CURRENT_HOST")
-    ),
-    "ranks": Family("environment.ranks", ("environment", "meeting")),
-    "local_ranks": Family("environment.local_ranks", ("environment", "meeting")),
-    "mesh": Family("mesh.dimensions", ("environment",), option="mesh"),
-    "mesh_placement": Family("mesh.placement", ("meeting",), option="mesh"),
-    "master": Family("environment.master_addr", ("environment", "meeting")),
-    "master_port": Family("environment.master_port", ("environment", "meeting")),
-    "interfaces": Family("network.interfaces", ("peers",)),
-    "routes": Family("network.routes", ("peers",)),
-    "names": Family("network.hostnames", ("peers",)),
-    "resolver": Family("network.resolver", ("meeting", "peers")),
-    "network": Family("network.master_reachability", ("meeting",)),
-    "latency": Family("network.latency", ("peers",)),
-    "paths": Family("network.peer_paths", ("peers",)),
-    "mtu": Family("network.mtu", ("peers",)),
-    "scale": Family("network.scale", ("peers",)),
-    "rendezvous": Family("environment.file_rendezvous", ("peers",)),
-    "ib_ports": Family("fabric.ports", ("peers", "node")),
-    "ib_hcas": Family("fabric.hcas", ("peers",)),
-    "ib_addresses": Family("fabric.addresses", ("peers",)),
-    "ib_access": Family("fabric.access", ("peers",)),
-    "ib_loopback": Family("fabric.loopback", ("gpu",)),
-    "gdr": Family("fabric.gdr", ("peers", "node")),
-    "node": Family("host.node", ("node", "collectives", "isolation")),
-    "host_memory": Family("host.memory", ("node", "collectives", "isolation")),
-    "host_cpus": Family("host.cpus", ("node", "collectives", "isolation")),
-    "host_limits": Family("host.limits", ("node", "collectives", "isolation")),
-    "host_load": Family("host.load", ("node", "collectives", "isolation")),
-    "host_speed": Family("host.speed", ("node", "collectives", "isolation")),
-    "host_shared_memory": Family("host.shared_memory", ("node", "collectives", "isolation")),
-    "host_containers": Family("host.containers", ("node", "collectives", "isolation")),
-    "host_clock": Family("host.clock", ("node", "collectives", "isolation")),
-    "gpu": Family("gpu.mapping", ("gpu",)),
-    "gpu_worlds": Family("gpu.worlds", ("gpu",)),
-    "gpu_allocation": Family("gpu.allocation", ("gpu",)),
-    "gpu_cuda": Family("gpu.cuda", ("gpu",)),
-    "gpu_order": Family("gpu.order", ("gpu", "collectives")),
-    "gpu_health": Family("gpu.health", ("gpu",)),
-    "gpu_clocks": Family("gpu.clocks", ("gpu",)),
-    "gpu_fabric": Family("gpu.fabric", ("gpu",)),
-    "gpu_links": Family("gpu.links", ("gpu",)),
-    "gpu_use": Family("gpu.usage", ("gpu",)),
-    "gpu_places": Family("gpu.affinity", ("gpu",)),
-    "gpu_fleet": Family("gpu.fleet", ("gpu",)),
-    "gpu_mig": Family("gpu.mig", ("gpu",)),
-    "gpu_xids": Family("gpu.xids", ("gpu",)),
-    "repeats": Family("collectives.repeats", ("collectives",)),
-    "collectives": Family("collectives.outcome", ("collectives",)),
-    "step": Family("collectives.step", ("training",)),
-    "step_results": Family("collectives.step_results", ("training",)),
-    "groups": Family("collectives.groups", ("collectives",), option="mesh"),
-    "performance": Family("collectives.bandwidth", ("collectives",)),
-    "nccl_networks": Family("nccl.networks", ("collectives",)),
-    "nccl_transport": Family("collectives.nccl_network", ("collectives",)),
-    "nccl_diagnostics": Family("collectives.nccl_diagnostics", ("collectives",)),
-    "nccl_nodes": Family("collectives.nccl_intranode", ("collectives",)),
-    "gpu_speed": Family("gpu.speed", ("collectives",)),
-    "gpu_products": Family("gpu.products", ("collectives",)),
-    "ib_counters": Family("fabric.counters", ("collectives",)),
-    "baseline": Family("collectives.baseline", ("collectives",)),
-    "isolation": Family("collectives.isolation", ("isolation",)),
-    "history": Family("host.history", ("peers", "node", "gpu", "collectives", "isolation")),
-    "probe": Family("host.probe", ("environment", "meeting")),
+    "launchers.pods": Family(("environment",), ("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX", "SM_CURRENT_HOST")),
+    "environment.ranks": Family(("environment", "meeting")),
+    "environment.local_ranks": Family(("environment", "meeting")),
+    "mesh.dimensions": Family(("environment",), option="mesh"),
+    "mesh.placement": Family(("meeting",), option="mesh"),
+    "environment.master_addr": Family(("environment", "meeting")),
+    "environment.master_port": Family(("environment", "meeting")),
+    "network.interfaces": Family(("peers",)),
+    "network.routes": Family(("peers",)),
+    "network.hostnames": Family(("peers",)),
+    "network.resolver": Family(("meeting", "peers")),
+    "network.master_reachability": Family(("meeting",)),
+    "network.latency": Family(("peers",)),
+    "network.peer_paths": Family(("peers",)),
+    "network.mtu": Family(("peers",)),
+    "network.scale": Family(("peers",)),
+    "environment.file_rendezvous": Family(("peers",)),
+    "fabric.ports": Family(("peers", "node")),
+    "fabric.hcas": Family(("peers",)),
+    "fabric.addresses": Family(("peers",)),
+    "fabric.access": Family(("peers",)),
+    "fabric.loopback": Family(("gpu",)),
+    "fabric.gdr": Family(("peers", "node")),
+    "host.node": Family(("node", "collectives", "isolation")),
+    "host.memory": Family(("node", "collectives", "isolation")),
+    "host.cpus": Family(("node", "collectives", "isolation")),
+    "host.limits": Family(("node", "collectives", "isolation")),
+    "host.load": Family(("node", "collectives", "isolation")),
+    "host.speed": Family(("node", "collectives", "isolation")),
+    "host.shared_memory": Family(("node", "collectives", "isolation")),
+    "host.containers": Family(("node", "collectives", "isolation")),
+    "host.clock": Family(("node", "collectives", "isolation")),
+    "gpu.mapping": Family(("gpu",)),
+    "gpu.worlds": Family(("gpu",)),
+    "gpu.allocation": Family(("gpu",)),
+    "gpu.cuda": Family(("gpu",)),
+    "gpu.order": Family(("gpu", "collectives")),
+    "gpu.health": Family(("gpu",)),
+    "gpu.clocks": Family(("gpu",)),
+    "gpu.fabric": Family(("gpu",)),
+    "gpu.links": Family(("gpu",)),
+    "gpu.usage": Family(("gpu",)),
+    "gpu.affinity": Family(("gpu",)),
+    "gpu.fleet": Family(("gpu",)),
+    "gpu.mig": Family(("gpu",)),
+    "gpu.xids": Family(("gpu",)),
+    "collectives.repeats": Family(("collectives",)),
+    "collectives.outcome": Family(("collectives",)),
+    "collectives.step": Family(("training",)),
+    "collectives.step_results": Family(("training",)),
+    "collectives.groups": Family(("collectives",), option="mesh"),
+    "collectives.bandwidth": Family(("collectives",)),
+    "nccl.networks": Family(("collectives",)),
+    "collectives.nccl_network": Family(("collectives",)),
+    "collectives.nccl_diagnostics": Family(("collectives",)),
+    "collectives.nccl_intranode": Family(("collectives",)),
+    "gpu.speed": Family(("collectives",)),
+    "gpu.products": Family(("collectives",)),
+    "fabric.counters": Family(("collectives",)),
+    "collectives.baseline": Family(("collectives",)),
+    "collectives.isolation": Family(("isolation",)),
+    "host.history": Family(("peers", "node", "gpu", "collectives", "isolation")),
+    "host.probe": Family(("environment", "meeting")),
 }
-"""The modules of rules in the order of a report: causes before consequences."""
+"""The modules of rules, by their place in this package, in the order of a report: causes before consequences."""
 
 FIRST_VERSION = "0.1.0"
 """The version of every rule that does not name a later one."""
@@ -250,7 +244,7 @@ def rule(
         name = judge.__name__.replace("_", "-")
         if name in _registered:
             raise ValueError(f"two rules are named {name}")
-        family = _family_of(judge.__module__)
+        family = judge.__module__.removeprefix(f"{__name__}.")
         scopes = (scope,) if isinstance(scope, str) else scope
         _registered[name] = Rule(
             name, family, look, aliases, judge, also, always, consequence, severity, scopes, since, unless, owner, of
@@ -258,12 +252,6 @@ def rule(
         return judge
 
     return register
-
-
-def _family_of(module: str) -> str:
-    """Return the family of a module; a module outside `FAMILIES` is its own family."""
-    place = module.removeprefix(f"{__name__}.")
-    return next((name for name, family in FAMILIES.items() if family.module == place), place)
 
 
 def all_rules() -> tuple[Rule, ...]:
@@ -293,7 +281,7 @@ def rules_for(job: Job) -> tuple[Rule, ...]:
 @cache
 def _rules_of(families: tuple[str, ...]) -> tuple[Rule, ...]:
     for family in families:
-        importlib.import_module(f"{__name__}.{FAMILIES[family].module}")
+        importlib.import_module(f"{__name__}.{family}")
     return tuple(rule for family in families for rule in _registered.values() if rule.family == family)
 
 

@@ -177,7 +177,7 @@ def _crashed(rule: Rule, error: Exception) -> Finding:
         message=f"rule {rule.name} crashed ({type(error).__name__}: {error}); the other rules ran",
         evidence={"rule": rule.name, "error": f"{type(error).__name__}: {error}"},
         fix=Fix("Save the job with --save and report this to distcheck's developers.", ()),
-        docs="docs/rules/probe.md#probe-rule-crashed",
+        docs="docs/rules/host.probe.md#probe-rule-crashed",
     )
 
 

@@ -13,7 +13,7 @@ def test_a_rule_is_explained_by_its_docstring():
     )
     assert "Fix: Install the same version" in text
     assert "``" not in text
-    assert text.endswith("docs/rules/probe.md#probe-version-differs\n")
+    assert text.endswith("docs/rules/host.probe.md#probe-version-differs\n")
 
 
 def test_the_rules_that_silence_a_rule_are_named():

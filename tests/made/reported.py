@@ -224,21 +224,22 @@ def messy() -> Case:
             fix=Fix(
                 "Let every task see all GPUs of its node.", ("srun --gpus-per-task=0 --gres=gpu:8 python train.py",)
             ),
-            docs="docs/rules/gpu.md#gpu-duplicate",
+            docs="docs/rules/gpu.mapping.md#gpu-duplicate",
         ),
         Finding(
             rule="gpu-lost", scope="gpu", owner="admin", ranks=(32,), nodes=("node5",),
             message="GPU 0 of node5 fell off the bus", evidence={"nvml": "NVML error 15: GPU is lost"},
             fix=Fix("Drain the node and reset the GPU.",
                     ("scontrol update nodename=node5 state=drain reason=gpu-lost", "nvidia-smi --gpu-reset -i 0")),
-            docs="docs/rules/gpu.md#gpu-lost",
+            docs="docs/rules/gpu.mapping.md#gpu-lost",
         ),
         Finding(
             rule="net-mtu-differs", severity="warning", scope="link", owner="admin", confirmed=False,
             ranks=tuple(range(8, 16)), nodes=("node2",),
             message="node2 sees MTU 1500 on eth0; the other nodes see 9000",
             evidence={"mtu": [1500, 9000], "eth0": 1500},
-            fix=Fix("Set one MTU.", ("ip link set eth0 mtu 9000",)), docs="docs/rules/network.md#net-mtu-differs",
+            fix=Fix("Set one MTU.", ("ip link set eth0 mtu 9000",)),
+            docs="docs/rules/network.master_reachability.md#net-mtu-differs",
         ),
         Finding(rule="env-nccl-set", severity="info", message="NCCL_DEBUG is set", fix=Fix("No action if intended.")),
         NotChecked(rule="net-peer-blocked", reason="node6 did not join", nodes=("node6",)),
@@ -258,7 +259,7 @@ def large() -> Case:
                 message=f"{name} takes 1.4 times as long as the other nodes",
                 evidence={"node": name, "times": 1.4, "tested alone": "slow"},
                 fix=Fix("Exclude the node and look for its slow GPU or link.", (f"distcheck isolate --hosts {name}",)),
-                docs="docs/rules/collectives.md#perf-slow-node",
+                docs="docs/rules/collectives.outcome.md#perf-slow-node",
             )
             for name, rank in bad.items()
         ),

@@ -102,7 +102,7 @@ def duplicate(rank: int) -> Finding:
             "Let every task see all GPUs of its node.",
             ("srun --gpus-per-task=0 --gres=gpu:8 python train.py --a-long-option=" + "x" * 120,),
         ),
-        docs="docs/rules/gpu.md#gpu-duplicate",
+        docs="docs/rules/gpu.mapping.md#gpu-duplicate",
     )
 
 
@@ -136,7 +136,7 @@ def failing() -> Case:
             message="GPU 0 of node3 fell off the bus",
             evidence={"nvml": "GPU is lost", "since": None, "traceback": "line one\nline two"},
             fix=Fix("Drain the node and reset the GPU.", ("scontrol update nodename=node3 state=drain", "reboot")),
-            docs="docs/rules/gpu.md#gpu-lost",
+            docs="docs/rules/gpu.mapping.md#gpu-lost",
         ),
         Finding(
             rule="net-mtu-differs",
@@ -148,7 +148,7 @@ def failing() -> Case:
             message="rank 40 sees MTU 1500 on eth0; the other 47 ranks see 9000",
             evidence={"mtu": [1500, 9000, 9000]},
             fix=Fix("Set one MTU."),
-            docs="docs/rules/network.md#net-mtu-differs",
+            docs="docs/rules/network.master_reachability.md#net-mtu-differs",
         ),
         Finding(rule="env-nccl-set", severity="info", message="NCCL_DEBUG is set", fix=Fix("Nothing to do.")),
         NotChecked(rule="nccl-slow", reason="no expectation is known for this card", required=False),
@@ -201,7 +201,7 @@ def hostile() -> Case:
             message=HOSTILE,
             evidence={HOSTILE: HOSTILE, "nested": {"list": [HOSTILE, float("nan"), {1, 2}], 3: None}},
             fix=Fix(HOSTILE, (f"echo {HOSTILE}",)),
-            docs="docs/rules/network.md#net-mtu-differs",
+            docs="docs/rules/network.master_reachability.md#net-mtu-differs",
         ),
         Finding(rule="gpu-duplicate", severity="warning", message=HOSTILE * 20, fix=Fix(HOSTILE)),
         NotChecked(rule="env-rank-unset", reason=HOSTILE, nodes=(HOSTILE,)),

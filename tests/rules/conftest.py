@@ -23,14 +23,21 @@ from rules.misread import elsewhere, misleading, misquoted, misread
 
 from distcheck.facts.job import Job
 from distcheck.report.sections import why as why_of
-from distcheck.rules import Rule, all_rules, find_rule
+from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
 from distcheck.rules.diagnose import Diagnosis, diagnose
 from distcheck.rules.finding import SEVERITIES, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-CONTRACT = ("environment", "leaks", "ranks", "local_ranks", "master", "master_port")
+CONTRACT = (
+    "environment.variables",
+    "environment.leaks",
+    "environment.ranks",
+    "environment.local_ranks",
+    "environment.master_addr",
+    "environment.master_port",
+)
 """The families that judge the variables of a job; a module of tests may have others, in OURS."""
 
 
@@ -117,6 +124,7 @@ def judge() -> Callable[..., Diagnosis]:
 
     def judged(job: Job, *families: str) -> Diagnosis:
         rules: tuple[Rule, ...] = all_rules()
+        assert set(families) <= FAMILIES.keys(), f"no family: {set(families) - FAMILIES.keys()}"
         rules = tuple(r for r in rules if r.family in families) if families else rules
         said = diagnose(job, rules=rules)
         assert split_at_names(job, rules, said.findings) == []

@@ -35,7 +35,7 @@ def node(number):
 
 
 def rule(judge, look="environment", name="a-rule"):
-    return Rule(name, "probe", look, (), judge)
+    return Rule(name, "host.probe", look, (), judge)
 
 
 def bad_node(number):
@@ -44,7 +44,7 @@ def bad_node(number):
 
 def test_the_engine_fills_in_name_and_page():
     (found,) = diagnose(job(), rules=[rule(lambda _: iter([bad_node(0)]))]).findings
-    assert (found.rule, found.docs) == ("a-rule", "docs/rules/probe.md#a-rule")
+    assert (found.rule, found.docs) == ("a-rule", "docs/rules/host.probe.md#a-rule")
 
 
 def test_a_crash_is_a_finding_of_its_own_and_the_other_rules_are_run():

@@ -20,7 +20,7 @@ MIB = 1 << 20
 HOPPER = NvLinks(active=(True,) * 18, remote=("switch",) * 18, version=6, speed_MBps=26562)
 AMPERE = NvLinks(active=(True,) * 12, remote=("switch",) * 12, version=4, speed_MBps=25781)
 FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda _: 1.0, "all_to_all": lambda n: (n - 1) / n}
-FAMILY = "performance"
+FAMILY = "collectives.bandwidth"
 
 
 def row(op, ranks, busbw, size=8 * GIB, group="world"):

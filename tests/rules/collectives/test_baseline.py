@@ -40,7 +40,7 @@ def said(judge):
     """Return the rule's outcomes for a job, findings first."""
 
     def said(job):
-        diagnosis = judge(job, "baseline")
+        diagnosis = judge(job, "collectives.baseline")
         return [*diagnosis.findings, *(n for n in diagnosis.not_checked if n.rule == "perf-below-baseline")]
 
     return said

@@ -24,7 +24,7 @@ def searched(job_of, change):
 @pytest.fixture
 def said(judge):
     def said(job):
-        diagnosis = judge(job, "isolation")
+        diagnosis = judge(job, "collectives.isolation")
         return list(diagnosis.findings), list(diagnosis.not_checked), diagnosis.verdict.exit_code
 
     return said

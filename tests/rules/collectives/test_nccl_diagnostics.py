@@ -7,7 +7,7 @@ import pytest
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.rank import RankRun
 
-FAMILY = "nccl_diagnostics"
+FAMILY = "collectives.nccl_diagnostics"
 PARTIAL = "p2p: only 52/56 GPU-to-GPU peer accesses passed verification"
 PAIR = "p2p: write mismatch srcRank=1 srcCudaDev=1 srcNvmlDev=1 dstRank=3 dstCudaDev=3 dstNvmlDev=3 path=NVL handle=X"
 OUTLIER = "net bw: cross-nic rank 3 (node0): 265.1 Gbit/s, >30% off median 391.5 Gbit/s in comm 0x7a3f"

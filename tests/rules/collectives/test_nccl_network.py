@@ -15,7 +15,7 @@ from distcheck.rules import find_rule
 
 replace = msgspec.structs.replace
 LOOKS = ("environment", "meeting", "gpu", "collectives")
-FAMILIES = ("nccl_transport", "nccl_nodes")
+FAMILIES = ("collectives.nccl_network", "collectives.nccl_intranode")
 PLACE = PciPlace(path=(), numa_node=None)
 IB = tuple(
     Nic(name=f"mlx5_{n}", place=PLACE, kind="ib", link_layer="InfiniBand", ports=(1,), rate_Gbps=400.0)

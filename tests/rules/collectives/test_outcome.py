@@ -57,7 +57,7 @@ def only(judge):
     """Return the only finding of this family, which must be of this rule."""
 
     def finding(job, rule):
-        result = judge(job, "collectives")
+        result = judge(job, "collectives.outcome")
         assert [f.rule for f in result.findings] == [rule]
         return result.findings[0], result.verdict.exit_code
 
@@ -66,13 +66,13 @@ def only(judge):
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_a_healthy_run_is_silent(ran, judge, ranks):
-    result = judge(ran(1, ranks), "collectives")
+    result = judge(ran(1, ranks), "collectives.outcome")
     assert (result.findings, result.not_checked) == ((), ())
     assert result.verdict.exit_code == 0
 
 
 def test_without_collectives_the_rules_are_silent(job_of, judge):
-    result = judge(job_of(), "collectives")
+    result = judge(job_of(), "collectives.outcome")
     assert (result.findings, result.not_checked) == ((), ())
 
 
@@ -222,7 +222,7 @@ def test_a_reached_memory_limit_is_the_jobs_fault(ran, only):
 def test_deaths_with_different_causes_are_separate_findings(ran, judge):
     causes = [Death(oom_kills=1, memory_limit_bytes=512 << 20), Death(oom_kills=0)]
     dead = [{"outcome": "died", "detail": "was ended by SIGKILL", "death": death} for death in causes]
-    result = judge(ran(run={0: dead[0], 1: dead[0], 3: dead[1]}, collectives=measured(0)), "collectives")
+    result = judge(ran(run={0: dead[0], 1: dead[0], 3: dead[1]}, collectives=measured(0)), "collectives.outcome")
     assert [(f.rule, f.ranks) for f in result.findings] == [
         ("collective-rank-died", (0, 1)),
         ("collective-rank-died", (3,)),
@@ -242,7 +242,7 @@ def test_a_long_error_is_one_line_in_the_message_and_complete_in_the_evidence(ra
 def test_a_short_time_limit_blames_no_rank_for_a_slow_import(ran, change, judge, waited, timeout, use):
     late = {"outcome": "not started", "step": "started", "detail": f"torch was not imported within {waited}"}
     job = change.asked(ran(run=alike(range(4), late), collectives=measured(0)), timeout_seconds=timeout)
-    diagnosis = judge(job, "collectives")
+    diagnosis = judge(job, "collectives.outcome")
     left = waited.partition(" ")[0]
     reason = f"--timeout {timeout} left {left} s to import torch, which took longer; use --timeout {use}"
     assert [f.rule for f in diagnosis.findings] == ([] if use else ["collective-failed"])
@@ -252,7 +252,7 @@ def test_a_short_time_limit_blames_no_rank_for_a_slow_import(ran, change, judge,
 
 def test_only_ranks_that_never_started_do_not_pass(ran, judge):
     late = {"outcome": "not started", "detail": "the run was ended while torch was being imported"}
-    result = judge(ran(run=alike(range(4), late), collectives=measured(0, operations=())), "collectives")
+    result = judge(ran(run=alike(range(4), late), collectives=measured(0, operations=())), "collectives.outcome")
     assert (result.findings, result.verdict.exit_code) == ((), 20)
 
 
@@ -265,7 +265,7 @@ def test_only_ranks_that_never_started_do_not_pass(ran, judge):
     ],
 )
 def test_missing_figures_do_not_pass(ran, judge, collectives, reason):
-    result = judge(ran(collectives=collectives), "collectives")
+    result = judge(ran(collectives=collectives), "collectives.outcome")
     assert result.findings == ()
     required = [n for n in result.not_checked if n.required]
     assert [n.rule for n in required] == ["collective-failed"]
@@ -274,7 +274,7 @@ def test_missing_figures_do_not_pass(ran, judge, collectives, reason):
 
 
 def test_collectives_that_never_ran_do_not_pass(ran, change, judge):
-    result = judge(change.job(ran(), collectives=None), "collectives")
+    result = judge(change.job(ran(), collectives=None), "collectives.outcome")
     assert [(n.rule, n.reason) for n in result.not_checked] == [("collective-failed", "the collectives were not run")]
     assert result.verdict.exit_code == 20
 
@@ -282,7 +282,7 @@ def test_collectives_that_never_ran_do_not_pass(ran, change, judge):
 def test_a_size_rounded_to_whole_elements_is_not_missing(ran, judge):
     result = judge(
         ran(sizes_bytes=(4099,), operations=("all_reduce",), collectives=measured(4, sizes=(4096,))),
-        "collectives",
+        "collectives.outcome",
     )
     assert not [n for n in result.not_checked if n.required]
 
@@ -291,7 +291,9 @@ def test_a_size_rounded_to_whole_elements_is_not_missing(ran, judge):
 def test_the_default_sizes_are_expected_if_none_are_given(ran, change, judge, backend, largest):
     sizes = [1 << n for n in range(20, 29, 2) if 1 << n <= largest]
     collectives = change.job(measured(4, sizes=sizes), backend=backend)
-    assert not [n for n in judge(ran(sizes_bytes=(), collectives=collectives), "collectives").not_checked if n.required]
+    assert not [
+        n for n in judge(ran(sizes_bytes=(), collectives=collectives), "collectives.outcome").not_checked if n.required
+    ]
 
 
 # --- collective-stalled
@@ -451,7 +453,7 @@ def test_a_slow_torch_import_is_named_with_its_seconds_and_rank(ran, only):
 
 
 def test_every_rule_says_how_to_fix_it():
-    for rule in (r for r in all_rules() if r.family in {"collectives", "performance"}):
+    for rule in (r for r in all_rules() if r.family in {"collectives.outcome", "collectives.bandwidth"}):
         assert "\nFix: " in rule.doc
         assert "\nSee: https://" in rule.doc
         assert "Found" in rule.doc.split()

@@ -19,7 +19,7 @@ def told(job_of, change, judge):
     def told(*repeats, backend="nccl"):
         job = job_of(2, 2, looks=("environment", "meeting", "collectives"), command="bandwidth")
         case = Repeated(("node1", "node2"), "all_reduce", repeats, ("NCCL_NET=Socket",))
-        diagnosis = judge(change.job(job, repeated=case), "repeats")
+        diagnosis = judge(change.job(job, repeated=case), "collectives.repeats")
         return diagnosis.findings, [n.reason for n in diagnosis.not_checked if n.rule == "collective-transport-fails"]
 
     return told

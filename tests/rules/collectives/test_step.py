@@ -9,7 +9,7 @@ from distcheck.facts.rank import RankRun
 from distcheck.facts.training import Leftovers, Parameter, Shard, Training, WrongTensor
 
 replace = msgspec.structs.replace
-STEP = ("step", "step_results")
+STEP = ("collectives.step", "collectives.step_results")
 WRONG = (WrongTensor("a.weight", 1, 64, 3, "5", "2.5"), WrongTensor("a.bias", 1, 8, 8, "nan", "1"))
 
 
@@ -205,5 +205,5 @@ def test_a_rank_that_hangs_in_a_training_step_is_named(job_of, change, judge, be
         run = RankRun(1, f"training step: {behind if number == 2 else ahead}", "stalled")
         job = change.rank(job, number, run=run)
     job = change.job(job, collectives=Collectives("gloo", ended="time limit reached"))
-    said = judge(job, "collectives")
+    said = judge(job, "collectives.outcome")
     assert [(f.rule, f.ranks) for f in said.findings] == [("collective-stalled", (2,))]

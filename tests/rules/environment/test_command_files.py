@@ -38,7 +38,9 @@ def with_files(change):
 
 @pytest.fixture
 def told(judge):
-    return lambda job: [(f.rule, f.severity, f.ranks, f.nodes) for f in judge(job, "command_files").findings]
+    return lambda job: [
+        (f.rule, f.severity, f.ranks, f.nodes) for f in judge(job, "environment.command_files").findings
+    ]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -64,7 +66,7 @@ def test_a_file_that_one_node_lacks_is_named_there(job, with_files, told, role, 
 
 @pytest.mark.parametrize("role", ["script", "module"])
 def test_what_command_runs_and_no_node_has_is_an_error_of_the_job(job, with_files, judge, role):
-    said = judge(with_files(job, (file(role=role, state="absent"),)), "command_files")
+    said = judge(with_files(job, (file(role=role, state="absent"),)), "environment.command_files")
     (found,) = said.findings
     assert (found.rule, found.scope, said.verdict.exit_code) == ("command-file-missing", "job", 30)
     assert found.ranks == (0, 1, 2, 3, 4, 5)
@@ -74,7 +76,7 @@ def test_what_command_runs_and_no_node_has_is_an_error_of_the_job(job, with_file
 def test_a_script_that_was_misspelt_comes_with_the_name_that_is_there(job_of, with_files, judge):
     job = job_of(1, 2, "distcheck", looks=("storage",), command="gate")
     absent = replace(file("trian.py", state="absent"), near="train.py")
-    (found,) = judge(with_files(job, (absent,)), "command_files").findings
+    (found,) = judge(with_files(job, (absent,)), "environment.command_files").findings
     assert found.fix.text == "Correct the path in COMMAND. Its folder has train.py."
     assert found.fix.commands == ("ls /job",)
 
@@ -100,7 +102,7 @@ def test_a_script_is_missed_where_command_runs_it(job, with_files, change, told,
 
 def test_a_file_that_cannot_be_read_on_a_node_is_named_with_the_error(job, with_files, judge):
     closed = CommandFile("train.py", "script", "/job/train.py", "unreadable", "Permission denied")
-    (found,) = judge(with_files(job, (file(),), None, (closed,)), "command_files").findings
+    (found,) = judge(with_files(job, (file(),), None, (closed,)), "environment.command_files").findings
     assert (found.rule, found.nodes) == ("command-file-missing", ("node3",))
     assert found.evidence["error"] == "Permission denied"
     assert "train.py cannot be read; it exists on node1" in found.message
@@ -131,17 +133,17 @@ def with_packages(job, change, *nodes):
 
 def test_packages_that_differ_on_one_node_are_listed(job, change, judge):
     usual, odd = ("numpy==2.2.6", "zlib==1"), ("numpy==1.26.4", "extra==3", "zlib==1")
-    assert judge(with_packages(job, change, usual, usual, usual), "command_files").findings == ()
-    (found,) = judge(with_packages(job, change, usual, usual, odd), "command_files").findings
+    assert judge(with_packages(job, change, usual, usual, usual), "environment.command_files").findings == ()
+    (found,) = judge(with_packages(job, change, usual, usual, odd), "environment.command_files").findings
     assert (found.rule, found.severity, found.nodes) == ("sw-packages-differ", "warning", ("node3",))
     assert "extra 3 only here and numpy 1.26.4 instead of 2.2.6" in found.message
 
 
 def test_at_most_ten_packages_are_listed(job, change, judge):
     many = tuple(f"p{n:02}==1" for n in range(30))
-    (found,) = judge(with_packages(job, change, many, many, ()), "command_files").findings
+    (found,) = judge(with_packages(job, change, many, many, ()), "environment.command_files").findings
     assert "the list is not known" in found.message
-    (found,) = judge(with_packages(job, change, many, many, ("p00==1",)), "command_files").findings
+    (found,) = judge(with_packages(job, change, many, many, ("p00==1",)), "environment.command_files").findings
     assert found.evidence["number"] == 29
     assert found.evidence["differences"].count("only there") == 10
 
@@ -149,4 +151,4 @@ def test_at_most_ten_packages_are_listed(job, change, judge):
 def test_packages_are_not_compared_where_torch_differs(job, change, judge):
     job = with_packages(job, change, ("a==1",), ("a==2",), ("a==1",))
     job = change.process(job, (2, 3), installed=Installed("3.11.7", "/venv", TorchBuild("2.7.1", None, None)))
-    assert judge(job, "command_files").findings == ()
+    assert judge(job, "environment.command_files").findings == ()

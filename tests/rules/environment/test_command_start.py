@@ -10,7 +10,7 @@ from distcheck.facts.storage import CommandFile, Storage
 
 @pytest.fixture
 def told(judge):
-    return lambda job: [(f.rule, f.severity, f.ranks) for f in judge(job, "command_start").findings]
+    return lambda job: [(f.rule, f.severity, f.ranks) for f in judge(job, "environment.command_start").findings]
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def started(job_of, change):
 
 @pytest.mark.parametrize("words", [("python", "train.py", "--lr", "1"), ("python", "-u", "train.py", "--lr", "1")])
 def test_python_without_a_launcher_is_one_process_and_not_the_ranks_that_were_tested(started, judge, words):
-    (found,) = judge(started(words=words), "command_start").findings
+    (found,) = judge(started(words=words), "environment.command_start").findings
     assert (found.rule, found.severity, found.ranks) == ("command-processes-differ", "warning", (0, 1))
     assert found.message == "COMMAND (python train.py) is one process, started once; distcheck tested 2 ranks"
     launched = "distcheck gate --nproc 2 -- torchrun --standalone --nproc-per-node 2 train.py --lr 1"
@@ -49,7 +49,7 @@ def from_outside(started, change):
 
 @pytest.mark.parametrize("program", ["srun", "mpirun"])
 def test_a_script_that_reads_rank_gets_none_from_srun_or_mpirun(from_outside, judge, program):
-    (found,) = judge(from_outside('"RANK"', program=program), "command_start").findings
+    (found,) = judge(from_outside('"RANK"', program=program), "environment.command_start").findings
     assert (found.rule, found.severity, found.ranks) == ("command-without-ranks", "warning", (0, 1, 2, 3))
     assert found.message.startswith(
         f"{program} sets no RANK and WORLD_SIZE, but COMMAND's script train.py reads them; "
@@ -67,7 +67,9 @@ def test_a_script_that_may_map_its_launchers_variables_or_reads_none_is_silent(f
 @pytest.mark.parametrize(("processes", "shown"), [("1", "1 process"), ("8", "8 processes")])
 def test_torchrun_with_another_number_of_processes_leaves_some_untested(started, judge, processes, shown):
     words = ("torchrun", "--standalone", "--nproc-per-node", processes, "train.py")
-    (found,) = judge(started(text=None, words=words, program="torchrun", processes=processes), "command_start").findings
+    (found,) = judge(
+        started(text=None, words=words, program="torchrun", processes=processes), "environment.command_start"
+    ).findings
     assert found.message == f"COMMAND (torchrun train.py) starts {shown}; distcheck tested 2 ranks"
     assert found.fix.commands == (f"distcheck gate --nproc {processes} -- {' '.join(words)}",)
 
@@ -75,13 +77,13 @@ def test_torchrun_with_another_number_of_processes_leaves_some_untested(started,
 def test_a_module_is_started_by_torchrun_as_a_module(started, judge):
     words = ("python", "-m", "pack.train", "--lr", "1")
     job = started(role="module", words=words, script="", module=("python", "pack.train"))
-    (found,) = judge(job, "command_start").findings
+    (found,) = judge(job, "environment.command_start").findings
     assert found.message.startswith("COMMAND (python -m pack.train) is one process")
     assert found.fix.commands[0].endswith("torchrun --standalone --nproc-per-node 2 -m pack.train --lr 1")
 
 
 def test_python_in_each_of_several_tasks_is_as_many_processes(started, judge):
-    (found,) = judge(started(nodes=2), "command_start").findings
+    (found,) = judge(started(nodes=2), "environment.command_start").findings
     assert "started 2 times; distcheck tested 4 ranks" in found.message
     assert found.fix.commands == ()
 

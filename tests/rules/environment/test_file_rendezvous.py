@@ -29,7 +29,7 @@ def of(job_of, change):
 
 @pytest.fixture
 def rules(judge):
-    return lambda job: [(f.rule, f.severity, f.nodes) for f in judge(job, "rendezvous").findings]
+    return lambda job: [(f.rule, f.severity, f.nodes) for f in judge(job, "environment.file_rendezvous").findings]
 
 
 def test_a_new_file_that_all_nodes_share_is_silent(of, rules):
@@ -46,6 +46,6 @@ def test_a_file_on_a_node_local_disk_is_an_error_for_several_nodes(of, rules):
 def test_data_of_an_earlier_run_and_a_mount_without_locks_are_warnings(of, rules, judge):
     assert rules(of(odd={"bytes": 512})) == [("net-file-rendezvous-nfs", "warning", ("node2",))]
     assert rules(of(odd={"locks": False})) == [("net-file-rendezvous-nfs", "warning", ("node2",))]
-    (finding,) = judge(of(odd={"bytes": 512}), "rendezvous").findings
+    (finding,) = judge(of(odd={"bytes": 512}), "environment.file_rendezvous").findings
     assert (finding.ranks, finding.fix.commands) == ((2, 3), ("rm /shared/meet",))
     assert "/shared/meet on node2 already has data from an earlier run" in finding.message

@@ -15,7 +15,7 @@ def job(job_of):
 @pytest.fixture
 def said(judge):
     def said(job):
-        made = judge(job, "installation")
+        made = judge(job, "environment.installation")
         return [(f.rule, f.severity, f.ranks, f.nodes) for f in made.findings]
 
     return said

@@ -25,7 +25,7 @@ def said(job_of, change, judge):
             job, None, installed=build, libraries=Libraries(version=nccl, machine=more.pop("machine", ""))
         )
         job = change.environment(job, None, **more)
-        made = judge(of(change.asked(job, **(asked or {}))), "known_bad")
+        made = judge(of(change.asked(job, **(asked or {}))), "environment.known_bad")
         return [(f.rule, f.severity, f.ranks) for f in made.findings]
 
     return said

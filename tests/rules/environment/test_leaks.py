@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from distcheck.facts.network import Bind
 
-OURS = ("environment", "leaks", "ranks", "master", "master_port")
+OURS = (
+    "environment.variables",
+    "environment.leaks",
+    "environment.ranks",
+    "environment.master_addr",
+    "environment.master_port",
+)
 
 
 def test_an_agent_store_without_an_agent_is_an_error_when_the_port_was_free(job_of, change, found):

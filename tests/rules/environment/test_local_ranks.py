@@ -79,7 +79,7 @@ def test_local_ranks_that_fit_in_another_way_are_silent(job_of, change, silent, 
 
 @pytest.mark.parametrize("launcher", ["by hand", "torchrun", "openmpi", "distcheck"])
 def test_a_visible_devices_list_shorter_than_the_ranks_is_an_error(of, shown, only, launcher):
-    finding, exit_code = only(shown(of(1, 4, 8, launcher=launcher), CUDA_VISIBLE_DEVICES="0,1"), "gpu")
+    finding, exit_code = only(shown(of(1, 4, 8, launcher=launcher), CUDA_VISIBLE_DEVICES="0,1"), "gpu.mapping")
     assert (finding.rule, finding.severity, finding.scope) == ("env-local-rank-out-of-range", "error", "rank")
     assert (finding.ranks, finding.nodes, exit_code) == ((2, 3), ("node1",), 30)
     assert finding.message == (
@@ -112,7 +112,7 @@ def test_local_ranks_without_a_gpu_are_out_of_range(of, shown, only, job, each, 
     made = shown(of(**job))
     for position, variables in each.items():
         made = shown(made, position, **variables)
-    finding, exit_code = only(made, "gpu")
+    finding, exit_code = only(made, "gpu.mapping")
     assert (finding.rule, finding.severity, finding.ranks) == ("env-local-rank-out-of-range", severity, ranks)
     assert exit_code == (30 if severity == "error" else 0)
     assert words in finding.message
@@ -121,7 +121,7 @@ def test_local_ranks_without_a_gpu_are_out_of_range(of, shown, only, job, each, 
 
 def test_a_local_rank_beyond_enough_gpus_is_fixed_by_renumbering(of, shown, judge):
     job = shown(shown(of(1, 2, 4), LOCAL_WORLD_SIZE="8"), 1, LOCAL_RANK="5")
-    finding = next(f for f in judge(job, *OURS, "gpu").findings if f.rule == "env-local-rank-out-of-range")
+    finding = next(f for f in judge(job, *OURS, "gpu.mapping").findings if f.rule == "env-local-rank-out-of-range")
     assert (finding.ranks, finding.fix.commands) == ((1,), ("export LOCAL_RANK=$((${RANK:?} % 2))",))
 
 
@@ -131,28 +131,28 @@ def test_a_lost_gpu_is_reported_instead_of_the_rank(of, shown, judge, change):
     devices[3] = change.job(devices[3], lost="NVML error 15: a GPU is lost")
     job = shown(change.node(job, 0, gpus=change.job(job.nodes[0].gpus, devices=tuple(devices))))
     assert job.ranks[3].gpu is None
-    assert [f.rule for f in judge(job, *OURS, "gpu").findings] == ["gpu-fell-off-bus"]
+    assert [f.rule for f in judge(job, *OURS, "gpu.mapping").findings] == ["gpu-fell-off-bus"]
 
 
 @pytest.mark.parametrize("value", ["0,1,-1,2", "0 1,2", "0,1,9,2", "GPU-1-0,GPU-1-1,GPU-x"])
 def test_a_wrong_visible_devices_list_is_reported_instead_of_the_rank(of, shown, judge, value):
     job = shown(of(1, 4, 4), CUDA_VISIBLE_DEVICES=value)
     assert None in {rank.gpu for rank in job.ranks}
-    (finding,) = judge(job, *OURS, "gpu").findings
+    (finding,) = judge(job, *OURS, "gpu.mapping").findings
     assert (finding.rule[:8], finding.severity) == ("gpu-cvd-", "error")
 
 
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_without_nccl_no_rank_needs_a_gpu(of, shown, silent, backend):
-    assert silent(shown(of(1, 9, 8, backend=backend)), "gpu")
+    assert silent(shown(of(1, 9, 8, backend=backend)), "gpu.mapping")
 
 
 def test_gpu_sharing_allowed_by_nccl_is_an_info(of, shown, only, change):
-    finding, exit_code = only(shown(of(1, 4, 2), NCCL_MULTI_RANK_GPU_ENABLE="1"), "gpu")
+    finding, exit_code = only(shown(of(1, 4, 2), NCCL_MULTI_RANK_GPU_ENABLE="1"), "gpu.mapping")
     assert (finding.rule, finding.severity, exit_code) == ("env-local-rank-out-of-range", "info", 0)
     assert finding.ranks == (2, 3)
     by_file = change.nccl_file(shown(of(1, 4, 2)), None, "NCCL_MULTI_RANK_GPU_ENABLE=1")
-    assert only(by_file, "gpu") == (finding, exit_code)
+    assert only(by_file, "gpu.mapping") == (finding, exit_code)
 
 
 # -- one cause, one finding: equal local ranks or one list
@@ -171,11 +171,11 @@ def test_gpu_sharing_allowed_by_nccl_is_an_info(of, shown, only, change):
     ],
 )
 def test_what_makes_local_ranks_equal_is_the_only_finding(of, shown, only, job, variables, rule):
-    assert only(shown(of(1, **job), **variables), "gpu")[0].rule == rule
+    assert only(shown(of(1, **job), **variables), "gpu.mapping")[0].rule == rule
 
 
 def test_equal_local_ranks_are_named_with_their_processes(of, shown, only):
-    finding, exit_code = only(shown(of(1, 4, 4), LOCAL_RANK="0"), "gpu")
+    finding, exit_code = only(shown(of(1, 4, 4), LOCAL_RANK="0"), "gpu.mapping")
     assert (finding.ranks, exit_code) == ((0, 1, 2, 3), 30)
     assert finding.evidence["node1 pid 101"] == "rank 1, local rank 0: python -m distcheck env"
 
@@ -185,7 +185,7 @@ def test_one_gpu_visible_to_all_ranks_is_the_cause(of, shown, only, local_ranks)
     job = shown(of(1, 2, 4), CUDA_VISIBLE_DEVICES="0")
     for i, number in enumerate(local_ranks):
         job = shown(job, i, LOCAL_RANK=number)
-    finding, exit_code = only(job, "gpu")
+    finding, exit_code = only(job, "gpu.mapping")
     assert (finding.rule, finding.ranks, exit_code) == ("gpu-duplicate", (0, 1), 30)
 
 
@@ -193,13 +193,13 @@ def test_pairs_with_one_local_rank_that_see_the_same_gpu_are_duplicates(of, show
     job = shown(of(1, 4, 4), LOCAL_RANK="0")
     for i in range(4):
         job = shown(job, i, CUDA_VISIBLE_DEVICES=str(i // 2))
-    findings = judge(job, *OURS, "gpu").findings
+    findings = judge(job, *OURS, "gpu.mapping").findings
     assert [(f.rule, f.ranks) for f in findings] == [("gpu-duplicate", (0, 1)), ("gpu-duplicate", (2, 3))]
 
 
 def test_a_list_that_cuda_misreads_does_not_hide_equal_local_ranks(of, shown, judge):
     job = shown(of(1, 2, 4), LOCAL_RANK="0", CUDA_VISIBLE_DEVICES="0,-1")
-    errors = [f.rule for f in judge(job, *OURS, "gpu").findings if f.severity == "error"]
+    errors = [f.rule for f in judge(job, *OURS, "gpu.mapping").findings if f.severity == "error"]
     assert errors == ["env-local-rank-duplicate"]
 
 

@@ -22,7 +22,7 @@ def said(job_of, change, judge, replace):
         job = change.environment(job, None, **(environment or {}))
         odd = fields.pop("missing", None) or replace(usual, **fields)
         job = change.asked(change.process(job, ranks, libraries=odd), **(asked or {}))
-        return judge(job, "nccl_library")
+        return judge(job, "environment.nccl_library")
 
     return of
 

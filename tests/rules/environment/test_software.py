@@ -39,7 +39,7 @@ def job(job_of, change):
 @pytest.fixture
 def said(judge):
     def of(job):
-        diagnosis = judge(job, "software")
+        diagnosis = judge(job, "environment.software")
         return list(diagnosis.findings), diagnosis.verdict.exit_code
 
     return of

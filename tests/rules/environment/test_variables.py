@@ -10,7 +10,13 @@ from distcheck.facts.storage import CommandFile, Storage
 from distcheck.selection.placement import place
 
 LAUNCHERS = ["by hand", "torchrun", "slurm", "openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod", "distcheck"]
-OURS = ("environment", "leaks", "ranks", "master", "master_port")
+OURS = (
+    "environment.variables",
+    "environment.leaks",
+    "environment.ranks",
+    "environment.master_addr",
+    "environment.master_port",
+)
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.rules.finding import Finding
 
-FAMILIES = ("ib_ports", "ib_hcas", "ib_addresses", "ib_access", "gdr", "ib_counters")
+FAMILIES = ("fabric.ports", "fabric.hcas", "fabric.addresses", "fabric.access", "fabric.gdr", "fabric.counters")
 
 
 @pytest.fixture(scope="session")

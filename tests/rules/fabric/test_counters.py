@@ -27,7 +27,7 @@ def after(read, tmp_path):
 
 
 def told(judge, job):
-    return [(f.rule, f.severity, f.ranks, f.nodes) for f in judge(job, "ib_counters").findings]
+    return [(f.rule, f.severity, f.ranks, f.nodes) for f in judge(job, "fabric.counters").findings]
 
 
 def test_errors_from_earlier_do_not_matter(fabric, after, judge):
@@ -39,7 +39,7 @@ def test_errors_from_earlier_do_not_matter(fabric, after, judge):
 def test_ib_hw_counters_growing_names_the_port(fabric, after, judge, grew):
     job = fabric(after(), after(**grew), looks=LOOKS)
     assert told(judge, job) == [("ib-hw-counters-growing", "warning", *NODE2)]
-    (finding,) = judge(job, "ib_counters").findings
+    (finding,) = judge(job, "fabric.counters").findings
     name, value = next(iter(grew.items()))
     assert f"mlx5_0:1 of node2: {name} +{value - {'symbol_error': 100, 'link_downed': 3}[name]}" in finding.message
 
@@ -51,6 +51,6 @@ def test_roce_pfc_ecn_for_packets_that_were_repeated(fabric, after, judge):
 
 def test_counters_that_could_not_be_read_again_are_not_checked(fabric, read, judge):
     hanging = grown(read([roce()]), Missing(reason="the counters did not answer"))
-    said = judge(fabric(hanging, read([roce(address="10.1.0.2")]), looks=LOOKS), "ib_counters")
+    said = judge(fabric(hanging, read([roce(address="10.1.0.2")]), looks=LOOKS), "fabric.counters")
     gaps = [(n.nodes, n.required) for n in said.not_checked if n.reason == "the counters did not answer"]
     assert gaps == [(("node1",), False)] * 2

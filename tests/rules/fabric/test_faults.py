@@ -252,13 +252,13 @@ def test_distcheck_node_compares_the_ports_of_one_board(fabric, told, change):
 
 def test_adapters_that_could_not_be_read_are_not_checked(fabric, judge, change):
     hanging = Missing(reason="the RDMA adapters did not answer within 5 s: an adapter or its driver hangs")
-    said = judge(change.node(fabric(RAILS, RAILS), 1, infiniband=hanging), "ib_ports")
+    said = judge(change.node(fabric(RAILS, RAILS), 1, infiniband=hanging), "fabric.ports")
     assert {(n.nodes, n.reason, n.required) for n in said.not_checked} == {(("node2",), hanging.reason, False)}
     assert said.findings == ()
 
 
 def test_partly_read_adapters_count_and_the_gap_is_listed(fabric, judge):
-    said = judge(fabric(RAILS, with_facts(but("mlx5_0", **DOWN), unread="hangs")), "ib_ports", "ib_hcas")
+    said = judge(fabric(RAILS, with_facts(but("mlx5_0", **DOWN), unread="hangs")), "fabric.ports", "fabric.hcas")
     assert [f.rule for f in said.findings] == ["ib-port-down"]
     assert {n.reason for n in said.not_checked} == {"hangs"}
 

@@ -11,7 +11,7 @@ from distcheck.facts.gpu import GpuHealth
 from distcheck.facts.pci import Pci
 from distcheck.probe import pci
 
-OURS = ("gpu_places",)
+OURS = ("gpu.affinity",)
 LOOKS = ("environment", "meeting", "gpu")
 replace = msgspec.structs.replace
 MACHINES = {
@@ -165,7 +165,7 @@ def test_a_configuration_file_is_read_like_the_variables(on, change, says, judge
     job = change.nccl_file(on(machines.DGX_H100, machines.DGX_H100), None, *lines)
     assert len(says(job)) == found
     removal = "sudo sed -i '/^NCCL_IB_HCA=/d' /etc/nccl.conf"
-    assert all(f.fix.commands[0] == removal for f in judge(job, "gpu_places").findings)
+    assert all(f.fix.commands[0] == removal for f in judge(job, "gpu.affinity").findings)
     assert says(change.environment(job, None, NCCL_IB_HCA="")) == []
 
 
@@ -230,7 +230,7 @@ def test_a_port_that_is_down_and_excluded_is_silent(on, says):
 
 def test_an_unreadable_pci_tree_is_not_checked(on, change, judge):
     job = change.node(on(machines.DGX_H100, machines.DGX_H100), 1, pci=Missing(reason="sysfs did not answer"))
-    (unseen,) = [n for n in judge(job, "gpu_places").not_checked if n.rule == "gpu-far-from-nic"]
+    (unseen,) = [n for n in judge(job, "gpu.affinity").not_checked if n.rule == "gpu-far-from-nic"]
     assert (unseen.nodes, unseen.reason, unseen.required) == (("node2",), "sysfs did not answer", False)
 
 

@@ -33,11 +33,11 @@ def on(job_of, change):
 
 @pytest.fixture
 def told(judge):
-    return lambda job: [(f.severity, f.ranks, f.nodes) for f in judge(job, "gpu_allocation").findings]
+    return lambda job: [(f.severity, f.ranks, f.nodes) for f in judge(job, "gpu.allocation").findings]
 
 
 def test_a_rank_on_a_gpu_that_slurm_gave_to_another_job_is_named(on, judge):
-    said = judge(on("0,2", SLURM_STEP_GPUS="0,1", **SLURM), "gpu_allocation")
+    said = judge(on("0,2", SLURM_STEP_GPUS="0,1", **SLURM), "gpu.allocation")
     (found,) = said.findings
     assert (found.rule, found.severity, found.ranks, said.verdict.exit_code) == (
         "gpu-outside-allocation", "error", (1,), 30,
@@ -52,7 +52,7 @@ def test_without_the_variable_ranks_take_the_first_gpus_of_the_node(on, told):
 
 
 def test_the_same_fault_on_several_nodes_is_one_finding(on, judge):
-    (found,) = judge(on("2,3", nodes=2, SLURM_STEP_GPUS="0,1", **SLURM), "gpu_allocation").findings
+    (found,) = judge(on("2,3", nodes=2, SLURM_STEP_GPUS="0,1", **SLURM), "gpu.allocation").findings
     assert (found.ranks, found.nodes) == ((0, 1, 2, 3), ("node1", "node2"))
     assert "use GPUs 2-3, which" in found.message
 
@@ -76,10 +76,10 @@ def test_what_names_no_gpu_of_the_device_plugin_gives_none(on, told, given):
 
 def test_what_a_job_of_pbs_or_lsf_began_with_may_be_the_users_own(on, change, judge):
     job = change.process(on("0,2"), None, given_devices="0,1")
-    (found,) = judge(job, "gpu_allocation").findings
+    (found,) = judge(job, "gpu.allocation").findings
     assert (found.severity, found.ranks) == ("warning", (1,))
     assert "the CUDA_VISIBLE_DEVICES with which it began gives this one GPUs 0-1 of 8" in found.message
-    assert judge(change.process(on("0,2"), None, given_devices="0,2"), "gpu_allocation").findings == ()
+    assert judge(change.process(on("0,2"), None, given_devices="0,2"), "gpu.allocation").findings == ()
 
 
 @pytest.mark.parametrize(

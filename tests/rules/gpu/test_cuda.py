@@ -15,7 +15,7 @@ from distcheck.rules.gpu.cuda_view import remedy
 from distcheck.rules.gpu.nvml_errors import without_folder
 from distcheck.selection.visible_devices import device_of
 
-OURS = ("gpu", "gpu_cuda", "gpu_order", "gpu_fabric", "local_ranks")
+OURS = ("gpu.mapping", "gpu.cuda", "gpu.order", "gpu.fabric", "environment.local_ranks")
 LOOKS = ("environment", "meeting", "gpu", "collectives")
 HUNG = Missing(reason="CUDA did not answer within 10 s: a GPU, its driver or the MPS daemon hangs")
 NO_LIBRARY = Missing(reason="libcuda.so.1 cannot be loaded: cannot open shared object file: No such file or directory")
@@ -51,7 +51,7 @@ def shows(change, job, where, *uuids):
 @pytest.mark.parametrize("launcher", ["by hand", "torchrun", "slurm", "openmpi", "distcheck"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 8, 8), (4, 8, 8), (1, 4, 8)])
 def test_a_healthy_job_is_silent(of, judge, launcher, shape):
-    result = judge(of(*shape, launcher=launcher, backend="nccl"), "gpu_cuda", "gpu_order", "gpu_fabric")
+    result = judge(of(*shape, launcher=launcher, backend="nccl"), "gpu.cuda", "gpu.order", "gpu.fabric")
     assert result[:2] == ((), ())
 
 
@@ -128,7 +128,7 @@ def test_a_lost_gpu_explains_why_cuda_does_not_start(of, change, gpus, rules):
 
 def test_a_query_that_could_not_start_is_not_checked(of, change, judge):
     reason = "could not start the process that queries CUDA: [Errno 11] Resource temporarily unavailable"
-    result = judge(change.rank(of(), 1, cuda=Missing(reason=reason)), "gpu_cuda")
+    result = judge(change.rank(of(), 1, cuda=Missing(reason=reason)), "gpu.cuda")
     assert result.findings == ()
     assert [(n.rule, n.reason, n.ranks, n.required) for n in result.not_checked] == [
         ("gpu-cuda-init-failed", reason, (1,), False)
@@ -140,8 +140,8 @@ def test_a_torch_without_cuda_needs_no_library_unless_nccl_is_requested(of, chan
         bare = change.rank(of(backend=backend), None, cuda=NO_LIBRARY)
         return change.node(bare, None, torch=TorchBuild("2.13.0+cpu", None, None))
 
-    assert judge(job("auto"), "gpu_cuda").findings == ()
-    assert [f.rule for f in judge(job("nccl"), "gpu_cuda").findings] == ["gpu-cuda-init-failed"]
+    assert judge(job("auto"), "gpu.cuda").findings == ()
+    assert [f.rule for f in judge(job("nccl"), "gpu.cuda").findings] == ["gpu-cuda-init-failed"]
 
 
 # -- 802
@@ -203,7 +203,7 @@ def test_another_order_names_the_ranks_that_take_other_gpus(
 
 
 def test_several_models_are_an_info_finding_only_where_cuda_was_not_asked(of, change, gpus, rules, only):
-    assert rules(gpus(of(), each=lambda gpu: {"name": MIXED[gpu.index]}), "gpu_order") == []
+    assert rules(gpus(of(), each=lambda gpu: {"name": MIXED[gpu.index]}), "gpu.order") == []
     job = gpus(change.rank(of(), None, cuda=None), each=lambda gpu: {"name": MIXED[gpu.index]})
     finding, _ = only(job)
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-order-mismatch", "info", (0, 1))
@@ -306,7 +306,7 @@ def test_the_expected_gpu_is_silent(of, change, rules, uuids):
 def test_a_mig_device_matches_its_own_uuid_and_its_gpus(of, change, gpus, judge, uuid):
     divided = gpus(of(1, 1, 1), each=lambda _: {"mig": True, "mig_uuids": ("MIG-0-1",)})
     job = shows(change, divided, 0, "MIG-0-1")
-    assert judge(used(change, job, uuid), "gpu_order").findings == ()
+    assert judge(used(change, job, uuid), "gpu.order").findings == ()
 
 
 # -- names that other catalogues use

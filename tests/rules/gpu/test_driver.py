@@ -45,7 +45,7 @@ def job(job_of, change, with_torch):
 @pytest.fixture
 def said(judge):
     def said(job):
-        made = judge(job, "gpu_driver", "gpu_fleet")
+        made = judge(job, "gpu.driver", "gpu.fleet")
         return [(f.rule, f.severity, f.scope, f.ranks, f.nodes) for f in made.findings], made.verdict.exit_code
 
     return said

@@ -127,9 +127,9 @@ def test_a_lost_gpu_and_a_node_without_any_are_reported_as_such(on, says):
 
 def test_ranks_that_may_share_a_gpu_are_silent(on, judge, change):
     job = on(H100, H100, H100 + SEVEN, NCCL_MULTI_RANK_GPU_ENABLE="1")
-    assert [(f.rule, f.severity) for f in judge(job, "gpu_fleet").findings] == [("gpu-fewer-on-one-node", "warning")]
+    assert [(f.rule, f.severity) for f in judge(job, "gpu.fleet").findings] == [("gpu-fewer-on-one-node", "warning")]
     same = change.nccl_file(on(H100, H100, H100 + SEVEN), None, "NCCL_MULTI_RANK_GPU_ENABLE=1")
-    assert judge(same, "gpu_fleet").findings == judge(job, "gpu_fleet").findings
+    assert judge(same, "gpu.fleet").findings == judge(job, "gpu.fleet").findings
 
 
 def test_more_ranks_than_gpus_on_every_node_blames_no_node(on, says, judge):
@@ -149,7 +149,7 @@ def with_bus(change, job, node, *more):
 
 def test_a_gpu_on_the_bus_that_nvml_does_not_list_confirms_the_node(on, judge, change):
     job = with_bus(change, on(H100, H100, H100 + SEVEN, H100), 2, "0000:df:00.0")
-    result = judge(job, "gpu_fleet")
+    result = judge(job, "gpu.fleet")
     (finding,) = result.findings
     assert (finding.ranks, finding.nodes, finding.confirmed) == ((23,), ("node3",), True)
     assert "0000:df:00.0 is on its PCI bus but not in NVML's list" in finding.message
@@ -158,20 +158,20 @@ def test_a_gpu_on_the_bus_that_nvml_does_not_list_confirms_the_node(on, judge, c
 
 def test_a_gpu_on_the_bus_of_a_single_node_is_an_info_finding(on, judge, change):
     job = with_bus(change, on(H100 + SEVEN, per_node=7), 0, "0000:df:00.0")
-    (finding,) = judge(job, "gpu_fleet").findings
+    (finding,) = judge(job, "gpu.fleet").findings
     assert (finding.rule, finding.severity, finding.nodes) == ("gpu-fewer-on-one-node", "info", ("node1",))
-    assert judge(with_bus(change, on(H100), 0), "gpu_fleet").findings == ()
+    assert judge(with_bus(change, on(H100), 0), "gpu.fleet").findings == ()
 
 
 @pytest.mark.parametrize("sign", ["SLURM_JOB_ID", "NVIDIA_VISIBLE_DEVICES", "KUBERNETES_SERVICE_HOST", "PBS_JOBID"])
 def test_gpus_on_the_bus_outside_the_jobs_share_are_silent(on, judge, change, sign):
     job = change.environment(with_bus(change, on(H100 + SEVEN, per_node=7), 0, "0000:df:00.0"), None, **{sign: "1"})
-    assert judge(job, "gpu_fleet").findings == ()
+    assert judge(job, "gpu.fleet").findings == ()
 
 
 def test_a_node_without_nvml_is_not_compared(on, judge, change):
     job = change.node(on(H100, H100), 1, gpus=Missing(reason="NVML error 999: Unknown Error"))
-    result = judge(job, "gpu_fleet")
+    result = judge(job, "gpu.fleet")
     assert result.findings == ()
     rules = {"gpu-mixed-models", "gpu-fewer-on-one-node", "sw-driver-differs-nodes"}
     assert {n.rule for n in result.not_checked} == rules
@@ -195,7 +195,7 @@ def test_an_unknown_version_is_not_a_difference(on, judge, gpus, texts, unknown,
     job = on(*texts)
     for n, version in unknown.items():
         job = gpus(job, n, **{version: NOT_SUPPORTED})
-    findings = judge(job, "gpu_fleet").findings
+    findings = judge(job, "gpu.fleet").findings
     assert [(f.rule, f.nodes) for f in findings] == [("sw-driver-differs-nodes", ("node3",))] * bool(told)
     assert all(told in f.message for f in findings)
 

@@ -299,4 +299,4 @@ def test_a_node_whose_gpus_could_not_be_read_is_named_and_its_ranks_keep_their_g
     assert (finding.rule, finding.nodes, finding.ranks) == ("gpu-nvml-init-failed", ("node2",), tuple(range(8, 16)))
     assert {(n.nodes, n.reason) for n in result.not_checked} == {(("node2",), reason)}
     assert result.verdict.exit_code == 20
-    assert judge(job, "gpu_health").verdict.exit_code == 20
+    assert judge(job, "gpu.health").verdict.exit_code == 20

@@ -193,7 +193,7 @@ def test_a_watch_that_could_not_start_is_listed_as_not_checked(watched, judge, j
     job = job_of(1, 8, looks=LOOKS, gpus=8)
     why = Missing(reason="could not start the process that queries NVML: out of memory")
     job = change.node(job, 0, gpus=with_loads(replace(job.nodes[0], gpus=found), why).gpus)
-    result = judge(job, "gpu")
+    result = judge(job, "gpu.mapping")
     assert "out of memory" in " ".join(n.reason for n in result.not_checked)
     assert not [n for n in result.not_checked if n.required]
 

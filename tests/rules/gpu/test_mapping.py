@@ -16,7 +16,7 @@ from distcheck.rules.job.scheduler import as_scheduled
 from distcheck.selection.visible_devices import device_of, visible
 
 LOOKS = ("environment", "meeting", "gpu")
-OURS = ("gpu",)
+OURS = ("gpu.mapping",)
 NO_ANSWER = Missing(reason="NVML did not answer within 10 s: a GPU or its driver hangs")
 
 
@@ -96,7 +96,7 @@ def test_jobs_without_nvidia_gpus_are_not_checked(of, with_value, silent, rules,
 
 
 def test_gpus_that_were_not_read_are_unknown(of, judge, change):
-    result = judge(change.node(of(2), 1, gpus=None), "gpu")
+    result = judge(change.node(of(2), 1, gpus=None), "gpu.mapping")
     assert result.findings == ()
     assert {(n.nodes, n.ranks, n.reason) for n in result.not_checked} == {(("node2",), (2, 3), "NVML was not asked")}
     assert result.verdict.exit_code == 20
@@ -118,7 +118,7 @@ def test_gpus_that_were_not_read_are_unknown(of, judge, change):
     ],
 )
 def test_gpu_nvml_init_failed(of, judge, change, reason, confirmed, owner, exit_code, command):
-    result = judge(change.node(of(2), 1, gpus=Missing(reason=reason)), "gpu")
+    result = judge(change.node(of(2), 1, gpus=Missing(reason=reason)), "gpu.mapping")
     (finding,) = result.findings
     assert finding.rule == "gpu-nvml-init-failed"
     assert (finding.scope, finding.confirmed, finding.owner) == ("node", confirmed, owner)
@@ -141,7 +141,7 @@ def test_a_stub_of_nvml_is_the_jobs_fault_and_not_the_nodes(of, only, judge, cha
     assert finding.message.endswith("; but CUDA shows GPUs, so libnvidia-ml.so.1 is not the driver's")
     assert "grep -v stubs" in finding.fix.commands[0]
     assert code == 30
-    alone = judge(change.rank(job, 2, cuda=CudaView(devices=(), error=100)), "gpu")
+    alone = judge(change.rank(job, 2, cuda=CudaView(devices=(), error=100)), "gpu.mapping")
     assert alone.verdict.exit_code == 40, "CUDA shows nothing either"
 
 
@@ -165,7 +165,7 @@ def test_as_many_gpus_as_the_node_has_ranks_are_requested_from_the_jobs_schedule
     of, judge, change, variables, command
 ):
     job = change.node(of(1, 3), 0, gpus=Missing(reason="NVML error 17: The operating system has blocked it"))
-    findings = judge(change.environment(job, None, **variables), "gpu").findings
+    findings = judge(change.environment(job, None, **variables), "gpu.mapping").findings
     assert [f.fix.commands[0] for f in findings if f.rule == "gpu-nvml-init-failed"] == [command]
 
 
@@ -188,7 +188,7 @@ def test_a_node_is_drained_with_the_jobs_scheduler(job_of, change, variables, co
 
 def test_a_node_that_distcheck_could_not_query_is_not_blamed(of, judge, change):
     reason = "cannot import the Python module pynvml (package nvidia-ml-py): no"
-    result = judge(change.node(of(2), 0, gpus=Missing(reason=reason)), "gpu")
+    result = judge(change.node(of(2), 0, gpus=Missing(reason=reason)), "gpu.mapping")
     assert result.findings == ()
     assert "gpu-nvml-init-failed" in {gap.rule for gap in result.not_checked}
     assert result.verdict.exit_code == 20
@@ -231,7 +231,7 @@ def test_a_lost_gpu_keeps_its_address_and_an_unknown_error_is_unconfirmed(of, ch
 
 
 def test_gpu_none_visible_for_nccl_on_cpu_nodes(of, judge):
-    result = judge(of(2, 2, 0, backend="nccl"), "gpu")
+    result = judge(of(2, 2, 0, backend="nccl"), "gpu.mapping")
     (finding,) = result.findings
     assert (finding.rule, finding.scope) == ("gpu-none-visible", "rank")
     assert finding.ranks == (0, 1, 2, 3)
@@ -258,7 +258,7 @@ def test_nvml_counts_no_gpu(of, only, judge, change, with_value):
     assert (finding.rule, finding.scope) == ("gpu-none-visible", "rank")
     assert "NVML" in finding.message
     assert "# add to docker run: --gpus all" in finding.fix.commands
-    found = judge(with_value(with_gpus(change, of(2), node=1), ""), "gpu").findings
+    found = judge(with_value(with_gpus(change, of(2), node=1), ""), "gpu.mapping").findings
     assert ("gpu-none-visible", "node", ("node2",)) in [(f.rule, f.scope, f.nodes) for f in found]
 
 
@@ -294,7 +294,7 @@ def test_device_files_that_the_user_may_not_open_are_named(of, only, change):
     ],
 )
 def test_a_wrong_list_is_one_finding(of, judge, with_value, name, value, message, command):
-    result = judge(with_value(of(1, 2, 4), value), "gpu")
+    result = judge(with_value(of(1, 2, 4), value), "gpu.mapping")
     (finding,) = result.findings
     assert finding.rule == name
     assert (finding.severity, finding.scope, finding.ranks, finding.nodes) == ("error", "rank", (0, 1), ("node1",))
@@ -313,14 +313,14 @@ def test_a_wrong_list_is_one_finding(of, judge, with_value, name, value, message
     [("0,-1", 1), ("0 1", 1), ("0,9", 1), ("GPU-1-0,1", 1), ("GPU-1-0,GPU-ff", 1), ("0,1,2,3,4,5,6,7", 4)],
 )
 def test_a_wrong_list_that_leaves_each_rank_its_gpu_is_a_warning(of, with_value, judge, value, ranks):
-    result = judge(with_value(of(1, ranks, 4), value), "gpu")
+    result = judge(with_value(of(1, ranks, 4), value), "gpu.mapping")
     assert [f.severity for f in result.findings] == ["warning"]
     assert result.verdict.exit_code == 0
 
 
 def test_a_wrong_list_is_named_at_the_ranks_that_have_it(of, with_value, only, judge):
     job = with_value(with_value(of(2, 4, 4), "0,0", [1, 3, 6]), "", [2])
-    found = judge(job, "gpu").findings
+    found = judge(job, "gpu.mapping").findings
     assert [(f.rule, f.ranks) for f in found] == [("gpu-cvd-empty", (2,)), ("gpu-cvd-duplicate", (1, 3, 6))]
     everywhere, _ = only(with_value(of(4, 2, 4), "[0,1]"))
     assert (everywhere.nodes, len(everywhere.ranks)) == (("node1", "node2", "node3", "node4"), 8)
@@ -404,7 +404,7 @@ def unnamed(of, with_value, change):
 
 def test_a_uuid_that_nvml_does_not_report_is_not_checked_without_cuda(unnamed, judge):
     for view in (None, Missing(reason="CUDA does not answer")):
-        result = judge(unnamed(view), "gpu")
+        result = judge(unnamed(view), "gpu.mapping")
         assert result.findings == ()
         (unchecked,) = (u for u in result.not_checked if u.rule == "gpu-none-visible")
         assert unchecked.reason == (

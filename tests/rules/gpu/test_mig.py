@@ -48,7 +48,7 @@ SILENT = {
 @pytest.mark.parametrize("case", SILENT)
 def test_ranks_that_get_a_gpu_or_mig_device_each_are_silent(on, judge, case):
     texts, values = SILENT[case]
-    assert judge(on(*texts, per_node=len(values), values=values), "gpu", "gpu_mig").findings == ()
+    assert judge(on(*texts, per_node=len(values), values=values), "gpu.mapping", "gpu.mig").findings == ()
 
 
 def test_a_process_given_several_mig_devices_sees_one(on, judge):
@@ -60,7 +60,7 @@ def test_a_process_given_several_mig_devices_sees_one(on, judge):
 
 def test_an_index_of_a_gpu_in_mig_mode_hides_the_others(on, judge):
     job = on(H100 + "1.mig 1\n1.mig.slots 7\n1.0.uuid MIG-00000001-aaaa\n", per_node=1, values=("0,1,2",))
-    assert errors(judge(job, "gpu_mig")) == [("gpu-cvd-mig", "warning", (0,), ("node1",))]
+    assert errors(judge(job, "gpu.mig")) == [("gpu-cvd-mig", "warning", (0,), ("node1",))]
 
 
 def test_ranks_on_one_mig_device_are_only_gpu_duplicate(on, judge):
@@ -94,10 +94,10 @@ def test_nccl_allows_it_from_2_30_if_configured(on, judge, change, nccl, variabl
     job = on(TWO, per_node=2, values=(name(3), name(3, 1)), **variables)
     installed = Installed(python="3.11.7", prefix="/opt", torch=job.nodes[0].torch, nccl=nccl)
     job = change.process(job, None, installed=installed)
-    assert errors(judge(job, "gpu", "gpu_mig")) == [("gpu-mig-with-nccl", severity, (0, 1), ("node1",))]
+    assert errors(judge(job, "gpu.mapping", "gpu.mig")) == [("gpu-mig-with-nccl", severity, (0, 1), ("node1",))]
     job = change.process(on(TWO, per_node=2, values=(name(3), name(3, 1))), None, installed=installed)
     job = change.nccl_file(job, None, *(f"{name}={value}" for name, value in variables.items()))
-    assert errors(judge(job, "gpu", "gpu_mig")) == [("gpu-mig-with-nccl", severity, (0, 1), ("node1",))]
+    assert errors(judge(job, "gpu.mapping", "gpu.mig")) == [("gpu-mig-with-nccl", severity, (0, 1), ("node1",))]
 
 
 def test_mig_is_silent_for_gloo(on, judge, change):
@@ -116,7 +116,7 @@ def test_mig_mode_left_on_one_node_of_four(on, judge):
 
 def test_one_node_without_mig_among_nodes_with_mig_is_the_odd_one(on, judge):
     values = tuple(name(i) for i in range(8))
-    result = judge(on(MIG, MIG, H100, values=values), "gpu_mig")
+    result = judge(on(MIG, MIG, H100, values=values), "gpu.mig")
     assert errors(result) == []  # its ranks got UUIDs that the node does not have: gpu-cvd-uuid-stale
     job = on(MIG, MIG, H100, per_node=1)
     assert errors(judge(job)) == [("gpu-mig-partial", "error", (2,), ("node3",))]
@@ -134,7 +134,7 @@ def test_of_two_nodes_both_are_named_and_none_is_excluded(on, judge):
 
 def test_mig_devices_named_by_the_job_are_not_the_nodes_fault(on, judge):
     job = on(ALONE, per_node=3, values=("0", "1", "MIG-{node}00000007-aaaa"))
-    (finding,) = judge(job, "gpu", "gpu_mig").findings
+    (finding,) = judge(job, "gpu.mapping", "gpu.mig").findings
     assert (finding.rule, finding.scope, finding.ranks) == ("gpu-mig-partial", "job", (2,))
 
 
@@ -155,7 +155,7 @@ def test_a_gpu_in_mig_mode_without_devices_is_the_only_finding(on, judge, change
     assert finding.fix.commands == (f"sudo nvidia-smi -i {gpu} -mig 0", f"nvidia-smi mig -i {gpu} -lgip")
     assert (finding.scope, finding.confirmed, result.verdict.exit_code) == ("gpu", False, 20)
     seen = asked_cuda(job, job.ranks[0].visible_gpus, change)
-    assert judge(seen, "gpu_mig").verdict.exit_code == 40, "CUDA has shown that it is not there"
+    assert judge(seen, "gpu.mig").verdict.exit_code == 40, "CUDA has shown that it is not there"
 
 
 def test_a_rank_that_sees_only_that_gpu_gets_none(on, judge):
@@ -181,7 +181,7 @@ def test_all_gpus_in_mig_mode_are_one_finding_for_their_node(on, judge):
 def test_the_same_fault_on_most_nodes_has_scope_system(on, judge, change):
     job = on(*[empty(0)] * 3)
     seen = asked_cuda(job, job.ranks[0].visible_gpus, change)
-    result = judge(seen, "gpu_mig")
+    result = judge(seen, "gpu.mig")
     assert {f.scope for f in result.findings} == {"system"}
     assert result.verdict.exit_code == 30
 
@@ -191,4 +191,4 @@ def test_distcheck_node_reports_it_if_that_many_gpus_are_needed(on, judge, chang
     job = on(empty(0), per_node=1)
     bare = change.rank(job, None, environment={}, placement=Placement(), visible_gpus=None, gpu=None)
     alone = change.asked(bare, looks=("node", "gpu"), command="node", gpus=needed)
-    assert [f.rule for f in judge(alone, "gpu_mig", "gpu", "node").findings] == found
+    assert [f.rule for f in judge(alone, "gpu.mig", "gpu.mapping", "host.node").findings] == found

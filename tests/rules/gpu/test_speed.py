@@ -31,7 +31,7 @@ HEALTHY = {
 }
 """What a healthy GPU reaches: TFLOPS, GB/s of its memory, GB/s from and to the host."""
 CPU = DeviceTest("float32", 256, 0.09, 14.0, products=100, checksum=5)
-SPEED, PRODUCTS = "gpu_speed", "gpu_products"
+SPEED, PRODUCTS = "gpu.speed", "gpu.products"
 
 
 def ran(test, device="cpu", gpu=None):
@@ -202,7 +202,7 @@ def test_of_ranks_that_share_a_small_cpu_limit_none_is_blamed(job, change, judge
     slow = replace(CPU, matmul_TFLOPS=0.009, memory_GBps=1.25)
     quota = CpuQuota(limit, 1000, 100, "/sys/fs/cgroup/job") if limit else None
     limited = change.process(job(CPU, {1: slow}), (0, 1, 2, 3), limits=Limits(cpu=quota))
-    found = {f.rule: f.ranks for f in judge(limited, SPEED, "host_cpus").findings}
+    found = {f.rule: f.ranks for f in judge(limited, SPEED, "host.cpus").findings}
     assert found == ({"perf-slow-rank": (1,)} if blamed else {"perf-cgroup-cpu-quota": (0, 1, 2, 3)})
 
 

@@ -25,11 +25,11 @@ def world(job_of, change):
 
 @pytest.fixture
 def told(judge):
-    return lambda job: [(f.severity, f.ranks, f.nodes) for f in judge(job, "gpu_worlds").findings]
+    return lambda job: [(f.severity, f.ranks, f.nodes) for f in judge(job, "gpu.worlds").findings]
 
 
 def test_worlds_with_as_many_processes_as_gpus_each_share_them(world, judge):
-    said = judge(world(), "gpu_worlds")
+    said = judge(world(), "gpu.worlds")
     (found,) = said.findings
     assert (found.rule, found.severity, found.ranks, said.verdict.exit_code) == (
         "gpu-worlds-overlap", "error", (0, 1, 2, 3), 30,
@@ -50,14 +50,14 @@ def test_worlds_with_as_many_processes_as_gpus_each_share_them(world, judge):
     ],
 )
 def test_worlds_that_may_be_the_only_one_or_take_other_gpus_are_a_warning(world, judge, more, words):
-    (found,) = judge(world(**more), "gpu_worlds").findings
+    (found,) = judge(world(**more), "gpu.worlds").findings
     assert (found.severity, found.message) == ("warning", f"srun started 2 tasks on node1; {words}")
 
 
 def test_mpirun_starts_several_torchruns_too(world, judge):
     mpi = {"RANK": "1", "SIZE": "2", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}
     job = world(**dict.fromkeys(STEP), **{f"OMPI_COMM_WORLD_{name}": value for name, value in mpi.items()})
-    (found,) = judge(job, "gpu_worlds").findings
+    (found,) = judge(job, "gpu.worlds").findings
     assert found.message.startswith("mpirun started 2 tasks on node1; each starts torchrun with 4 processes")
     assert found.fix.commands[0].startswith("mpirun --map-by ppr:1:node torchrun ")
 
@@ -106,7 +106,7 @@ def gated(job_of, change):
 @pytest.mark.parametrize(("launcher", "start"), [("slurm", "srun --ntasks-per-node=1"), ("hydra", "mpiexec -ppn 1")])
 @pytest.mark.parametrize("processes", ["4", "gpu", "auto"])
 def test_a_gate_in_each_task_starts_a_torchrun_in_each(gated, judge, launcher, start, processes):
-    (found,) = judge(gated(processes, launcher=launcher), "gpu_worlds").findings
+    (found,) = judge(gated(processes, launcher=launcher), "gpu.worlds").findings
     assert (found.rule, found.severity, found.ranks) == ("gpu-worlds-overlap", "error", (0, 1))
     assert "each starts COMMAND (torchrun train.py) with 4 processes, so 8 processes share 4 GPUs" in found.message
     gate = f"distcheck gate --nproc 4 -- torchrun --standalone --nproc-per-node={processes} train.py"
@@ -114,7 +114,7 @@ def test_a_gate_in_each_task_starts_a_torchrun_in_each(gated, judge, launcher, s
 
 
 def test_gates_that_see_the_same_gpus_start_torchruns_on_the_same_ones(gated, judge):
-    (found,) = judge(gated("1"), "gpu_worlds").findings
+    (found,) = judge(gated("1"), "gpu.worlds").findings
     assert found.severity == "warning"
     assert "with 1 process; if they take cuda:LOCAL_RANK, 2 processes share 1 GPU" in found.message
 

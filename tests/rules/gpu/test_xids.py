@@ -100,7 +100,7 @@ def test_a_fault_that_nvml_reports_too_makes_the_xid_an_info_finding(on, judge, 
 
 @pytest.mark.parametrize("fault", ["5.lost yes\n", "5.handle !15\n", "5.reasons !15\n"])
 def test_a_lost_gpu_is_reported_as_lost(on, judge, fault):
-    result = judge(on(H100 + fault, xid(79)), "gpu", "gpu_xids")
+    result = judge(on(H100 + fault, xid(79)), "gpu.mapping", "gpu.xids")
     assert [f.rule for f in result.findings] == ["gpu-fell-off-bus"]
 
 
@@ -114,7 +114,7 @@ def test_a_gpu_that_no_rank_takes_or_nvml_does_not_list_is_an_info_finding(on, j
 
 def test_an_nvml_failure_is_reported_beside_the_xid(on, judge, change):
     job = change.node(on(H100, xid(79)), 1, gpus=Missing(reason="NVML error 999: Unknown Error"))
-    assert {f.rule: f.severity for f in judge(job, "gpu", "gpu_xids").findings} == {
+    assert {f.rule: f.severity for f in judge(job, "gpu.mapping", "gpu.xids").findings} == {
         "gpu-nvml-init-failed": "error",
         "gpu-xid-recent": "info",
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-OURS = ("host_clock",)
+OURS = ("host.clock",)
 
 
 @pytest.fixture

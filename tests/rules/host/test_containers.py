@@ -8,7 +8,7 @@ from distcheck.facts.host import Limits
 from distcheck.facts.pci import Pci, PciPlace
 from distcheck.facts.rank import Installed
 
-FAMILY = "host_containers"
+FAMILY = "host.containers"
 APART = Limits(namespaces={"ipc": "ipc:[2]", "pid": "pid:[2]"})
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from distcheck.facts.host import CpuQuota, Limits
 
-OURS = ("host_cpus",)
+OURS = ("host.cpus",)
 RANKS = (4, 5, 6, 7)
 EACH_ONE = ("0", "1", "2", "3")
 NODES = "ranks 0-11 (node1, node2 and node3)"

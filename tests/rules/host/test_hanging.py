@@ -24,7 +24,7 @@ def found(job_of, change, judge):
             folders = tuple(one for one in storage if isinstance(one, Folder))
             files = tuple(one for one in storage if isinstance(one, CommandFile))
             job = change.node(job, number, storage=Storage(folders, files) if storage else None)
-        return judge(job, "hanging").findings
+        return judge(job, "host.hanging").findings
 
     return found
 

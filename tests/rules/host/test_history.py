@@ -12,7 +12,7 @@ from distcheck.facts.history import Failure, History, PastFigure, RecentRuns
 from distcheck.facts.job import Collectives, Measurement
 from distcheck.facts.rank import RankRun
 
-OURS = ("history",)
+OURS = ("host.history",)
 MIB = 1 << 20
 AT = 1_795_000_000.0
 STEADY = (10.0, 10.1, 9.9, 10.05, 9.95, 10.0, 10.0)

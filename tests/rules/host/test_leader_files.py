@@ -6,7 +6,7 @@ import pytest
 
 from distcheck.facts.network import Attempt
 
-FAMILIES = ("probe", "ranks")
+FAMILIES = ("host.probe", "environment.ranks")
 
 
 def _with_room(job, change, room, absent):
@@ -31,7 +31,7 @@ def test_who_was_told_that_rank_0_is_out_of_files_names_that_and_blames_no_port(
     told = (Attempt("10.0.0.1", 29500, "master", "full", detail="rank 0's process may not open more files"),)
     job = change.keep(job_of(20, 2, "slurm"), 6)
     job = change.job(change.process(job, 0, attempts=told), met=False)
-    said = judge(job, *FAMILIES, "network", "master_port")
+    said = judge(job, *FAMILIES, "network.master_reachability", "environment.master_port")
     (found,) = said.findings
     assert (found.rule, found.severity, found.ranks) == ("probe-open-files", "error", (6,))
     assert "rank 0's process may not open more files" in found.message

@@ -9,7 +9,7 @@ from distcheck.facts.gpu import Fabric, GpuHealth
 from distcheck.facts.host import CgroupLimit, CpuQuota, Limits
 from distcheck.facts.rank import Installed
 
-OURS = ("host_limits", "host_cpus", "host_containers", "host_memory")
+OURS = ("host.limits", "host.cpus", "host.containers", "host.memory")
 MIB, GIB = 1 << 20, 1 << 30
 RANKS = (4, 5, 6, 7)
 

@@ -19,7 +19,7 @@ replace = msgspec.structs.replace
 
 GIB = 1 << 30
 MIB = 1 << 20
-OURS = ("node", "gpu")
+OURS = ("host.node", "gpu.mapping")
 
 
 def space(total=GIB, free=GIB, files=1000, *, writable=True):
@@ -197,7 +197,7 @@ def test_a_fault_that_nodes_share_is_one_finding_and_of_most_nodes_has_scope_sys
 
 
 def test_the_rules_are_silent_for_a_job_with_ranks(job_of, judge):
-    assert judge(job_of(2, 2, gpus=2), "node").findings == ()
+    assert judge(job_of(2, 2, gpus=2), "host.node").findings == ()
 
 
 def small(mib):
@@ -230,14 +230,14 @@ def test_the_folders_of_a_node_that_measures_are_judged_too(job_of, change, judg
     job = change.node(job_of(3, 2, looks=("environment", "meeting", "collectives"), backend=backend), 1, **facts)
     skipped = change.job(job, skipped={"collectives": "not run because of something else"})
     for looked in (job, skipped):  # the room is known even if the collectives were not run
-        found = judge(looked, "node").findings
+        found = judge(looked, "host.node").findings
         assert [(f.rule, f.severity, f.nodes) for f in found] == ([(*expected.split(), ("node2",))] if expected else [])
 
 
 @pytest.mark.parametrize("look", ["collectives", "isolation"])
 def test_a_full_temporary_directory_is_named(job_of, change, judge, look):
     job = change.node(job_of(3, 2, looks=("environment", "meeting", look)), 1, **scratch(space(GIB, 60 * MIB)))
-    (found,) = judge(job, "node").findings
+    (found,) = judge(job, "host.node").findings
     assert "node2: /scratch/my tmp has" in found.message
     assert found.fix.commands[0] == "df -h '/scratch/my tmp'; df -i '/scratch/my tmp'"
 
@@ -251,7 +251,7 @@ def test_a_full_temporary_directory_is_named(job_of, change, judge, look):
 )
 def test_unusable_shared_memory_is_listed_as_not_checked(job_of, change, judge, shm, reason):
     job = change.node(job_of(3, 2, looks=("environment", "meeting", "collectives")), (0, 2), shm=shm)
-    said = judge(change.node(job, 1, shm=space()), "node")
+    said = judge(change.node(job, 1, shm=space()), "host.node")
     (missed,) = said.not_checked
     assert (missed.rule, missed.reason, missed.nodes) == ("host-shm-too-small", reason, ("node1", "node3"))
     assert (missed.required, said.findings, said.verdict.exit_code) == (False, (), 0)

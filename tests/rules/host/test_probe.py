@@ -6,7 +6,7 @@ import pytest
 
 from distcheck.facts.rank import RankRun
 
-OURS = ("probe",)
+OURS = ("host.probe",)
 CLOSED = "its connection was closed"
 LEADER_LOST = "the connection to 10.0.0.1 was lost: it closed"
 MEASURED = ("environment", "meeting", "collectives")

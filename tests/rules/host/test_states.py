@@ -10,7 +10,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.host import Leftover, StuckProcess
 from distcheck.facts.storage import Space
 
-OURS = ("host_speed", "host_load", "host_memory", "host_shared_memory")
+OURS = ("host.speed", "host.load", "host.memory", "host.shared_memory")
 MIB, GIB = 1 << 20, 1 << 30
 SLOW = {"cpufreq driver": "acpi-cpufreq", "scaling_governor": "powersave"}
 HUGE = {"transparent_hugepage": "always", "transparent_hugepage/defrag": "always"}
@@ -134,7 +134,7 @@ def test_host_memory_low_on_one_node_by_what_its_ranks_need_or_the_others_have(
     on_hosts, said, available, memory, options, severity
 ):
     job = on_hosts(states={1: {"available_bytes": available, "memory_bytes": memory}}, **options)
-    assert said(job, "host_memory") == ([("host-memory-low", severity, (4, 5, 6, 7), ("node2",))] if severity else [])
+    assert said(job, "host.memory") == ([("host-memory-low", severity, (4, 5, 6, 7), ("node2",))] if severity else [])
 
 
 def test_memory_reserved_for_huge_pages_has_its_own_fix(on_hosts, only):

@@ -11,7 +11,7 @@ from distcheck.facts.node import NodeState
 from distcheck.facts.storage import Folder, Space, Storage
 
 MIB = 1 << 20
-OURS = ("storage", "shared_folders")
+OURS = ("host.storage", "host.shared_folders")
 ROOM = Space(total_bytes=1 << 40, free_bytes=1 << 39, free_files=None, writable=True)
 LAUNCHERS = ("by hand", "torchrun", "slurm", "openmpi", "hydra", "distcheck")
 GOOD = Folder("/data", ("--path",), "folder", file_system="nfs4", source="nas:/data", mount="/data", device=7,
@@ -176,7 +176,7 @@ def test_a_disk_that_also_has_the_temporary_files_is_one_finding(job_with, judge
     state = NodeState(Resolution("node1", ("10.0.0.1",), 0.1), {"/tmp": space}, (-1, -1))
     job = change.node(job_with(full), 0, **{"tmp": space} if of == "job" else {"state": state})
     job = change.asked(job, looks=(*job.asked.looks, "node"))
-    rules = [f.rule for f in judge(job, "storage", "node").findings]
+    rules = [f.rule for f in judge(job, "host.storage", "host.node").findings]
     assert [rule for rule in rules if rule in {"storage-full", "host-disk-full"}] == expected
 
 
@@ -199,7 +199,7 @@ def test_a_node_whose_looking_process_never_came_is_not_listed_again(job_of, cha
 @pytest.mark.parametrize("paths", [(), ("/data",)])
 def test_a_node_that_could_not_look_is_not_checked_and_needed_only_for_a_named_folder(job_with, judge, change, paths):
     job = change.asked(job_with(GOOD, GOOD), paths=paths)
-    made = judge(change.node(job, 1, storage=Missing(reason="crashed")), "storage")
+    made = judge(change.node(job, 1, storage=Missing(reason="crashed")), "host.storage")
     assert [(n.rule, n.reason, n.nodes, n.required) for n in made.not_checked] == [
         ("storage-path-missing", "crashed", ("node2",), bool(paths))
     ]

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-OURS = ("mpi", "environment", "leaks", "ranks", "local_ranks", "master", "master_port", "gpu")
+OURS = (
+    "launchers.mpi",
+    "environment.variables",
+    "environment.leaks",
+    "environment.ranks",
+    "environment.local_ranks",
+    "environment.master_addr",
+    "environment.master_port",
+    "gpu.mapping",
+)
 ALL = ("environment", "meeting", "gpu")
 MPI = ["openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod"]
 

@@ -8,7 +8,16 @@ from distcheck.facts.network import Interface, Resolution
 from distcheck.facts.placement import Placement
 from distcheck.rules.diagnose import diagnose
 
-OURS = ("slurm", "environment", "leaks", "ranks", "local_ranks", "master", "master_port", "gpu")
+OURS = (
+    "launchers.slurm",
+    "environment.variables",
+    "environment.leaks",
+    "environment.ranks",
+    "environment.local_ranks",
+    "environment.master_addr",
+    "environment.master_port",
+    "gpu.mapping",
+)
 ALL = ("environment", "meeting", "gpu")
 
 
@@ -195,7 +204,7 @@ def test_one_gpu_per_task_with_increasing_local_ranks_is_a_warning(one_each, onl
     ],
 )
 def test_a_gpu_of_its_own_for_each_task(one_each, judge, change, numbers, local_rank, backend, said):
-    findings = judge(change.asked(one_each(numbers, **local_rank), backend=backend), "slurm").findings
+    findings = judge(change.asked(one_each(numbers, **local_rank), backend=backend), "launchers.slurm").findings
     assert [(f.rule, f.severity) for f in findings] == said
     assert {f.ranks for f in findings} <= {(0, 1, 2, 3)}
 

@@ -14,7 +14,7 @@ def said(job_of, change, judge):
 
     def judged(text, order="", **shape):
         job = change.asked(job_of(**shape), mesh=parse(text, order))
-        diagnosis = judge(job, "mesh")
+        diagnosis = judge(job, "mesh.dimensions")
         return diagnosis.findings, diagnosis.verdict.exit_code
 
     return judged
@@ -37,7 +37,7 @@ def test_a_mesh_that_fits_is_silent(said, text, order, launcher):
 
 
 def test_a_job_without_a_mesh_has_no_such_rules(job_of, judge):
-    assert judge(job_of(2, 8), "mesh")[:2] == ((), ())
+    assert judge(job_of(2, 8), "mesh.dimensions")[:2] == ((), ())
     assert Asked("env", ()).mesh is None
 
 
@@ -66,7 +66,7 @@ def test_nodes_with_different_numbers_of_ranks_have_no_rails(said):
 
 def test_a_mesh_of_an_unknown_world_is_not_checked(job_of, change, judge):
     job = change.environment(job_of(2, 2), 0, WORLD_SIZE="8")
-    diagnosis = judge(change.asked(job, mesh=parse("dp=2,tp=2")), "mesh")
+    diagnosis = judge(change.asked(job, mesh=parse("dp=2,tp=2")), "mesh.dimensions")
     assert diagnosis.findings == ()
     assert [gap.rule for gap in diagnosis.not_checked] == ["mesh-size-mismatch"]
     assert diagnosis.verdict.exit_code == 20

@@ -22,7 +22,7 @@ def said(judge, change):
     """Return what the rules find about a job with this mesh: (rule, severity, ranks) of each, and the findings."""
 
     def judged(job, text, order=""):
-        diagnosis = judge(change.asked(job, mesh=parse(text, order)), "mesh", "mesh_placement")
+        diagnosis = judge(change.asked(job, mesh=parse(text, order)), "mesh.dimensions", "mesh.placement")
         assert not diagnosis.not_checked, diagnosis.not_checked
         return diagnosis.findings
 
@@ -221,7 +221,9 @@ def test_nodes_of_two_domains_in_turn_need_another_order_of_nodes(made, said):
 )
 def test_the_general_rule_about_the_order_of_ranks_leaves_meshes_to_these_rules(made, change, judge, text, expected):
     job = change.asked(made("cpu 2x8 in turn"), mesh=parse(text))
-    assert [f.rule for f in judge(job, "local_ranks", "mesh", "mesh_placement").findings] == expected
+    assert [
+        f.rule for f in judge(job, "environment.local_ranks", "mesh.dimensions", "mesh.placement").findings
+    ] == expected
 
 
 def test_a_size_that_is_as_it_must_be_needs_no_action(made, said):
@@ -275,7 +277,7 @@ def test_nvlink_between_nodes_that_nccl_must_not_use_does_not_count(made, said, 
 )
 def test_what_is_not_known_is_not_judged(job_of, change, judge, ranks, text, reasons):
     job = change.asked(change.keep(job_of(2, 4, gpus=4), *ranks), mesh=parse(text))
-    diagnosis = judge(job, "mesh", "mesh_placement")
+    diagnosis = judge(job, "mesh.dimensions", "mesh.placement")
     assert (diagnosis.findings, diagnosis.verdict.exit_code) == ((), 0)
     assert [gap.reason for gap in diagnosis.not_checked] == reasons
 

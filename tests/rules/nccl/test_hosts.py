@@ -8,7 +8,7 @@ from made.jobs import replace
 from distcheck.facts.libraries import Libraries
 from distcheck.probe import host
 
-OURS = ("nccl_hosts",)
+OURS = ("nccl.hosts",)
 INTEL, AMD = "GenuineIntel", "AuthenticAMD"
 
 

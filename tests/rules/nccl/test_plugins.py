@@ -11,7 +11,7 @@ from distcheck.facts.nccl import NcclLog
 from distcheck.facts.rank import RankRun
 from distcheck.rules.nccl.plugins import accepted_interfaces
 
-OURS = ("nccl_plugins",)
+OURS = ("nccl.plugins",)
 WELL = Libraries(nccl="/venv/nccl/lib/libnccl.so.2", version="2.27.3", found_by="torch")
 V8 = NcclPlugin("net", "libnccl-net.so", "/opt/a/libnccl-net.so", ("ncclNetPlugin_v8",))
 TUNER = NcclPlugin("tuner", "libnccl-tuner.so", "/t.so", ("ncclTunerPlugin_v4",))
@@ -133,7 +133,7 @@ def test_a_plugin_on_some_ranks_only_is_reported_at_them(with_libraries, only, p
 
 def test_a_plugin_that_a_variable_selects_on_some_ranks_is_reported_as_the_variable(with_libraries, change, only):
     job = change.environment(with_libraries(WELL, having(V8)), (4, 5), NCCL_NET_PLUGIN="/opt/a/libnccl-net.so")
-    found, _ = only(job, "nccl_differences")
+    found, _ = only(job, "nccl.differences")
     assert (found.rule, found.severity, found.ranks) == ("nccl-env-differs", "error", (4, 5))
 
 

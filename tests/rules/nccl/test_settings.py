@@ -21,8 +21,8 @@ from distcheck.rules.nccl.grammar import problem_of, without_algorithm
 from distcheck.rules.nccl.tables import current, known, suggestion, tables
 from distcheck.selection.nccl_settings import Setting
 
-OURS = ("nccl_names", "nccl_values", "nccl_files", "nccl_differences", "nccl_leftovers", "nccl_networks",
-        "torch_settings")  # fmt: skip
+OURS = ("nccl.names", "nccl.values", "nccl.files", "nccl.differences", "nccl.leftovers", "nccl.networks",
+        "nccl.torch_settings")  # fmt: skip
 ALL = (0, 1, 2, 3)
 
 

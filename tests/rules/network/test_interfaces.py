@@ -10,7 +10,7 @@ from distcheck.rules.network.interface_choices import meant, misspelt
 from distcheck.selection.interfaces import gloo, nccl, settings
 
 LOOKS = ("environment", "meeting", "peers")
-FAMILIES = ("interfaces", "routes", "names")
+FAMILIES = ("network.interfaces", "network.routes", "network.hostnames")
 UNKNOWN = Missing(reason="[Errno -2] Name or service not known")
 
 
@@ -386,7 +386,7 @@ def test_a_comm_id_of_a_file_is_removed_from_it(of, only, change):
 def test_a_node_without_interfaces_is_reported(of, said, change):
     for gpus, severity in ((1, "error"), (0, "info")):
         job = with_node(change, of(1, gpus=gpus), 1)
-        assert said(job, "interfaces") == [("net-nccl-ifname-no-match", severity, (0,))]
+        assert said(job, "network.interfaces") == [("net-nccl-ifname-no-match", severity, (0,))]
 
 
 def test_interfaces_that_could_not_be_listed_are_not_checked(of, judge, change):
@@ -399,7 +399,7 @@ def test_a_container_on_dockers_own_network_is_reported(of, said, change, gpus, 
     inside = (LO, at("eth0", "172.17.0.2", 16))
     job = with_node(change, of(2, gpus=gpus), 2, *inside, binds="10.0.0.99")
     job = tried(change, job, missed=[(2, "172.17.0.2")])
-    assert said(job, "interfaces") == [("net-nccl-picks-loopback-or-docker", severity, (1,))]
+    assert said(job, "network.interfaces") == [("net-nccl-picks-loopback-or-docker", severity, (1,))]
 
 
 def test_nodes_in_one_network_namespace_share_the_loopback(of, said, change):
@@ -450,7 +450,7 @@ def test_a_node_without_the_address_family_of_the_others_is_an_error(of, said, c
     both = lambda n: (LO, at("eth0", f"fd00::{n}", 64), at("eth0", f"10.0.0.{n}"))  # noqa: E731
     job = with_node(change, of(4, both), 3, *plain(3))
     job = tried(change, job, missed=[(3, n, f"fd00::{n}") for n in (1, 2, 4)])
-    assert said(job, *FAMILIES, "paths") == [("net-ipv4-ipv6-mixed", "error", (2,))]
+    assert said(job, *FAMILIES, "network.peer_paths") == [("net-ipv4-ipv6-mixed", "error", (2,))]
 
 
 @pytest.mark.parametrize("family", ["10.0.0.3", "fd00::3"])
@@ -507,11 +507,11 @@ def test_one_nccl_hostid_of_a_file_on_all_machines_is_an_error(of, only, change)
 def test_a_duplicate_address_explains_failing_paths_in_its_network(of, said, change):
     job = with_node(change, of(4, two_cards), 3, LO, at("eth0", "10.0.0.2"), at("eth1", "10.1.0.3"))
     job = tried(change, job, missed=[(3, 4, "10.0.0.4")])
-    assert said(job, "names", "paths") == [("net-duplicate-ip", "error", (1, 2))]
+    assert said(job, "network.hostnames", "network.peer_paths") == [("net-duplicate-ip", "error", (1, 2))]
     assert [t[1:] for t in explained_trials(job)] == [(job.processes[3].uid, "10.0.0.4")]
     elsewhere = change.environment(job, None, NCCL_SOCKET_IFNAME="eth1", GLOO_SOCKET_IFNAME="eth1")
     elsewhere = tried(change, elsewhere, missed=[(3, 4, "10.1.0.4")])
-    assert ("net-asymmetric-route", "error", (2, 3)) in said(elsewhere, "names", "paths")
+    assert ("net-asymmetric-route", "error", (2, 3)) in said(elsewhere, "network.hostnames", "network.peer_paths")
 
 
 def test_a_duplicate_address_on_unused_links_is_info(of, said, change):

@@ -10,7 +10,7 @@ from distcheck.facts.network import A_STORE, Attempt, Bind, PortConnection, Port
 from distcheck.facts.rank import Role
 
 LOOKS = ("environment", "meeting")
-OURS = ("network",)
+OURS = ("network.master_reachability",)
 OTHER = PortOwner(pid=4711, command="python old_train.py", user="eve", started="2026-01-01T00:00:00+00:00")
 
 
@@ -40,7 +40,7 @@ def knocked(change, job, where, *outcomes, detail="", door="master", address="10
 @pytest.mark.parametrize("launcher", ["by hand", "torchrun", "slurm", "openmpi", "distcheck"])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 8), (2, 1), (4, 2)])
 def test_a_healthy_job_is_silent(of, judge, launcher, shape):
-    assert judge(of(*shape, launcher=launcher), "network")[:2] == ((), ())
+    assert judge(of(*shape, launcher=launcher), "network.master_reachability")[:2] == ((), ())
 
 
 def test_one_working_address_is_enough(of, rules, change):
@@ -108,7 +108,9 @@ def test_a_taken_port_names_what_holds_it_and_the_fix_ends_only_the_users_own_pr
     of, change, judge, message, text, commands, owner, launcher, shape, free, port, connection
 ):
     job = bind(change, of(*shape, launcher=launcher), "in-use", port=port, owner=owner, connection=connection)
-    (finding,) = judge(job if free else change.process(job, None, free_ports=()), "network").findings
+    (finding,) = judge(
+        job if free else change.process(job, None, free_ports=()), "network.master_reachability"
+    ).findings
     assert (finding.rule, finding.severity, finding.nodes) == ("net-port-in-use", "error", ("node1",))
     assert finding.message.startswith(f"MASTER_PORT {port} is taken by {message}")
     assert (finding.fix.text.startswith(text), finding.fix.commands) == (True, commands)
@@ -179,7 +181,9 @@ DENIED = "[Errno 13] Permission denied"
 @pytest.mark.parametrize("start", [1024, 0, Missing(reason="no /proc/sys")])
 def test_a_denied_unprivileged_port_is_reported(of, change, only, start):
     job = change.node(of(), 0, unprivileged_port_start=start)
-    finding, exit_code = only(bind(change, job, "denied", error=DENIED), "master", "master_port")
+    finding, exit_code = only(
+        bind(change, job, "denied", error=DENIED), "environment.master_addr", "environment.master_port"
+    )
     assert (finding.rule, finding.ranks, exit_code) == ("net-bind-failed", (0,), 20)
     assert finding.message == f"rank 0 is not permitted to listen on MASTER_PORT 29500: {DENIED}"
 
@@ -187,7 +191,9 @@ def test_a_denied_unprivileged_port_is_reported(of, change, only, start):
 @pytest.mark.parametrize(("start", "port"), [(1024, 80), (40000, 29500), (Missing(reason="no /proc/sys"), 80)])
 def test_a_privileged_port_is_reported_by_another_rule(of, change, only, start, port):
     job = change.node(of(), 0, unprivileged_port_start=start)
-    finding, exit_code = only(bind(change, job, "denied", port=port, error=DENIED), "master", "master_port")
+    finding, exit_code = only(
+        bind(change, job, "denied", port=port, error=DENIED), "environment.master_addr", "environment.master_port"
+    )
     assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-privileged", (0,), 30)
 
 
@@ -276,13 +282,13 @@ def test_if_the_launcher_names_rank_0s_node_the_fix_resolves_the_name_on_both(jo
     step = {"SLURM_STEP_NODELIST": "node[1-3]", "SLURM_STEP_TASKS_PER_NODE": "2(x3)"}
     job = change.environment(change.job(job_of(nodes=3, launcher="slurm"), met=False), None, **step)
     job = change.process(knocked(change, job, (2, 3), "refused"), None, role=Role.ALONE)
-    (finding,) = judge(change.keep(job, 2, 3), "network").findings
+    (finding,) = judge(change.keep(job, 2, 3), "network.master_reachability").findings
     assert finding.fix.commands == ("ssh node2 getent ahosts node1", "ssh node1 getent ahosts node1")
 
 
 def test_ranks_that_fail_at_different_addresses_are_separate_findings(of, change, judge):
     job = knocked(change, knocked(change, of(4, 1), (1, 2), "timeout"), 3, "timeout", address="10.9.0.1")
-    said = judge(job, "network").findings
+    said = judge(job, "network.master_reachability").findings
     assert [(f.rule, f.ranks) for f in said] == [("net-master-unreachable", (1, 2)), ("net-master-unreachable", (3,))]
 
 

@@ -132,7 +132,7 @@ def said(judge):
     "shape", [(1, 1), (1, 2), (1, 8), (2, 1), (2, 8), (4, 2), (64, 1), (65, 1), (65, 8), (100, 1), (128, 1)]
 )
 def test_a_healthy_job_is_silent(of, judge, shape):
-    assert judge(of(*shape), "paths", "mtu", "scale")[:2] == ((), ())
+    assert judge(of(*shape), "network.peer_paths", "network.mtu", "network.scale")[:2] == ((), ())
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 1), (4, 2)])
@@ -478,7 +478,7 @@ def test_a_fault_of_a_path_that_the_libraries_do_not_use_is_no_error(
     job = change.asked(_beside(change, of(4, gpus=gpus), ill, well), backend=backend)
     changed = change_ways(change, job, ways, **fields).peers
     peers = (new if own.address.startswith("10.0.") else own for own, new in zip(job.peers, changed, strict=True))
-    (finding,) = judge(change.job(job, peers=tuple(peers)), "mtu", "paths").findings
+    (finding,) = judge(change.job(job, peers=tuple(peers)), "network.mtu", "network.peer_paths").findings
     expected = if_closed if "outcome" in fields else severity
     assert (finding.rule, finding.severity, finding.nodes) == (name, expected, nodes)
     assert finding.message.endswith(f"){note}")
@@ -508,7 +508,7 @@ def test_a_path_closed_for_several_unused_purposes_is_reported_with_the_gravest(
     job = _beside(change, job, ("master",), ("nccl",))
     shut = closed(change, change.job(job, peers=(*gloo, *job.peers)), [(0, 1), (1, 0)])
     open_again = (change.job(t, outcome="met") if "nccl" in t.uses else t for t in shut.peers)
-    (finding,) = judge(change.job(shut, peers=tuple(open_again)), "paths").findings
+    (finding,) = judge(change.job(shut, peers=tuple(open_again)), "network.peer_paths").findings
     assert (finding.rule, finding.severity) == ("net-firewall-ephemeral", "warning")
     assert finding.message.endswith("only the rendezvous uses this one")
 
@@ -516,7 +516,7 @@ def test_a_path_closed_for_several_unused_purposes_is_reported_with_the_gravest(
 def test_a_node_whose_ports_are_all_closed_is_reported_once(of, change, judge):
     job = _beside(change, of(4, gpus=1), ("master",), ("nccl",))
     job = change.job(job, peers=tuple(change.job(t, outcome="timeout", transfer=None) for t in job.peers))
-    (finding,) = judge(job, "paths").findings
+    (finding,) = judge(job, "network.peer_paths").findings
     assert (finding.rule, finding.severity) == ("net-firewall-ephemeral", "error")
 
 
@@ -524,14 +524,14 @@ def test_a_setting_of_gloo_makes_its_path_count_beside_that_of_nccl(of, change, 
     job = change.environment(of(4, gpus=1), None, GLOO_SOCKET_IFNAME="eth0")
     job = _beside(change, job, ("gloo",), ("master", "nccl"))
     ill = tuple(change.job(t, transfer=BLACK_HOLE) if t.address == "10.0.0.2" else t for t in job.peers)
-    (finding,) = judge(change.job(job, peers=ill), "mtu").findings
+    (finding,) = judge(change.job(job, peers=ill), "network.mtu").findings
     assert finding.severity == "error"
 
 
 def test_faults_of_a_used_and_of_an_unused_path_are_two_findings(of, change, judge):
     job = _beside(change, of(4, gpus=1), ("master",), ("nccl",))
     job = change.job(job, peers=tuple(change.job(t, transfer=BLACK_HOLE) for t in job.peers))
-    assert [f.severity for f in judge(job, "mtu").findings] == ["error", "warning"]
+    assert [f.severity for f in judge(job, "network.mtu").findings] == ["error", "warning"]
 
 
 @pytest.mark.parametrize(
@@ -541,7 +541,7 @@ def test_faults_of_a_used_and_of_an_unused_path_are_two_findings(of, change, jud
 def test_jumbo_frames_are_counted_for_each_network(of, change, judge, ill, well, severity):
     job = _beside(change, of(4, gpus=1), ill, well)
     job = change.job(job, peers=tuple(change.job(t, datagrams={256: True, 9000: True}) for t in job.peers))
-    assert judge(job, "mtu").findings == ()
+    assert judge(job, "network.mtu").findings == ()
     source, lost = job.processes[1].uid, {256: True, 9000: False}
     job = change.job(
         job,
@@ -550,7 +550,7 @@ def test_jumbo_frames_are_counted_for_each_network(of, change, judge, ill, well,
             for t in job.peers
         ),
     )
-    (finding,) = judge(job, "mtu").findings
+    (finding,) = judge(job, "network.mtu").findings
     assert (finding.severity, finding.nodes) == (severity, ("node2",))
     assert finding.message.endswith("uses this one") is ("nccl" not in ill)
 
@@ -562,7 +562,7 @@ def test_a_black_hole_within_a_node_is_tested_on_localhost(of, change, judge):
     job = of(1, 2)
     first, second = (process.uid for process in job.processes)
     lost = PeerTrial(first, second, "10.0.0.1", 40000, "met", 0.001, transfer=BLACK_HOLE)
-    (finding,) = judge(change.job(job, peers=(lost,)), "mtu").findings
+    (finding,) = judge(change.job(job, peers=(lost,)), "network.mtu").findings
     assert finding.fix.commands[0] == "ping -M do -s 1472 -c 3 localhost"
 
 
@@ -747,7 +747,7 @@ def test_a_slow_link_beside_the_adapters_of_nccl_is_an_info(of, change, judge, l
     job = change.node(job, 1, network=network(2, link(2, speed_Mbps=1000)))
     if interface == "Socket":
         job = change.rank(job, 0, run=RankRun(pid=1, step="done", outcome="done", nccl=NcclLog(network="Socket")))
-    (finding,) = judge(job, "paths").findings
+    (finding,) = judge(job, "network.peer_paths").findings
     assert (finding.rule, finding.severity, finding.nodes) == ("net-nic-down-or-slow", severity, ("node2",))
     assert finding.message.endswith("at 100000; NCCL uses mlx5_0:1") is (severity == "info")
 
@@ -907,7 +907,7 @@ def test_infiniband_ports_that_nccl_does_not_use_are_an_info(of, change, judge, 
     port = HcaPort(number=1, link_layer="InfiniBand", state="ACTIVE")
     hcas = tuple(Hca(name=f"mlx5_{n}", ports=(port,)) for n in range(2))
     job = change.environment(change.node(job, None, infiniband=Infiniband(hcas=hcas)), None, **variables)
-    (finding,) = judge(job, "mtu").findings
+    (finding,) = judge(job, "network.mtu").findings
     assert (finding.rule, finding.severity, finding.nodes) == ("net-mtu-mismatch-ib", severity, ("node4",))
     assert finding.message.endswith(words)
 
@@ -922,4 +922,4 @@ def test_infiniband_ports_count_where_mpi_or_an_unknown_adapter_may_use_them(of,
         (adapters, "mpi", "error"),
     ):
         seen = change.asked(change.node(job, None, infiniband=infiniband), backend=backend)
-        assert [f.severity for f in judge(seen, "mtu").findings] == [severity]
+        assert [f.severity for f in judge(seen, "network.mtu").findings] == [severity]

@@ -8,7 +8,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Interface, Resolution, ReverseLookup
 
 LOOKS = ("environment", "meeting", "peers")
-OURS = ("resolver",)
+OURS = ("network.resolver",)
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def of(job_of, change):
 @pytest.mark.parametrize("shape", [(1, 1), (1, 8), (2, 2), (4, 8), (65, 2)])
 @pytest.mark.parametrize("launcher", ["by hand", "slurm", "torchrun"])
 def test_a_healthy_job_is_silent(of, judge, shape, launcher):
-    assert judge(of(*shape, launcher=launcher), "resolver")[:2] == ((), ())
+    assert judge(of(*shape, launcher=launcher), "network.resolver")[:2] == ((), ())
 
 
 @pytest.mark.parametrize("unknown", [None, Missing(reason="[Errno -2] Name or service not known")])
@@ -124,7 +124,7 @@ def test_the_right_address_is_the_one_that_others_use(of, change, only):
 @pytest.fixture
 def said(judge):
     """Return the rules of the findings in the report of a rank that met no other."""
-    return lambda job: [f.rule for f in judge(job, "resolver", "network").findings]
+    return lambda job: [f.rule for f in judge(job, "network.resolver", "network.master_reachability").findings]
 
 
 def test_another_address_of_rank_0_reported_by_others_shows_a_wrong_name(of, change, only, said):
@@ -148,7 +148,7 @@ def test_a_rank_without_an_answer_is_unreachable_and_not_misdirected(of, change,
 
 def test_different_wrong_hosts_are_separate_findings(of, change, judge):
     job = _misdirected(change, _misdirected(change, of(4), 1, "10.0.0.8"), 3, "10.0.0.9")
-    assert [(f.rule, f.ranks) for f in judge(job, "resolver").findings] == [
+    assert [(f.rule, f.ranks) for f in judge(job, "network.resolver").findings] == [
         ("net-dns-differs", (1,)),
         ("net-dns-differs", (3,)),
     ]

@@ -7,7 +7,13 @@ import pytest
 from distcheck.facts.infiniband import Hca, HcaPort, Infiniband
 from distcheck.facts.network import Interface, Link, NetworkFacts, PeerTrial, Resolution
 
-OURS = ("interfaces", "routes", "names", "network", "paths")
+OURS = (
+    "network.interfaces",
+    "network.routes",
+    "network.hostnames",
+    "network.master_reachability",
+    "network.peer_paths",
+)
 LOOKS = ("environment", "meeting", "peers")
 REFUSED, NO_ROUTE, REJECTED, DROPPED = (
     ("refused", "Connection refused (errno 111)"),
@@ -217,7 +223,7 @@ def test_the_adapter_by_which_the_kernel_sends_is_named_with_both_rates(
     of, change, judge, speeds, variable, severity, rates, command
 ):
     job = change.environment(of(speeds=speeds, **TWINS), None, GLOO_SOCKET_IFNAME=variable)
-    (finding,) = judge(change.asked(over(change, job, "eth0"), backend="gloo"), "routes").findings
+    (finding,) = judge(change.asked(over(change, job, "eth0"), backend="gloo"), "network.routes").findings
     assert (finding.rule, finding.severity, finding.ranks) == ("net-two-nics-one-subnet", severity, (0, 1, 2))
     used, other = (f"{rate} reported" if rate == "no rate" else f"{rate} Mbit/s" for rate in rates)
     assert finding.message == (
@@ -231,7 +237,7 @@ def test_the_adapter_by_which_the_kernel_sends_is_named_with_both_rates(
 
 def test_nccl_is_judged_by_its_own_interface(of, change, judge):
     job = of(speeds={"eth0": 100_000, "eth1": 1000}, **TWINS)
-    (finding,) = judge(change.asked(over(change, job, "eth1", ("nccl",)), backend="nccl"), "routes").findings
+    (finding,) = judge(change.asked(over(change, job, "eth1", ("nccl",)), backend="nccl"), "network.routes").findings
     assert finding.severity == "warning"
     assert "NCCL uses eth0 (10.0.0.11, 100000 Mbit/s), but node1 sends to 10.0.0.22 through eth1" in finding.message
 
@@ -240,20 +246,20 @@ def test_nccl_only_meets_at_an_interface_beside_infiniband_adapters(of, change, 
     port = HcaPort(number=1, link_layer="InfiniBand", state="ACTIVE")
     job = over(change, of(gpus=1, speeds={"eth0": 100_000, "eth1": 1000}, **TWINS), "eth1", ("nccl",))
     for hcas, severity in ((), "warning"), ((Hca(name="mlx5_0", ports=(port,)),), "info"):
-        judged = judge(change.node(job, None, infiniband=Infiniband(hcas=hcas)), "routes").findings
+        judged = judge(change.node(job, None, infiniband=Infiniband(hcas=hcas)), "network.routes").findings
         assert [f.severity for f in judged if "NCCL uses" in f.message] == [severity]
 
 
 def test_the_library_that_the_job_uses_decides(of, change, judge):
     job = of(speeds={"eth0": 100, "eth1": 1000}, **two(("eth1", "10.0.0.1", 24), ("eth0", "10.0.0.2", 24)))
     job = change.node(job, None, network=change.job(job.nodes[0].network, own_name_binds="127.0.0.1"))
-    assert [f.severity for f in judge(job, "routes").findings] == ["info"]  # of NCCL, without GPUs
+    assert [f.severity for f in judge(job, "network.routes").findings] == ["info"]  # of NCCL, without GPUs
 
 
 def test_a_route_through_a_slower_adapter_of_another_network_is_a_warning(of, change, judge):
     far = {f"node{n}": (at("eth0", f"10.9.{n}.1"), at("eth1", f"10.1.{n}.1")) for n in range(1, 4)}
     job = of(speeds={"eth0": 1000, "eth1": 100_000}, **far)
-    (finding,) = judge(over(change, job, "eth0"), "routes").findings
+    (finding,) = judge(over(change, job, "eth0"), "network.routes").findings
     assert (finding.severity, finding.fix.commands) == ("warning", ("export GLOO_SOCKET_IFNAME=eth0",))
     assert finding.message.endswith("to 10.1.2.1 through eth0 (10.9.1.1, 1000 Mbit/s); eth1 is not the route to it")
 
@@ -262,7 +268,7 @@ def test_a_route_through_a_slower_adapter_of_another_network_is_a_warning(of, ch
 def test_two_adapters_in_one_subnet_may_take_each_others_packets(of, change, judge, other, severity):
     job = change.asked(of(speeds={"eth0": other, "eth1": 1000}, **TWINS), backend="gloo")
     named = change.environment(job, None, GLOO_SOCKET_IFNAME="eth1")
-    (finding,), (same,) = (judge(each, "routes").findings for each in (job, named))
+    (finding,), (same,) = (judge(each, "network.routes").findings for each in (job, named))
     assert (same.severity, same.message) == (severity, finding.message)
     assert (finding.rule, finding.severity, finding.ranks) == ("net-two-nics-one-subnet", severity, (0, 1, 2))
     words = "ranks 0-2 (node1, node2 and node3): eth1 (10.0.0.21, 1000 Mbit/s), which Gloo uses,"
@@ -289,7 +295,7 @@ HEALTHY = {
 def test_healthy_nodes_with_several_addresses_are_silent(of, change, judge, addresses, sent, backend):
     job = change.asked(of(**addresses), backend=backend)
     job = over(change, job, sent) if backend == "gloo" else job
-    assert judge(job, "routes")[:2] == judge(change.job(job, peers=()), "routes")[:2] == ((), ())
+    assert judge(job, "network.routes")[:2] == judge(change.job(job, peers=()), "network.routes")[:2] == ((), ())
 
 
 def test_adapters_that_answer_for_their_own_addresses_are_silent(of, change, judge):
@@ -298,7 +304,7 @@ def test_adapters_that_answer_for_their_own_addresses_are_silent(of, change, jud
         for n, node in enumerate(job.nodes):
             links = tuple(change.job(link, arp_ignore=int(link.name in quiet)) for link in node.network.links)
             job = change.node(job, n, network=change.job(node.network, links=links))
-        assert {f.rule for f in judge(job, "routes").findings} == told
+        assert {f.rule for f in judge(job, "network.routes").findings} == told
 
 
 def test_a_member_that_kept_its_address_beside_its_bond_is_no_second_adapter(of, change, judge):
@@ -307,8 +313,8 @@ def test_a_member_that_kept_its_address_beside_its_bond_is_no_second_adapter(of,
         member, bond = node.network.links
         links = (member, change.job(bond, members={"eth0": True}))
         job = change.node(job, n, network=change.job(node.network, links=links))
-    assert judge(job, "routes").findings == ()
+    assert judge(job, "network.routes").findings == ()
 
 
 def test_a_job_on_one_node_uses_no_adapter(of, judge):
-    assert judge(of(nodes=1, speeds={"eth0": 100, "eth1": 1000}, node1=TWINS["node1"]), "routes").findings == ()
+    assert judge(of(nodes=1, speeds={"eth0": 100, "eth1": 1000}, node1=TWINS["node1"]), "network.routes").findings == ()

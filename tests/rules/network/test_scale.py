@@ -8,7 +8,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.network import NetworkFacts
 
 LOOKS = ("environment", "meeting", "peers")
-OURS = ("scale",)
+OURS = ("network.scale",)
 
 
 def network(**fields):
