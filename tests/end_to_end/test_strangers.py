@@ -49,7 +49,7 @@ class Job:
 
     def hello(self, uid: str, rank: int = 1, **fields: Any) -> Hello:
         said = {
-            "nonce": "n", "version": self.node.distcheck, "job": identity.public_key(self.name), "seconds_left": 60.0,
+            "nonce": "n", "job": identity.public_key(self.name), "seconds_left": 60.0,
             "master": f"127.0.0.1:{self.port}", "uid": uid, "ranks": (rank,), "world_size": RANKS,
         }  # fmt: skip
         return Hello(**{**said, **fields})

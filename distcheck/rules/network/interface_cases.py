@@ -81,7 +81,8 @@ class FaultyChoice(NamedTuple):
     def alike(self, fault: Fault) -> tuple[object, ...]:
         """Return what is equal for cases that one finding reports: all but the nodes' own addresses."""
         words = fault.message
-        for own in filter(None, (self.taken, self.way, self.there, self.choice.node.name)):
+        own_words = filter(None, (self.taken, self.way, self.there, self.choice.node.name))
+        for own in sorted(own_words, key=len, reverse=True):  # one may be a part of another
             words = words.replace(own, "")
         names = tuple(i.name for i in self.interfaces)
         return words, self.library, self.severity, fault.severity, self.setting, names, fault.fix or self.use
