@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from functools import partial
 
 import pytest
 from cluster import delay
@@ -23,6 +24,7 @@ from cluster.inside import (
 )
 from cluster.reaching import by_hand, net, on, rename
 from forms.sampled import sampled
+from real.waiting import until
 
 HEAVY = "meta length > 1400 drop"
 TENTH, FIFTIETH = (f"numgen random mod 100 < {percent} drop" for percent in (10, 2))
@@ -193,7 +195,13 @@ def one_subnet(cluster):
             change(cluster, node, "sh", "-ec", addresses)
             assert cluster.switch("ip", "link", "set", f"{node}-eth1", "master", bridge).code == 0
 
+    def reached(node):  # a bridge needs a moment to learn where an adapter is now
+        there = (f"timeout 1 bash -c ': >/dev/tcp/10.77.0.{last}/22'" for last in (11, 12, 13, 14, 21, 22, 23, 24))
+        return cluster.netns(node, "bash", "-ec", "; ".join(there)).code == 0
+
     move("eth0", "10.78.0.1", "10.77.0.2")
+    for node in NODES:
+        until(partial(reached, node))
     yield
     move("eth1", "10.77.0.2", "10.78.0.1")
 
