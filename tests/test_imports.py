@@ -195,6 +195,7 @@ def test_the_command_line_starts_without_torch_asyncio_or_a_renderer():
     assert not loaded_after("import distcheck.cli.main") & {
         "torch",
         "asyncio",
+        "tabulate",
         "jinja2",
         "psutil",
         "pynvml",
@@ -210,7 +211,7 @@ def test_env_without_options_loads_nothing_that_only_other_runs_need():
         "from distcheck.cli.main import main\n"
         "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n    main()"
     )
-    assert {"distcheck.run.entry", "distcheck.report.text"} <= loaded  # it went to its end
+    assert {"distcheck.run.entry", "distcheck.report.text", "tabulate"} <= loaded  # it went to its end
     assert not loaded & {"pydantic", "rich", "torch", "asyncio", "jinja2", "psutil", "pynvml", "multiprocessing",
                          "json", "distcheck.run.driver", "distcheck.run.node", "distcheck.probe.gpu"}  # fmt: skip
 
@@ -248,7 +249,7 @@ def test_who_follows_on_a_node_loads_no_rules_reports_or_command_line():
 
 @pytest.mark.process
 def test_the_program_of_the_ranks_starts_without_typer_or_torch():
-    assert not loaded_after("import distcheck.launch.local.forkserver") & {"torch", "typer", "pydantic"}
+    assert not loaded_after("import distcheck.launch.local.forkserver") & {"torch", "typer", "tabulate", "pydantic"}
 
 
 @pytest.mark.process

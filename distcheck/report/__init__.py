@@ -1,6 +1,7 @@
 """The reports: a judged job in, a string out; no input, no output, no judging.
 
-One module per format. Only the module of the requested format is imported, because jinja2 costs start-up time.
+One module per format. Only the module of the requested format is imported, because tabulate and jinja2 cost start-up
+time.
 """
 
 from __future__ import annotations

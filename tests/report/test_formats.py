@@ -47,7 +47,7 @@ def test_an_unknown_format_is_refused(empty):
 
 @pytest.mark.process
 def test_only_the_requested_format_is_imported():
-    heavy = "{'jinja2', 'ClusterShell'}"
+    heavy = "{'tabulate', 'jinja2', 'ClusterShell'}"
     code = f"import sys, distcheck.report.json; print(*sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
