@@ -38,7 +38,6 @@ def test_the_text_shows_the_failed_nodes_in_their_order_and_what_was_not_read():
         "-----  ------  -------  -----  ------------------  ---------------------------  ----------------\n"
         "node3       3       12    25%  2026-11-18 10:06    gpu-xid, isolation-bad-node  2026-11-18 11:06\n"
         "<b>|*       1        4    25%  2026-11-18 11:06    gpu-xid                      2026-11-18 11:06\n"
-        "\n"
         "1 node never failed (-v shows it)\n"
     )
 
