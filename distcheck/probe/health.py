@@ -17,9 +17,9 @@ from distcheck.probe.cgroups import frozen
 from distcheck.probe.kernel_files import contents, integer
 
 _KERNEL_THREAD, _NO_PROGRAM_YET = 0x00200000, 0x00000040  # PF_KTHREAD, PF_FORKNOEXEC: linux/sched.h
-_STUCK_SECONDS = 1.0
+_STUCK_SECONDS = 3.0
 """How long a process must wait without being scheduled: a disk answers in that time, a dead file server does not."""
-_LOOKS = 10
+_LOOKS = 30
 """How often it is looked at meanwhile."""
 _MOST_STUCK = 16
 _FUSE = ("fuse ", "fuse.", "fuseblk ")
@@ -64,7 +64,7 @@ async def health(seconds: float) -> HostFacts | Missing:
 
 
 async def system(root: Path = Path("/")) -> HostFacts | Missing:
-    """Return the state of this node's kernel; takes a second more where processes seem stuck.
+    """Return the state of this node's kernel; takes three seconds more where processes seem stuck.
 
     Reads only files of /proc and /sys that do not wait for other processes.
     """
@@ -142,7 +142,7 @@ def _switches(root: Path, pid: int) -> list[int] | None:
 
 
 async def _stuck(root: Path, suspects: set[int]) -> tuple[StuckProcess, ...]:
-    """Return those of the suspects that do not run for a second; less long if all of them do."""
+    """Return those of the suspects that do not run for three seconds; less long if all of them do."""
     seen = {pid: counted for pid in suspects if (counted := _switches(root, pid)) is not None}
     for _ in range(_LOOKS):
         if not seen:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 from real.ended import BEYOND_SECONDS
 from real.waiting import until
@@ -112,13 +111,18 @@ def test_a_late_rank_is_waited_for(by_hand):
     assert first.wait().code == second.wait().code == 0
 
 
+def listens(port):
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_a_taken_master_port_is_named_with_its_owner_and_the_report_covers_all_ranks(by_hand, port, tmp_path):
     server = subprocess.Popen(
         [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"],
         stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=tmp_path,
     )  # fmt: skip
     try:
-        until(lambda: psutil.Process(server.pid).net_connections(), 10)
+        until(lambda: listens(port))
         ended = [r.wait() for r in by_hand("net", [0, 1, 2], 3, "--format", "json")]
     finally:
         server.kill()

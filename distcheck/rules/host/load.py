@@ -57,10 +57,11 @@ def host_stuck_processes(_: Job, host: HostSeen) -> Fault | None:
     wait there as well when they touch the same file system or device, and no signal ends them. A killed process that
     cannot end often still holds its GPU's memory.
 
-    Found in /proc: a process in state D that is not scheduled for a second, or a zombie that has threads in state D.
-    What the processes wait for is not guessed from the name of a kernel function. Kernel threads, processes of a frozen
-    cgroup (a paused container) or stopped by a signal or a debugger, those whose core is being written, and those that
-    wait for a child of vfork or for a FUSE file system of another container do not count.
+    Found in /proc: a process in state D that is not scheduled for three seconds (on a busy disk a page may take more
+    than one), or a zombie that has threads in state D. What the processes wait for is not guessed from the name of a
+    kernel function. Kernel threads, processes of a frozen cgroup (a paused container) or stopped by a signal or a
+    debugger, those whose core is being written, and those that wait for a child of vfork or for a FUSE file system of
+    another container do not count.
 
     Fix: Look where it waits, and check the file servers, the disks and the driver; reboot the node if it does not
     recover.
