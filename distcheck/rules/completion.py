@@ -8,24 +8,28 @@ import msgspec
 
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
-from distcheck.rules import Answer, Rule
+from distcheck.rules import Rule
 from distcheck.rules.finding import Fault, Finding, NotChecked
 
 
 def outcomes(rule: Rule, job: Job) -> Iterator[Finding | NotChecked]:
     """Judge a job by one rule."""
-    said = rule.of(job, lambda subject: _fault(rule, rule.judge(job, subject))) if rule.of else rule.judge(job)
-    for outcome in said:
+
+    def asked(subject: object) -> Fault | Missing | None:
+        answer = rule.judge(job, subject)
+        return _fault(rule, answer) if answer else None
+
+    for outcome in rule.of(job, asked) if rule.of else rule.judge(job):
         if isinstance(outcome, Fault):
             yield _finding(rule, job, outcome)
         else:
             yield msgspec.structs.replace(outcome, rule=rule.name)
 
 
-def _fault(rule: Rule, answer: Answer) -> Fault | Missing | None:
-    """Return what a rule says of a subject, with severity, scope and owner; None if nothing is wrong."""
-    if not answer or isinstance(answer, Missing):
-        return answer or None
+def _fault(rule: Rule, answer: Fault | Missing | str) -> Fault | Missing:
+    """Return what a rule says of a subject, with severity, scope and owner."""
+    if isinstance(answer, Missing):
+        return answer
     fault = Fault(answer) if isinstance(answer, str) else answer
     return msgspec.structs.replace(
         fault,

@@ -19,6 +19,7 @@ _SHARE_OF_LOOKS = 0.1
 _USUAL_CLOCK_SHARE = 0.9
 _NOTICEABLE = 0.98
 """A power limit below this share of the default was set on purpose; above it the difference is rounding."""
+_SUPPLIES = Fix("Check the node's power supplies and cables.", ("sudo ipmitool sdr type 'Power Supply'",))
 
 
 @rule("gpu", severity="warning", scope="gpu", owner="admin", of=each_gpu)
@@ -109,8 +110,7 @@ def gpu_power_cap(job: Job, reading: Reading) -> Answer:
         return Fault(words, restore, severity="info" if len(job.nodes) > 1 and len(_caps(job)) == 1 else None)
     reasons = int(number(reading.health.clocks.event_reasons))
     words = "slowed by the system's power brake" if reasons & POWER_BRAKE else held_by_brake(reading)
-    supplies = Fix("Check the node's power supplies and cables.", ("sudo ipmitool sdr type 'Power Supply'",))
-    return Fault(words, supplies) if words else None
+    return Fault(words, _SUPPLIES) if words else None
 
 
 def _cap(job: Job, reading: Reading) -> tuple[str, float]:

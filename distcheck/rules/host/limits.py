@@ -28,6 +28,11 @@ _NOTHING_TASKS = 4
 """With fewer for each rank torch cannot start its threads."""
 _SAFE_STACK = (2, 28)
 """Since then NCCL gives its threads a stack that suffices (src/init.cc, setCpuStackSize)."""
+_OF_USER = Fix("Raise the limit in the job's script, or in limits.conf.", ("ulimit -u unlimited", "ulimit -Hu"))
+_OF_KERNEL = Fix(
+    "End what has started them, or raise the kernel's limits.",
+    ("ps -eLo user= | sort | uniq -c | sort -n | tail", "sudo sysctl kernel.pid_max=4194304"),
+)
 
 
 @rule("node", also=("collectives", "isolation"), scope=("rank", "node"))
@@ -54,17 +59,12 @@ def host_nproc_pids(job: Job) -> Iterator[Outcome]:
     of_user = [(its, its.limits.user_tasks) for its in limited(job) if its.limits.user_tasks is not None]
     for alike in grouped(of_user, lambda pair: (pair[0].node.key, pair[1][0])).values():
         limit, used = alike[0][1][0], max(used for _, (_, used) in alike)
-        fix = Fix("Raise the limit in the job's script, or in limits.conf.", ("ulimit -u unlimited", "ulimit -Hu"))
         users = [its.rank for its, _ in alike]
-        yield from _too_few(job, users, "their user's limit (ulimit -u)", limit, limit - used, fix)
+        yield from _too_few(job, users, "their user's limit (ulimit -u)", limit, limit - used, _OF_USER)
     for host in hosts(job):
-        fix = Fix(
-            "End what has started them, or raise the kernel's limits.",
-            ("ps -eLo user= | sort | uniq -c | sort -n | tail", "sudo sysctl kernel.pid_max=4194304"),
-        )
         limit, used = host.facts.most_tasks, host.facts.tasks
         here, what = job.ranks_on(host.node), "the kernel (threads-max, pid_max)"
-        yield from _too_few(job, here, what, limit, limit - used, fix, host)
+        yield from _too_few(job, here, what, limit, limit - used, _OF_KERNEL, host)
     yield from unread(job)
 
 
