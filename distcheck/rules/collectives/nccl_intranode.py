@@ -78,7 +78,9 @@ def _set(variables: dict[str, str]) -> str:
 def _linked_to(job: Job, t: Logged, peers: Iterable[RankFacts]) -> bool:
     """Return whether NVLink connects a rank's GPU to that of one of these, and each may access the other's memory."""
     beside = [rank for rank in peers if job.node_of(rank) is t.node]
-    pairs = t.node.gpus.peer_access if isinstance(t.node.gpus, Gpus) and beside else ()
+    if not beside or not isinstance(t.node.gpus, Gpus):
+        return False
+    pairs = t.node.gpus.peer_access
     linked = {frozenset(pair.gpus) for pair in pairs if (pair.nvlink, pair.read, pair.write) == (0, 0, 0)}
     own = _index(t.node, t.rank)
     return any({own, _index(t.node, other)} in linked for other in beside)
