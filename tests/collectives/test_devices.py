@@ -31,6 +31,18 @@ def test_a_cpu_is_tested_in_the_same_way_every_time():
     assert first.products > 4
 
 
+@pytest.mark.parametrize(("waits", "rounds"), [(True, 3), (False, 2)])
+def test_a_rank_that_waited_for_a_cpu_is_looked_at_once_more_and_its_best_counts(monkeypatch, waits, rounds):
+    rates = iter([1.0, 1.0, 2.0, 2.0, 9.0, 9.0])
+    waited = iter([0.0, 60.0 if waits else 0.0])
+    monkeypatch.setattr(devices, "rate", lambda *_: next(rates))
+    monkeypatch.setattr(devices, "waited_for_cpu", lambda: next(waited))
+    monkeypatch.setattr(devices, "_BUSY_PAUSE_SECONDS", 0.0)
+    one = devices.test(CPU, 0, 0.01, 0.0, lambda _: None)
+    assert len(list(rates)) == 6 - 2 * rounds
+    assert one.memory_GBps / one.memory_least_GBps == pytest.approx(9.0 if waits else 2.0)
+
+
 def test_the_burn_repeats_products_for_its_time_and_says_so():
     said = []
     one = devices.test(CPU, 0, 0.01, 1.3, said.append)

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from rules.conftest import CONTRACT
 
-OURS = (
-    "launchers.mpi",
-    "environment.variables",
-    "environment.leaks",
-    "environment.ranks",
-    "environment.local_ranks",
-    "environment.master_addr",
-    "environment.master_port",
-    "gpu.mapping",
-)
+OURS = ("launchers.mpi", *CONTRACT, "gpu.mapping")
 ALL = ("environment", "meeting", "gpu")
 MPI = ["openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod"]
 

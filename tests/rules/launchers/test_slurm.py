@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from rules.conftest import CONTRACT
 
 from distcheck.facts.network import Interface, Resolution
 from distcheck.facts.placement import Placement
 from distcheck.rules.diagnose import diagnose
 
-OURS = (
-    "launchers.slurm",
-    "environment.variables",
-    "environment.leaks",
-    "environment.ranks",
-    "environment.local_ranks",
-    "environment.master_addr",
-    "environment.master_port",
-    "gpu.mapping",
-)
+OURS = ("launchers.slurm", *CONTRACT, "gpu.mapping")
 ALL = ("environment", "meeting", "gpu")
 
 
