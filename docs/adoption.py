@@ -8,6 +8,7 @@ clone and of its dependencies, so that no run depends on the network.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import re
 import shutil
@@ -27,7 +28,9 @@ LIMIT_SECONDS = 600
 _SECTION = re.compile(r"(?ms)^## (?P<title>[^\n]+)\n(?P<text>.*?)(?=^## |\Z)")
 _BLOCK = re.compile(r"(?ms)^```sh\n(.*?)^```")
 _INSTALLS = re.compile(r"\bpip install|-m venv|\buv tool install")
-_NEEDS = {"kubectl": "kubectl", "tests/cluster": "slurmctld"}
+_ON_HEAD = "slurm.conf"
+"""In a block that runs on the head node of a cluster of the tests: as root, with what tests/cluster/install has."""
+_NEEDS = {"kubectl": "kubectl", _ON_HEAD: "slurmctld"}
 """What a block needs of the machine, by a word in it."""
 _FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "DISTCHECK", "PIP_", "UV_", "SLURM", "VIRTUAL_ENV", "PYTHON")
 """Begins of variables that a newcomer does not have."""
@@ -82,7 +85,7 @@ def timed(block: str, folder: Path, environment: dict[str, str]) -> Timed:
     notes = folder.parent / f"{folder.name}.times"
     notes.unlink(missing_ok=True)
     done = subprocess.run(
-        ["bash", "-c", f"{_PRELUDE}{block}\n:\n"],
+        _shell(block),
         cwd=folder,
         env=environment | {"NOTES": str(notes)},
         stdin=subprocess.DEVNULL,
@@ -92,10 +95,36 @@ def timed(block: str, folder: Path, environment: dict[str, str]) -> Timed:
         timeout=LIMIT_SECONDS,
         check=False,
     )
-    lines = [line.split(" ", 1) for line in notes.read_text().splitlines()]
+    return _timed(done.returncode, done.stdout, notes.read_text())
+
+
+def _shell(block: str) -> list[str]:
+    return ["bash", "-c", f"{_PRELUDE}{block}\n:\n"]
+
+
+def _timed(code: int, output: str, notes: str) -> Timed:
+    lines = [line.split(" ", 1) for line in notes.splitlines()]
     moments = [float(moment) for moment, _ in lines]
     seconds = [later - at for at, later in pairwise(moments)]
-    return Timed(done.returncode, tuple(zip((command for _, command in lines), seconds, strict=False)), done.stdout)
+    return Timed(code, tuple(zip((command for _, command in lines), seconds, strict=False)), output)
+
+
+def on_head(block: str, packages: Path) -> Timed:
+    """Run a block on the head node of a cluster with four slurmds; its nodes take packages from the folder only."""
+    sys.path.insert(0, str(measured.ROOT / "tests"))
+    cluster = importlib.import_module("cluster.cluster").Cluster()
+    try:
+        shutil.copytree(packages, cluster.shared / "packages")
+        for node in cluster.nodes:
+            cluster.write(
+                node, "/root/.config/pip/pip.conf", "[global]\nno-index = true\nfind-links = /shared/packages\n"
+            )
+        (cluster.shared / "empty").mkdir()
+        environment = {"CLONE": str(measured.ROOT), "NOTES": "/shared/times"}
+        done = cluster.run("head", *_shell(block), env=environment, cwd="/shared/empty", timeout=LIMIT_SECONDS)
+        return _timed(done.code, done.out + done.err, (cluster.shared / "times").read_text())
+    finally:
+        cluster.conclude()
 
 
 def wheels(folder: Path) -> None:
@@ -158,6 +187,8 @@ def _environment(binaries: Path, packages: Path, folder: Path) -> dict[str, str]
 
 def run(way: Way, packages: Path) -> Timed:
     """Run a way in an empty directory, with a new environment of a job."""
+    if _ON_HEAD in way.block:
+        return on_head(way.block, packages)
     with tempfile.TemporaryDirectory(prefix="distcheck-adoption-") as temporary:
         folder = Path(temporary) / "empty"
         folder.mkdir()

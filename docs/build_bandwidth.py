@@ -24,6 +24,7 @@ _CURVES = {
     "8 x A100, all_reduce": curve.AMPERE_ALL_REDUCE,
     "8 x H100 and H200, all_reduce": curve.HOPPER_ALL_REDUCE,
     "8 x B200, all_reduce": curve.BLACKWELL_ALL_REDUCE,
+    "8 x MI300X, all_reduce": curve.MI300_ALL_REDUCE,
     "8 x A100, other operations": curve.RING,
     "2 x 8 H100 over the network": curve.NETWORK,
 }

@@ -116,6 +116,30 @@ def with_simulated_gpus(command: str, saved: Path) -> None:
         saved.write_bytes((cluster.shared / "job.json").read_bytes())
 
 
+def beside_a_loader(command: str, saved: Path) -> None:
+    """Run beside four ranks on two nodes, of which one has a data-loader worker that opens a pipe without a writer."""
+    _beside("loader", command, saved)
+
+
+def beside_a_skipped_collective(command: str, saved: Path) -> None:
+    """Run beside four ranks on two nodes, of which one leaves a collective out."""
+    _beside("skipped_collective", command, saved)
+
+
+def beside_a_cut(command: str, saved: Path) -> None:
+    """Run beside four ranks on two nodes, of which one drops what the other sends."""
+    _beside("quick_steps", command, saved, cut=True)
+
+
+def _beside(fault: str, command: str, saved: Path, *, cut: bool = False) -> None:
+    from cluster.inside import filtered, running, two_each  # type: ignore[import-not-found]
+
+    with _cluster(nodes=2) as cluster, running(cluster, fault, two_each("node1", "node2")):
+        if cut:
+            filtered(cluster, "node1", f"ip saddr {cluster.networks[0]}.12 drop")
+        _on_cluster(cluster, command, saved)
+
+
 @contextmanager
 def _cluster(nodes: int = 4) -> Iterator[Any]:
     from cluster.cluster import Cluster  # type: ignore[import-not-found]  # mypy does not check the tests
@@ -151,6 +175,9 @@ EXAMPLES: dict[str, Example] = {
         "distcheck net --hosts 'node[1-4]' --nproc 2",
         node2_behind_firewall,
     ),
+    "hang-loader": Example("docs/hang.md", "distcheck hang --hosts 'node[1-2]'", beside_a_loader),
+    "hang-skipped": Example("docs/hang.md", "distcheck hang --hosts 'node[1-2]'", beside_a_skipped_collective),
+    "hang-cut": Example("docs/hang.md", "distcheck hang --hosts 'node[1-2]' --wait 4", beside_a_cut),
     "json": Example(
         "docs/json.md",
         "distcheck bandwidth --nproc 2 --format json",

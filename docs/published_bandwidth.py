@@ -1,6 +1,6 @@
 """Published bus bandwidths, each with its source.
 
-The model is derived from them and tested against them; distcheck/expectation/published.py has those of one node.
+The model is derived from them and tested against them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from typing import Literal
 import msgspec
 
 from distcheck.expectation.hardware import Adapters, Hardware, Inside, NvLinkWay, Outside, PcieWay
-from distcheck.expectation.links import AMPERE, BLACKWELL, HOPPER, VOLTA
+from distcheck.expectation.links import AMPERE, BLACKWELL, HOPPER, MI300, MI350, VOLTA
 
 MIB, GIB = 1 << 20, 1 << 30
 NHC = "https://github.com/Azure/azurehpc-health-checks/blob/main/conf/"
 GUIDE = "https://github.com/Azure/AI-benchmarking-guide/tree/main/Azure_Results"
 FLEET = "https://github.com/microsoft/superbench-results"
 SUPERBENCH = "https://github.com/microsoft/superbenchmark/blob/main/tests/data/"
+AI_SCRIPTS = "https://github.com/hisohara/ai-scripts/blob/main/training/01_rccl-smoketest/README.md"
 ML_ENGINEERING = "https://github.com/stas00/ml-engineering/tree/master/network/benchmarks"
 AWS = "https://github.com/aws-samples/awsome-distributed-training/tree/main/micro-benchmarks/nccl-tests"
 COREWEAVE = "https://github.com/coreweave/nccl-tests"
@@ -58,7 +59,7 @@ class Reference(msgspec.Struct, frozen=True):
         if self.inside is None:
             return None
         per_node = self.ranks // self.nodes
-        return Hardware("nccl", self.ranks, self.nodes, per_node, self.gpu, self.inside, self.outside)
+        return Hardware("nccl", self.ranks, self.nodes, per_node, self.inside, self.outside)
 
 
 V100 = NvLinkWay(VOLTA, 6, switched=False, exact=False)
@@ -67,14 +68,17 @@ H100, H800 = NvLinkWay(HOPPER, 18), NvLinkWay(HOPPER, 8)
 B200 = NvLinkWay(BLACKWELL, 18)
 PCIE4, PCIE5 = PcieWay(4, 16), PcieWay(5, 16)
 PAIRS = PcieWay(4, 16, together=2)
+MI300X = NvLinkWay(MI300, 7, switched=False)
+MI355X = NvLinkWay(MI350, 7, switched=False, exact=False)
 EFA = Adapters(32, 100, exact=False)
 EFA_200 = Adapters(16, 200, exact=False)
 EFA_P4DE = Adapters(4, 100, exact=False)
 EFA_P6 = Adapters(8, 400)
 NDR = Adapters(8, 400, infiniband=True)
 TCPXO = Adapters(8, 200)
+RAILS_400 = Adapters(8, 400)
 
-_TESTS, _TORCH = "nccl-tests", "torch 2.9.1, NCCL 2.27.7"
+_TESTS, _RCCL, _TORCH = "nccl-tests", "rccl-tests", "torch 2.9.1, NCCL 2.27.7"
 _SUPERBENCH = "nccl-tests by SuperBench"
 _MESH = "the source does not say which links join the two GPUs"
 _NVL72 = "there is no model for nodes joined by NVLink"
@@ -176,10 +180,12 @@ ONE_NODE = (
     _one("4 x A100 PCIe, IOMMU off", "A100 PCIe", 4, None, 21, _TESTS, f"{NCCL}841", inside=PCIE4),
     _one("8 x RTX 5090, no P2P", "RTX 5090", 8, None, 28, _TESTS, f"{NCCL}1639", inside=PCIE5),
     _one("4 x RTX 5090, no P2P", "RTX 5090", 4, None, 35, _TESTS, f"{NCCL}1639", inside=PCIE5),
-    _one("Azure ND96isr_MI300X_v5", "MI300X", 8, 16 * GIB, 314, "rccl-tests", f"{NHC}nd96isr_mi300x_v5.conf", gate=True,
-         unlike="there is no model for AMD GPUs"),
-    _one("8 x MI300X", "MI300X", 8, 4 * GIB, 312.9, "rccl-tests", ML_ENGINEERING,
-         unlike="there is no model for AMD GPUs"),
+    _one("Azure ND96isr_MI300X_v5", "MI300X", 8, 16 * GIB, 314, _RCCL, f"{NHC}nd96isr_mi300x_v5.conf", gate=True,
+         inside=MI300X),
+    _one("8 x MI300X", "MI300X", 8, 4 * GIB, 312.9, _RCCL, ML_ENGINEERING, inside=MI300X),
+    *_sweep({32 * MIB: 226.78, 256 * MIB: 303.1, GIB: 313.36, 8 * GIB: 315.91}, "8 x MI300X", "MI300X",
+            f"{_RCCL} in place", AI_SCRIPTS, inside=MI300X),
+    _one("8 x MI325X", "MI325X", 8, 16 * GIB, 319.21, f"{_RCCL} in place", AI_SCRIPTS, inside=MI300X),
     _one("GB200 NVL72, one rack", "GB200", 72, 512 * MIB, 586, _TESTS, COREWEAVE, unlike=_NVL72),
     _one("GB200 NVL72, one rack", "GB200", 72, 8 * GIB, 834, _TESTS, COREWEAVE, to=847, unlike=_NVL72),
 )  # fmt: skip
@@ -203,6 +209,13 @@ OTHER_OPERATIONS = (
 """Other operations on one node; no result for broadcast itself on Hopper was published."""
 
 SEVERAL_NODES = (
+    _many("MI300X over RoCE", "MI300X", 2, 16 * GIB, 357.46, _RCCL, AI_SCRIPTS, inside=MI300X, outside=RAILS_400),
+    *(
+        _many("MI325X over RoCE", "MI325X", nodes, 16 * GIB, figure, _RCCL, AI_SCRIPTS, algorithm="RING",
+              inside=MI300X, outside=RAILS_400)
+        for nodes, figure in ((2, 350.24), (4, 350.59), (8, 350.84))
+    ),
+    _many("MI355X over RoCE", "MI355X", 2, 8 * GIB, 369.04, _RCCL, AI_SCRIPTS, inside=MI355X, outside=RAILS_400),
     _many("AWS p4de", "A100-SXM4", 2, 2 * GIB, 78.3, _TESTS, AWS, algorithm="TREE", inside=A100, outside=EFA_P4DE,
           unlike="a tree over few adapters: only a band is known"),
     *(

@@ -247,6 +247,11 @@ def _fake_torch_libraries(tmp_path_factory):
     _compile("fake_torch_cuda.c", made / "rpath" / "libtorch_cuda.so", origin, "-Wl,--disable-new-dtags", nccl)
     _compile("fake_torch_cuda.c", made / "runpath" / "libtorch_cuda.so", origin, "-Wl,--enable-new-dtags", nccl)
     _compile("fake_torch_cuda.c", made / "static" / "libtorch_cuda.so", "-DALONE", "-lc")
+    rccl = made / "rccl" / "librccl.so.1"
+    _compile("fake_nccl.c", rccl, "-DVERSION=22206")
+    rpath = "-Wl,-rpath,$ORIGIN"
+    _compile("fake_torch_cuda.c", made / "hip" / "libtorch_hip.so", rpath, "-Wl,--disable-new-dtags", str(rccl))
+    _compile("fake_plugin.c", made / "rccl" / "librccl-net.so", "-DSYMBOL=ncclNetPlugin_v8")
     for folder, symbol in {"v5": "ncclNetPlugin_v5", "v8": "ncclNetPlugin_v8"}.items():
         _compile("fake_plugin.c", made / folder / "libnccl-net.so", f"-DSYMBOL={symbol}")
     _compile("fake_plugin.c", made / "hang" / "libnccl-net.so", "-DSYMBOL=ncclNetPlugin_v8", "-DHANG", "-lc")

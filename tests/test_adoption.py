@@ -57,7 +57,7 @@ def test_the_table_tells_what_it_takes_to_install_from_what_it_takes_to_run():
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("title", [title for title in WAYS if title != "Slurm"])  # the cluster has tests of its own
+@pytest.mark.parametrize("title", WAYS)
 def test_a_newcomer_gets_through(title, tmp_path_factory):
     way = Way(title, WAYS[title])
     if reason := adoption.lack(way):

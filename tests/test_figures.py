@@ -62,7 +62,25 @@ VOLTA, AMPERE, HOPPER, BLACKWELL = (
     of(f"expectation.links:{name}") for name in ("VOLTA", "AMPERE", "HOPPER", "BLACKWELL")
 )
 
+MI300 = of("expectation.links:MI300")
+
 PHRASES = {
+    "docs/policy.md": [("does not answer within {} s", [of("facts.touch:PATIENCE_SECONDS")])],
+    "docs/rules/host.policy.md": [("within {} s", [of("facts.touch:PATIENCE_SECONDS")])],
+    "docs/adapters.md": [("longer than distcheck's {} s", NODE_ENDS)],
+    "docs/amd.md": [
+        ("a warning from {} GiB", [of("gpu.usage:_MUCH_BYTES") >> 30]),
+        ("gpu-amdgpu-error-recent, {} hours", [of("gpu.amd_log:_RECENT_SECONDS") / 3600]),
+    ],
+    "docs/hang.md": [
+        ("for {} s while others are in a collective", [of("run.hang:LONGEST_SECONDS")]),
+        ("takes at most {} % of its power", [100 * of("rules.hang.gpus:_WAITING_POWER")]),
+        ("and up to {} MB\nin all", [of("flight.running:_MOST_BYTES") >> 20]),
+        ("had waited for {} s when", [of("flight.running:_WAITED_SECONDS")]),
+        ("the same kernel function for {} s", [of("run.hang:LONGEST_SECONDS")]),
+        ("in a lock is watched for {} s", [of("run.hang:LONGEST_SECONDS")]),
+        ("`--wait` seconds apart ({} s)", [default("cli.options:HangOptions", "wait")]),
+    ],
     "docs/python.md": [("ends the checks {} s after `timeout`", [of("cli.preflight:_BEYOND_SECONDS")])],
     "docs/rules/fabric.access.md": [
         (
@@ -87,7 +105,6 @@ PHRASES = {
         ("it waits {} s for the others", [of("collectives.dimensions:ENTER_SECONDS")])
     ],
     "docs/rules/gpu.products.md": [("is below {} of its first", [of("gpu.products:_FALLEN")])],
-    "docs/rules/fabric.loopback.md": [("slow below {} of its rate", [of("fabric.loopback:_SHARE")])],
     "docs/rules/fabric.counters.md": [("Fewer than {} symbol errors", [of("fabric.counters:_LINK")["symbol_error"]])],
     "docs/rules/fabric.gdr.md": [("older than {}.{}", of("fabric.gdr:_DMABUF_KERNEL"))],
     "docs/rules/host.history.md": [
@@ -141,6 +158,10 @@ PHRASES = {
             [kind.rate_GBps for kind in (VOLTA, HOPPER, BLACKWELL)]
             + [kind.ring for kind in (VOLTA, AMPERE, HOPPER, BLACKWELL)],
         ),
+        (
+            "({:.0f} GB/s MI300X and MI325X, {} MI350X and MI355X) x {};",
+            [MI300.rate_GBps, of("expectation.links:MI350").rate_GBps, MI300.ring],
+        ),
         ("x the same x {} Hopper, {} Blackwell", [HOPPER.nvls, BLACKWELL.nvls]),
         (
             "a band: {} to 1 of NCCL's figure for the link (x16: {}, {}, {} GB/s for generation 3, 4, 5)",
@@ -166,7 +187,7 @@ PHRASES = {
     "docs/reachability.md": [
         (
             "a loss of {} % into one of four nodes",
-            [tried("cluster/test_net_paths.py", r"for percent in \(10, (\d+)\)")],
+            [tried("cluster/test_net_paths.py", r"numgen random mod 100 < (\d+) drop")],
         ),
         ("{} MiB in full packets", TRANSFER),
         ("{} MiB between two nodes", TRANSFER),
@@ -245,7 +266,6 @@ PHRASES = {
     ],
     "docs/rules/gpu.usage.md": [
         ("by more than {} GiB of memory", [of("gpu.usage:_MUCH_BYTES") >> 30]),
-        ("at {} % or more", [of("gpu.usage:_BUSY_PERCENT")]),
     ],
     "docs/rules/gpu.xids.md": [("within the last {} hours", [of("gpu.xids:_RECENT_SECONDS") / 3600])],
     "docs/rules/launchers.kubernetes.md": [("below {} seconds", [of("rules.launchers.kubernetes:_LATE_SECONDS")])],

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 from forms.sampled import sampled
 from made import real_job
+from made.running import busy, job_of, running, sleeper, unreadable, waiter
 
 import distcheck
 from distcheck import report
+from distcheck.facts.hang import HangNode
 from distcheck.rules import all_rules
 from distcheck.rules.diagnose import diagnose
 
@@ -85,6 +87,31 @@ def test_a_fault_of_many_nodes_takes_as_much_for_each_of_them(jobs, fault):
     said, before = many[1], diagnose(jobs[MANY])
     assert (said.findings, said.not_checked) != (before.findings, before.not_checked) or fault in NOT_JUDGED
     assert quadratic(few[0], many[0]) == {}
+
+
+HANGS = {
+    "one sleeps": lambda n, node: sleeper(n, node=node) if n == 3 else waiter(n, node=node),
+    "half of them at one line": lambda n, node: sleeper(n, node=node) if n % 2 else waiter(n, node=node),
+    "each at a line of its own": lambda n, node: sleeper(n, f"/me/a.py:{n} f", node=node) if n % 2 else waiter(n),
+    "two sides": lambda n, node: waiter(n, ("barrier", "all_reduce")[n % 2], node=node),
+    "a few in another collective": lambda n, node: waiter(n, "barrier" if n % 5 == 1 else "all_reduce", node=node),
+    "all at one line": lambda n, node: waiter(n, node=node),
+    "all wait for their GPUs": lambda n, node: busy(n, share=1.0, cuda=True, node=node),
+    "nothing may be read": lambda n, node: unreadable(waiter(n, node=node)),
+    "no answer of half of the nodes": lambda n, node: None if n % 2 else waiter(n, node=node),
+}
+
+
+@pytest.mark.parametrize("hang", sampled(list(HANGS), "each at a line of its own", "no answer of half of the nodes"))
+def test_a_hang_of_many_ranks_takes_as_much_for_each_of_them(hang):
+    counts = []
+    for size in (FEW, MANY):
+        seen = {n: HANGS[hang](n, f"node{n}") for n in range(size)}
+        nodes = tuple(HangNode(f"node{n}", "" if rank else f"node{n}: no route") for n, rank in seen.items())
+        job = job_of(running(*filter(None, seen.values()), world=size, nodes=nodes, local=None not in seen.values()))
+        counts.append(lines(job)[0])
+        assert len(report.render("text", job, lines(job)[1])) < 8000
+    assert quadratic(*counts) == {}
 
 
 def test_a_loop_over_pairs_is_noticed(jobs, monkeypatch):

@@ -213,7 +213,8 @@ def test_env_without_options_loads_nothing_that_only_other_runs_need():
     )
     assert {"distcheck.run.entry", "distcheck.report.text", "tabulate"} <= loaded  # it went to its end
     assert not loaded & {"pydantic", "rich", "torch", "asyncio", "jinja2", "psutil", "pynvml", "multiprocessing",
-                         "json", "distcheck.run.driver", "distcheck.run.node", "distcheck.probe.gpu"}  # fmt: skip
+                         "json", "tomllib", "distcheck.cli.policy_file",
+                         "distcheck.run.driver", "distcheck.run.node", "distcheck.probe.gpu"}  # fmt: skip
 
 
 @pytest.mark.process
@@ -236,7 +237,7 @@ def test_only_the_command_that_is_called_is_read():
         return [c.callback.__name__ for c in app(list(words)).registered_commands]
 
     assert names("env", "--strict") == ["env"]
-    everything = ["env", "net", "gpu", "bandwidth", "isolate", "gate", "node", "report", "explain"]
+    everything = ["env", "net", "gpu", "bandwidth", "isolate", "gate", "node", "hang", "policy", "report", "explain"]
     assert names() == names("--help") == names("evn") == names("--", "env") == everything
 
 
@@ -253,17 +254,6 @@ def test_the_program_of_the_ranks_starts_without_typer_or_torch():
 
 
 @pytest.mark.process
-def test_without_a_token_nothing_is_sealed():
-    loaded = loaded_after(
-        "import distcheck.run.driver, distcheck.run.leader, distcheck.run.follower\n"
-        "from distcheck.rollcall import identity\n"
-        "from distcheck.facts.placement import Placement\n"
-        "identity.job_key({}, Placement()), identity.job_secret({})"
-    )
-    assert "distcheck.rollcall.server" in loaded
-    assert "distcheck.rollcall.seal" not in loaded
-
-
 def test_nothing_is_unpickled_anywhere():
     for path in MODULES:
         assert not roots(path) & {"pickle", "marshal", "shelve", "dill"}, path

@@ -17,6 +17,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from distcheck import __version__
+
 FOLDER = Path(__file__).parent.parent / "docs" / "schedulers" / "kubernetes"
 NODE = FOLDER / "node"
 PLUGIN = json.loads((NODE / "node-problem-detector.json").read_text())
@@ -43,17 +45,22 @@ def overlay_of_the_page(folder):
 @pytest.mark.process
 def test_the_base_for_nodes_renders_a_daemonset_with_the_sites_values(tmp_path):
     (tmp_path / "kustomization.yaml").write_text(overlay_of_the_page("node"))
+    (tmp_path / "policy.toml").write_text('mode = "enforce"\n')
     shutil.copytree(NODE, tmp_path / "node")
     objects = rendered(tmp_path)
     (pod,) = [each["spec"]["template"]["spec"] for (kind, _), each in objects.items() if kind == "DaemonSet"]
     check = pod["containers"][0]
     values = objects["ConfigMap", "distcheck-node-values"]
-    assert check["image"] == "ghcr.io/site/distcheck:0.1.0"
-    assert values["data"] == {"DISTCHECK_GPUS": "4", "DISTCHECK_IGNORE": "host-shm-too-small", "INTERVAL": "300"}
+    assert check["image"] == f"ghcr.io/site/distcheck:{__version__}"
+    assert values["data"] == {"INTERVAL": "300"}
     assert check["envFrom"] == [{"configMapRef": {"name": values["metadata"]["name"]}}]
     scripts = objects["ConfigMap", "distcheck-node-scripts"]
     (volume,) = [each for each in pod["volumes"] if each["name"] == "scripts"]
     assert volume["configMap"] == {"name": scripts["metadata"]["name"], "defaultMode": 0o555}
+    policy = objects["ConfigMap", "distcheck-policy"]
+    assert policy["data"] == {"policy.toml": 'mode = "enforce"\n'}
+    assert {"name": "policy", "configMap": {"name": policy["metadata"]["name"]}} in pod["volumes"]
+    assert {"name": "policy", "mountPath": "/etc/distcheck", "readOnly": True} in check["volumeMounts"]
     run = [*check["command"], *check["readinessProbe"]["exec"]["command"], *(rule["path"] for rule in PLUGIN["rules"])]
     assert {path.rpartition("/")[2] for path in run} < set(scripts["data"])
     assert {path.rpartition("/")[0] for path in run} == {"/scripts"}
@@ -129,18 +136,30 @@ def test_the_condition_is_unhealthy_only_for_a_recent_bad_result(installed, resu
 
 @pytest.mark.process
 @pytest.mark.without_gpus
-def test_the_daemonset_writes_the_metrics_and_the_condition_of_a_real_check(installed):
-    environment = {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "DISTCHECK_GPUS": "1023", "INTERVAL": "600"}
+@pytest.mark.parametrize(
+    ("mode", "codes", "healthy", "line"),
+    [("observe", (0, 40), 0, "would have been exit code 40"), ("enforce", (40, 40), 1, "exit code 40: drain")],
+)
+def test_the_daemonset_observes_or_enforces_by_one_word_of_the_bases_policy(installed, mode, codes, healthy, line):
+    volume = installed / "volume"  # as Kubernetes mounts a ConfigMap
+    (volume / "..2026").mkdir(parents=True)
+    (volume / "..data").symlink_to("..2026")
+    (volume / "policy.toml").symlink_to("..data/policy.toml")
+    base = (NODE / "policy.toml").read_text()
+    assert 'mode = "observe"' in base
+    (volume / "..data" / "policy.toml").write_text(base.replace('"observe"', f'"{mode}"').replace("= 8", "= 1023"))
+    environment = {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin", "DISTCHECK_POLICY": str(volume), "INTERVAL": "600"}
     with subprocess.Popen([installed / "check.sh"], env=environment, stdout=subprocess.PIPE, text=True) as check:
         try:
-            reason = check.stdout.readline().strip()
-            assert "1023" in reason, "an option of the environment"
-            assert condition(installed) == (1, reason), "none of the GPUs that it should have"
+            assert line in check.stdout.readline()
+            code, message = condition(installed)
+            assert (code, "1023" in message) == (healthy, mode == "enforce"), "none of the GPUs that it should have"
         finally:
             check.send_signal(signal.SIGTERM)
         assert check.wait(5) == 0
     read = text_string_to_metric_families((installed / "distcheck.prom").read_text())
-    assert {each.name: each.samples[0].value for each in read if each.samples}["distcheck_exit_code"] == 40
+    values = {each.name: each.samples[0].value for each in read if each.samples}
+    assert (values["distcheck_exit_code"], values["distcheck_would_exit_code"]) == codes
 
 
 @pytest.mark.process

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from distcheck import __main__
+from distcheck.cli import main
 
 
 def test_an_interrupt_before_there_is_anything_to_report_ends_without_a_traceback(monkeypatch, capsys):
@@ -29,3 +30,10 @@ def test_an_interrupt_while_the_first_modules_are_imported_ends_without_a_traceb
     start += "sys.modules.pop('typing', None); sys.meta_path.insert(0, Stop())\nimport distcheck.__main__"
     ended = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_quiet_is_taken_before_the_command_too(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["distcheck", "-q", "gate", "--op", "none"])
+    with pytest.raises(SystemExit):
+        main.main()
+    assert capsys.readouterr().err.startswith("distcheck: error: --op none: unknown operation")

@@ -20,6 +20,9 @@ from packaging.metadata import Metadata
 import distcheck
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / ".ci"))
+import pyz  # noqa: E402
+
 SCRIPTS = {"check-tag", "run", "build"}
 VERSION = distcheck.__version__
 IDENTITY = {
@@ -103,17 +106,29 @@ def test_the_workflow_publishes_only_what_the_scripts_tested_and_built():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
     assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads the key `on` as true
     assert workflow["permissions"] == {"contents": "read"}
-    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+    build, publish, release = (workflow["jobs"][name] for name in ("build", "publish", "release"))
     run = [step["run"] for step in build["steps"] if "run" in step]
     assert [name for step in run for name in re.findall(r"\.ci/([\w-]+)", step)] == ["check-tag", "run", "build"]
-    upload = next(step for step in build["steps"] if "upload-artifact" in step.get("uses", ""))
-    assert build["steps"][-1] is upload
+    kept = {each["with"]["name"]: each["with"]["path"].split() for each in build["steps"][-2:]}
+    assert kept == {"pypi": ["dist/*.whl", "dist/*.tar.gz"], "release": ["dist"]}
     download, last = publish["steps"]
-    assert upload["with"]["name"] == download["with"]["name"]
+    assert download["with"] == {"name": "pypi", "path": "dist"}
     assert last["uses"].startswith("pypa/gh-action-pypi-publish@")
     assert (publish["needs"], publish["environment"]) == ("build", "pypi")
     assert publish["permissions"] == {"id-token": "write"}
     assert "permissions" not in build
+    download, last = release["steps"]
+    assert download["with"] == {"name": "release", "path": "dist"}
+    assert last["run"].startswith('gh release create "$GITHUB_REF_NAME" dist/*')
+    assert (release["needs"], release["permissions"]) == ("publish", {"contents": "write"})
+
+
+def test_the_workflow_has_each_python_of_the_archive_and_runs_the_tests_with_the_last():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    (setup,) = [step for step in workflow["jobs"]["build"]["steps"] if "setup-python" in step.get("uses", "")]
+    versions = setup["with"]["python-version"].split()
+    assert sorted(versions) == sorted(pyz.PYTHONS)
+    assert versions[-1] == "3.12"
 
 
 def test_the_scripts_of_the_workflow_can_be_run_and_are_on_the_page():
@@ -121,6 +136,21 @@ def test_the_scripts_of_the_workflow_can_be_run_and_are_on_the_page():
     for name in SCRIPTS:
         assert os.access(ROOT / ".ci" / name, os.X_OK)
         assert f"`.ci/{name}`" in page
+
+
+def test_the_manifests_name_the_image_of_this_version():
+    texts = [path.read_text() for path in (ROOT / "docs").rglob("*") if path.suffix in {".yaml", ".md"}]
+    tags = [tag for text in texts for tag in re.findall(r"\b(?:newTag|tag): ([\d.]*\d)", text)]
+    assert len(tags) > 3
+    assert set(tags) == {VERSION}
+
+
+def test_pages_that_install_by_name_say_what_to_do_until_the_name_is_on_an_index():
+    pages = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+    named = {name for name, text in pages.items() if re.search(r"(?:pip|tool) install '?distcheck", text)}
+    assert named >= {"install.md", "adoption.md", "hang.md"}
+    for name in named - {"install.md"}:
+        assert "(install.md#until-distcheck-is-on-pypi)" in pages[name], name
 
 
 @pytest.mark.process
@@ -191,7 +221,7 @@ def test_the_source_distribution_has_what_its_tests_need_and_no_caches(tmp_path,
         "docs/Containerfile",
         ".dockerignore",
         ".github/workflows/release.yml",
-        ".ci/readme.py",
+        *(f".ci/{name}" for name in ("readme.py", "packages", "pyz.py", "pyz_start.py")),
         *(f".ci/{name}" for name in SCRIPTS),
     } <= inside
     assert not [path for path in inside if re.search(r"__pycache__|\.venv|_cache|\.pyc$", path)]

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable
 from enum import Enum
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from shlex import quote
-from types import NoneType
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, NoReturn, cast, get_args, get_origin
 
 import msgspec
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.models import OptionInfo
 
+from distcheck.cli.declared import Declared, as_typed, kind_of, options_of
 from distcheck.cli.options import Checking
 from distcheck.cli.publish import REMEDY, print_to
 from distcheck.facts.errors import UsageError
+from distcheck.facts.policy import installed
 
-LARGEST = 10**9
-"""The largest number that an option accepts, unless it has a maximum of its own."""
 _OPTION = re.compile(r"--[a-z][a-z-]*[a-z]")
+_NO_POLICY = object()
 _VARIABLES = "Each option can also be set by an environment variable: --timeout, for example, by DISTCHECK_TIMEOUT."
 
 
@@ -46,8 +45,8 @@ class Entry(NamedTuple):
         epilog = "".join(f"\b\n{part}\n\n" for part in (f"Example:\n  {self.example}", *self.more))
         if options is not None and issubclass(options, Checking):
             epilog += _VARIABLES
-        declared = {} if options is None else _declared(options)
-        kinds = {p.name: _kind(get_args(p.annotation)[0]) for p in own if get_origin(p.annotation) is Annotated}
+        declared = {} if options is None else options_of(options)
+        kinds = {p.name: kind_of(get_args(p.annotation)[0]) for p in own if get_origin(p.annotation) is Annotated}
         kinds |= {name: option.kind for name, option in declared.items()}
         its_class = type("Command", (LazyCommand,), {"declared": declared, "kinds": kinds})
         register = app.command(short_help=self.short_help, epilog=epilog, cls=its_class)
@@ -64,7 +63,7 @@ def command(short_help: str, example: str, *more: str) -> Callable[[Callable[...
 
 def _taking(options: type[msgspec.Struct], function: Callable[..., None], own: list[inspect.Parameter]) -> Any:
     """Return a function with the fields of `options` as parameters, which `function` gets in one value."""
-    declared = _declared(options)
+    declared = options_of(options)
     given = [
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=declared[f.name].typed)
         for f in msgspec.structs.fields(options)
@@ -83,79 +82,17 @@ def _taking(options: type[msgspec.Struct], function: Callable[..., None], own: l
     return called
 
 
-class _Declared(NamedTuple):
-    """What a struct declares of an option."""
-
-    kind: Any
-    """Its type, without None."""
-    info: OptionInfo
-
-    @property
-    def typed(self) -> Any:
-        """The annotation for typer, which knows Literal only since 0.19."""
-        choices = get_args(self.kind) if get_origin(self.kind) is Literal else ()
-        kind = Enum("Choice", {choice: choice for choice in choices}) if choices else self.kind
-        return Annotated[kind, self.info]
-
-    @property
-    def expected(self) -> str:
-        """Which values it accepts."""
-        if get_origin(self.kind) is Literal:
-            return f"choose one of {', '.join(get_args(self.kind))}"
-        if self.kind is bool:
-            return "must be 1 or 0"
-        number = "a whole number" if self.kind is int else "a number"
-        return f"must be {number} from {self.least} to {self.largest}"
-
-    @property
-    def least(self) -> float:
-        """The smallest number that it accepts."""
-        return -LARGEST if self.info.min is None else self.info.min
-
-    @property
-    def largest(self) -> float:
-        """The largest number that it accepts."""
-        return LARGEST if self.info.max is None else self.info.max
-
-    def holds(self, number: float) -> bool:
-        """Return whether it accepts a number; it never accepts nan."""
-        return self.least <= number <= self.largest
-
-
-@cache
-def _declared(options: type[msgspec.Struct]) -> dict[str, _Declared]:
-    """Return the options of a struct by field; name and variable are made of the field's name.
-
-    The commands that check have variables: one that names a report for them must not make another command overwrite it.
-    """
-    found = {}
-    for name, hint in get_type_hints(options, include_extras=True).items():
-        kind, info = get_args(hint)
-        info = copy.copy(info)
-        info.envvar, info.show_envvar = f"DISTCHECK_{name.upper()}" if issubclass(options, Checking) else None, False
-        if not any(word.startswith("--") for word in info.param_decls):
-            info.param_decls = (f"--{name.replace('_', '-')}", *info.param_decls)
-        found[name] = _Declared(_kind(kind), info)
-    return found
-
-
-def _kind(annotation: Any) -> Any:
-    """Return a type without None."""
-    parts = get_args(annotation)
-    return next(part for part in parts if part is not NoneType) if NoneType in parts else annotation
-
-
 class _Lazy:
     """What converts given values only."""
 
-    declared: ClassVar[dict[str, _Declared]] = {}
+    declared: ClassVar[dict[str, Declared]] = {}
     """Its options by name, without those that typer adds."""
     kinds: ClassVar[dict[str, Any]] = {}
     """The type of each of its options and arguments."""
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters, including --help."""
-        return _converting_given_values(super().get_params(ctx))  # type: ignore[misc]  # of typer's class
+        return _taking_given_values(super().get_params(ctx))  # type: ignore[misc]  # of typer's class
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return --help, changed to report a stdout that is closed or full as every other output does."""
@@ -174,14 +111,42 @@ class LazyCommand(_Lazy, TyperCommand):
         if runs and "--" in args and args.index("--") == len(args) - 1:
             problem = "COMMAND is empty, perhaps an unset variable; name a command or drop --"
             raise UsageError(f"--: {problem}. See: {ctx.command_path} --help")
-        return super().parse_args(ctx, args)
+        words = list(args)
+        if "mode" in self.declared and (place := _policy(args, ctx)) is not _NO_POLICY:
+            from distcheck.cli.policy_file import defaults
+
+            settings = defaults(cast("Path | None", place), ctx.info_name)
+            ctx.meta["distcheck.words"], ctx.default_map = words, settings
+        try:
+            return super().parse_args(ctx, args)
+        except (UsageError, typer.BadParameter) as error:
+            if not ctx.default_map:
+                raise
+            self._without_policy(ctx, str(error))
+            return super().parse_args(ctx, words)
+
+    def _without_policy(self, ctx: Any, why: str) -> None:
+        """Go on without the policy, for an error that one of its options may have caused."""
+        from distcheck.cli.policy_file import discard
+
+        words = ctx.meta["distcheck.words"]
+        discard(cast("Path | None", _policy(words, ctx)), why)
+        ctx.default_map = None
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error about an option ends with the variable that set it, if one did."""
+        """Run the command; an error about an option ends with the variable that set it, if one did.
+
+        An error about an option that the policy set costs the policy and not the run.
+        """
         try:
             return super().invoke(ctx)
         except UsageError as error:
             named = set(_OPTION.findall(str(error)))
+            sources = {max(p.opts, key=len): _source(p, ctx) for p in ctx.command.params}
+            if any(sources.get(option) == "DEFAULT_MAP" for option in named):
+                self._without_policy(ctx, str(error))
+                super().parse_args(ctx, list(ctx.meta["distcheck.words"]))
+                return super().invoke(ctx)
             found = {max(p.opts, key=len): p.envvar for p in ctx.command.params if _source(p, ctx) == "ENVIRONMENT"}
             sets = [f"{variable} sets {option}" for option, variable in found.items() if option in named]
             if not sets:
@@ -203,6 +168,20 @@ class LazyCommand(_Lazy, TyperCommand):
                 formatter.write_dl(records)
 
 
+def _policy(words: list[str], ctx: Any) -> object:
+    """Return the file of --policy or its variable, None for that of /etc/distcheck, `_NO_POLICY` if there is none."""
+    given = os.environ.get("DISTCHECK_POLICY", "")
+    own = words[: words.index("--")] if "--" in words else words
+    for word, following in zip(own, [*own[1:], ""], strict=False):
+        if word == "--policy" or word.startswith("--policy="):
+            given = word.partition("=")[2] or following
+    if given:
+        return Path(given)
+    if ctx.resilient_parsing:
+        return _NO_POLICY
+    return None if installed() else _NO_POLICY
+
+
 class LazyGroup(_Lazy, TyperGroup):
     """The group of the commands."""
 
@@ -213,7 +192,7 @@ def _print_help(ctx: Any, _param: Any, wanted: bool) -> None:  # noqa: FBT001 ty
         ctx.exit()
 
 
-def _converting_given_values(params: list[Any]) -> list[Any]:
+def _taking_given_values(params: list[Any]) -> list[Any]:
     """Return the parameters, changed to pass on their defaults and to convert what is given with msgspec.
 
     Newer versions of typer convert with a pydantic model for each parameter, given or not. Importing pydantic took a
@@ -236,10 +215,10 @@ def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: An
         if value is None and (getattr(param, "multiple", False) or param.nargs == -1):
             value = ()  # typer 0.15 takes the length of a list that is not given
         return param.callback(ctx, param, value) if param.callback else value
-    option: _Declared | None = ctx.command.declared.get(param.name)
+    option: Declared | None = ctx.command.declared.get(param.name)
     kind = ctx.command.kinds.get(param.name)
     try:
-        converted = convert(ctx, value) if kind in {None, bool} else _converted(value, kind)
+        converted = convert(ctx, value) if kind in {None, bool} else as_typed(value, kind)
     except (typer.BadParameter, msgspec.ValidationError, UnicodeEncodeError):
         if option is None:
             raise
@@ -264,17 +243,6 @@ def _is_folder(path: Path, param: Any) -> bool:
         return True
     except OSError:
         return False
-
-
-def _converted(value: Any, kind: Any) -> Any:
-    """Return words of a command line as this type.
-
-    Raises:
-        msgspec.ValidationError: they are none.
-    """
-    if get_origin(kind) is list:
-        return [_converted(word, get_args(kind)[0]) for word in value]
-    return Path(value) if kind is Path else msgspec.convert(value, kind, strict=False)
 
 
 def _refuse_empty(param: Any, ctx: Any, value: Any) -> None:
@@ -302,5 +270,5 @@ def _given(param: Any, ctx: Any, value: Any) -> str:
     return f"{param.envvar}={value} ({option})" if from_variable else f"{option} {value}"
 
 
-def _refuse(param: Any, ctx: Any, value: Any, declared: _Declared) -> NoReturn:
+def _refuse(param: Any, ctx: Any, value: Any, declared: Declared) -> NoReturn:
     raise UsageError(f"{_given(param, ctx, value)}: {declared.expected}. See: {ctx.command_path} --help") from None

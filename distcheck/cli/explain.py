@@ -51,8 +51,18 @@ def explain(
     ] = None,
     job: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE|DIR", help="With --flight: what --save wrote, to name the node of each rank."),
+        typer.Option(
+            metavar="FILE|DIR",
+            help="What --save wrote: with --flight, to name the node of each rank; with --upgrade, the job.",
+        ),
     ] = None,
+    upgrade: Annotated[
+        str,
+        typer.Option(
+            metavar="torch=A..B,nccl=A..B",
+            help="Tell what other releases change for the job of --job.",
+        ),
+    ] = "",
     format: Annotated[  # noqa: A002  # the option's name
         str, typer.Option(metavar="NAME", help="How to print the cause: text, json or markdown.")
     ] = "text",
@@ -65,8 +75,10 @@ def explain(
     """
     if log and flight:
         raise UsageError("give --log or --flight, not both")
-    if job and not flight:
-        raise UsageError("--job names the nodes of --flight; give --flight too")
+    if job and not flight and not upgrade:
+        raise UsageError("--job names the nodes of --flight, or the job of --upgrade; give one of them too")
+    if upgrade:
+        raise typer.Exit(_upgrade(upgrade, job or [], [*(rule or []), *map(str, [*(log or []), *(flight or [])])]))
     if log:
         raise typer.Exit(_log(_paths(log, rule or [], "--log"), format))
     if flight:
@@ -145,6 +157,19 @@ def _flight(paths: list[Path], jobs: list[Path], form: str) -> int:
     answer = flight_explained(paths, jobs)
     _print(FLIGHT_RENDERERS[form](answer))
     return answer.exit_code
+
+
+def _upgrade(spec: str, jobs: list[Path], others: list[str]) -> int:
+    """Print what an upgrade changes and return the exit code."""
+    from distcheck.explain.upgrade import upgrade
+    from distcheck.facts.saved import load_launch
+
+    if others:
+        raise UsageError(f"give --upgrade or {others[0]}, not both")
+    if not jobs:
+        raise UsageError("--upgrade: give the job with --job FILE, as distcheck env --save FILE writes it on its ranks")
+    _print(upgrade(spec, load_launch(jobs), f"the job of {', '.join(map(str, jobs))}"))
+    return 0
 
 
 def _print(text: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import sys
+from itertools import pairwise
 from typing import Annotated, NoReturn, cast
 
 import typer
@@ -26,10 +28,14 @@ MODULES = {
     "isolate": "check",
     "gate": "gate",
     "node": "node",
+    "hang": "hang",
+    "policy": "policy",
     "report": "report",
     "explain": "explain",
 }
 """The commands, in the order of --help, and the module of this package that defines each."""
+_ALSO_IN_FRONT = frozenset({"-q", "--quiet", "-v", "--verbose"})
+"""Options that people type before the command, too."""
 _PARSING_FAILED = cast("type[Exception]", typer.BadParameter.mro()[1])
 """The base of typer's errors about a command line (click's UsageError, of which newer versions have a copy)."""
 
@@ -101,21 +107,47 @@ def main() -> NoReturn:
     except _PARSING_FAILED as error:
         place = " ".join(["distcheck", *_called(words), "--help"])
         said = error.format_message()  # type: ignore[attr-defined]
-        complain(f"{said if said.endswith('?') else said.rstrip('.') + '.'} See: {place}")
+        problem = said if said.endswith("?") else f"{said.rstrip('.')}.{_hint(words)}"
+        complain(f"{problem} See: {place}")
         code = USAGE
     except Exception as error:  # noqa: BLE001 the last resort
         code = _unforeseen(error)
-    sys.exit(code if isinstance(code, int) else 0)
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(_as_plugin(words, code))
+
+
+def _as_plugin(words: list[str], code: int) -> int:
+    """Return the exit code of a run that ended without a report; for --format nagios, print that and return UNKNOWN."""
+    given = [w.partition("=")[2] or after for w, after in pairwise([*words, ""]) if w.startswith("--format")]
+    if (given or [os.environ.get("DISTCHECK_FORMAT", "")])[-1] != "nagios":
+        return code
+    from distcheck.report.nagios import UNKNOWN, line
+
+    with contextlib.suppress(WriteError):
+        print_to(sys.stdout, line(UNKNOWN, f"no report: exit code {code}; its error is on standard error") + "\n")
+    return UNKNOWN.code
+
+
+def _hint(words: list[str]) -> str:
+    """Return how to name a COMMAND, if the words seem to hold one: click takes its options for distcheck's."""
+    if _called(words) == ["gate"]:
+        return "" if "--" in words else " Put -- before COMMAND."
+    named = not _called(words) and (words[0] == "--" or not words[0].startswith("-"))
+    return " In front of a command: distcheck gate -- COMMAND." if named else ""
 
 
 def _command_first(words: list[str]) -> list[str]:
-    """Return the arguments with the command before --local-rank.
+    """Return the arguments with the command before --quiet, --verbose and --local-rank, and the last spelt with a dash.
 
-    torch.distributed.launch puts --local-rank=N (before torch 2.0 --local_rank=N) before a script's arguments.
+    torch.distributed.launch and deepspeed put --local-rank=N, or --local_rank=N, before a script's arguments.
     """
+    if len(words) > 1 and words[0] in _ALSO_IN_FRONT and words[1] in MODULES:
+        return [words[1], words[0], *words[2:]]
     if len(words) > 1 and words[0].startswith(("--local-rank=", "--local_rank=")):
-        return [words[1], words[0].replace("_", "-"), *words[2:]]
-    return words
+        words = [words[1], words[0], *words[2:]]
+    end = words.index("--") if "--" in words else len(words)
+    return [re.sub("^--local_rank(?=$|=)", "--local-rank", word) for word in words[:end]] + words[end:]
 
 
 def _unforeseen(error: Exception) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import typer
 from distcheck.cli.command import command
 from distcheck.cli.options import NodeOptions
 from distcheck.cli.publish import BROKEN, check_writable, complain, publish
-from distcheck.cli.request import command_line, paths_of, rules_of
+from distcheck.cli.request import command_line, paths_of, policy_of, rules_of
 from distcheck.cli.variables import warn_of_misspelt
 from distcheck.facts.asked import Asked
 
@@ -30,9 +31,15 @@ def node(options: NodeOptions) -> None:
 
     For a Slurm Prolog, a HealthCheckProgram or a DaemonSet.
     """
+    start = time.monotonic()
     from distcheck.run import node as lone_node
 
     select, ignore = rules_of(options)
+    policy, expected = policy_of(options), None
+    if policy is not None:
+        from distcheck.cli.policy_file import waited_seconds
+
+        start, expected = start - waited_seconds(), policy.on().expect.gpus
     asked = Asked(
         command="node",
         looks=("node", "gpu", "storage"),
@@ -40,7 +47,9 @@ def node(options: NodeOptions) -> None:
         strict=options.strict,
         select=select,
         ignore=ignore,
-        gpus=options.gpus,
+        mode=options.mode,
+        policy=policy,
+        gpus=expected if options.gpus is None else options.gpus,
         paths=paths_of(options),
         line=command_line(),
     )
@@ -58,4 +67,4 @@ def node(options: NodeOptions) -> None:
             complain(failure)
         return publish(job, diagnosis, BROKEN if failure else code, options, to_stderr=False)
 
-    raise typer.Exit(lone_node.run(asked, os.environ, notify_and_publish, past).exit_code)
+    raise typer.Exit(lone_node.run(asked, os.environ, notify_and_publish, past, start).exit_code)

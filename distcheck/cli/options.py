@@ -10,7 +10,8 @@ import msgspec
 import typer
 
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
-from distcheck.facts.asked import Backend
+from distcheck.facts.asked import BackendName
+from distcheck.facts.policy import Checker, Mode
 from distcheck.report import Format
 
 PANELS = ("Which ranks", "What to check", "Time limits", "Measurement", "Output")
@@ -36,6 +37,10 @@ def _names(choices: Any) -> str:
     return f"{', '.join(others)} or {last}"
 
 
+Hosts = Annotated[str, _ranks("Nodes to start the probes on.", metavar="a,b[1-4]")]
+Hostfile = Annotated[Path | None, _ranks("File that lists the nodes to start the probes on.", metavar="FILE")]
+Setup = Annotated[str, _ranks("Shell commands that prepare a node, as the job does.", metavar="'…'")]
+Python = Annotated[str, _ranks("Python interpreter to use on the nodes.", metavar="PATH")]
 AllRanks = Annotated[bool, _output("Show a row for every rank.")]
 History = Annotated[
     Path | None,
@@ -59,6 +64,9 @@ class Reporting(msgspec.Struct, frozen=True, kw_only=True):
 class ReportOptions(Reporting, frozen=True, kw_only=True):
     """Options of `distcheck report`."""
 
+    policy: Annotated[
+        Path | None, _check("Judge by this policy (default: as saved), and by its mode.", metavar="FILE|DIR")
+    ] = None
     strict: Annotated[bool | None, _check("Fail on warnings (default: as saved).", "--strict/--no-strict")] = None
     baseline: Annotated[
         Path | None,
@@ -71,13 +79,44 @@ class ReportOptions(Reporting, frozen=True, kw_only=True):
         Path | None,
         _output("Show the nodes by how often they failed, from the --history of earlier runs.", metavar="DIR"),
     ] = None
+    would: Annotated[
+        bool, _output("With --history: show the rules for which nodes would have been excluded in mode observe.")
+    ] = False
     all_ranks: AllRanks = False
     schema: Annotated[bool, _output("Print the JSON Schema of --format json.")] = False
+
+
+class PolicyOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `distcheck policy`."""
+
+    policy: Annotated[
+        Path | None,
+        _check("Show this policy (default: DISTCHECK_POLICY, or /etc/distcheck).", metavar="FILE|DIR"),
+    ] = None
+    check: Annotated[
+        Path | None, _check("Check this file or folder; exit code 2 if anything is wrong.", metavar="FILE|DIR")
+    ] = None
+    node: Annotated[str, _check("Show what holds on this node (default: this one).", metavar="NAME")] = ""
+    partition: Annotated[
+        str, _check("Show what holds in this partition (default: SLURM_JOB_PARTITION).", metavar="NAME")
+    ] = ""
+    schema: Annotated[bool, _output("Print the JSON Schema of a policy file.")] = False
 
 
 class Checking(Reporting, frozen=True, kw_only=True):
     """Options of every command that checks."""
 
+    policy: Annotated[
+        Path | None,
+        _check(
+            "The site's policy: a file, or a folder with policy.toml and policy.d/*.toml (default: /etc/distcheck).",
+            metavar="FILE|DIR",
+        ),
+    ] = None
+    mode: Annotated[
+        Mode | None,
+        _check("observe: report, but exit with 0 and exclude no node; enforce: as usual.", metavar="NAME"),
+    ] = None
     strict: Annotated[bool, _check("Fail on warnings (exit code 10).")] = False
     select: Annotated[str, _check("Apply only these rules.", metavar="RULE,…")] = ""
     ignore: Annotated[str, _check("Do not apply these rules.", metavar="RULE,…")] = ""
@@ -88,14 +127,54 @@ class Checking(Reporting, frozen=True, kw_only=True):
     exclude_file: Annotated[
         Path | None, _output("Write the confirmed bad nodes to this file, one per line.", metavar="FILE")
     ] = None
+    passing_file: Annotated[
+        Path | None, _output("Write the nodes that passed to this file, one per line.", metavar="FILE")
+    ] = None
     quiet: Annotated[bool, _output("Show only the verdict, findings, and what makes it unknown.", "-q")] = False
+
+
+class Visiting(Checking, frozen=True, kw_only=True):
+    """Options of every command that looks at the folders of nodes."""
+
     path: Annotated[
         list[str] | None,  # not Path, for the same reason as --history
         _check("Folder that every node must have; repeat it for more (DISTCHECK_PATH: separated by :).", metavar="DIR"),
     ] = None
 
 
-class NodeOptions(Checking, frozen=True, kw_only=True):
+class HangOptions(Checking, frozen=True, kw_only=True):
+    """Options of `distcheck hang`."""
+
+    pid: Annotated[
+        list[str] | None,
+        _ranks("Process of the job: a rank, or one above or below it; repeat it for more.", metavar="PID,…"),
+    ] = None
+    hosts: Hosts = ""
+    hostfile: Hostfile = None
+    job: Annotated[str, _ranks("Slurm job to look at, through srun on each of its nodes.", metavar="ID")] = ""
+    pods: Annotated[str, _ranks("Pods to look at, by kubectl exec.", metavar="SELECTOR")] = ""
+    namespace: Annotated[str, _ranks("Namespace of the pods.", "-n", metavar="NAME")] = ""
+    container: Annotated[str, _ranks("Container of the pods.", "-c", metavar="NAME")] = ""
+    setup: Setup = ""
+    python: Python = ""
+    wait: Annotated[float, _seconds("Time between the two samples.", max=3600)] = 2.0
+    watch: Annotated[
+        float | None, _seconds("Look again after each of these times until the answer changes.", max=86400)
+    ] = None
+    timeout: Annotated[float, _seconds("Time limit for the whole run, without --watch.", min=5)] = 60.0
+    stacks: Annotated[
+        bool, _check("Read the Python stacks with py-spy; without them only /proc.", "--stacks/--no-stacks")
+    ] = True
+    native: Annotated[
+        bool,
+        _check(
+            "Also read the functions of C++ libraries; stops each rank for up to seconds while it looks.", "--native"
+        ),
+    ] = False
+    all_ranks: AllRanks = False
+
+
+class NodeOptions(Visiting, frozen=True, kw_only=True):
     """Options of `distcheck node`, which has no ranks."""
 
     gpus: Annotated[int | None, _check("Number of GPUs that the node must have.", metavar="N", min=0, max=1023)] = None
@@ -111,7 +190,7 @@ class NodeOptions(Checking, frozen=True, kw_only=True):
     syslog: Annotated[bool, _output("Write one line to the system log.")] = False
 
 
-class Options(Checking, frozen=True, kw_only=True):
+class Options(Visiting, frozen=True, kw_only=True):
     """Options of the commands that check a job."""
 
     nproc: Annotated[
@@ -122,15 +201,15 @@ class Options(Checking, frozen=True, kw_only=True):
             metavar="N|auto",
         ),
     ] = None
-    hosts: Annotated[str, _ranks("Nodes to start the probes on.", metavar="a,b[1-4]")] = ""
-    hostfile: Annotated[Path | None, _ranks("File that lists the nodes to start the probes on.", metavar="FILE")] = None
+    hosts: Hosts = ""
+    hostfile: Hostfile = None
     launcher: Annotated[Launcher, _ranks(f"How to start the probes: {_names(Launcher)}.", metavar="NAME")] = "auto"
     launcher_args: Annotated[
         str, _ranks("Arguments for srun or mpirun, for example --partition=gpu.", metavar="'…'")
     ] = ""
     env: Annotated[str, _ranks("Variables to pass on to the probes.", metavar="'NAME*,…'")] = ""
-    setup: Annotated[str, _ranks("Shell commands that prepare a node, as the job does.", metavar="'…'")] = ""
-    python: Annotated[str, _ranks("Python interpreter to use on the nodes.", metavar="PATH")] = ""
+    setup: Setup = ""
+    python: Python = ""
     need: Annotated[int | None, _ranks("Number of nodes that suffice; bad nodes are excluded.", metavar="N", min=1)] = (
         None
     )
@@ -147,7 +226,7 @@ class Options(Checking, frozen=True, kw_only=True):
     timeout: Annotated[float, _seconds("Time limit for the whole run.")] = 60.0
     join_timeout: Annotated[float, _seconds("Time to wait for late ranks; raise --timeout with it.")] = JOIN_SECONDS
     connect_timeout: Annotated[float, _seconds("Time limit for one connection.")] = 3.0
-    backend: Annotated[Backend, _check(f"Backend of the job: {_names(Backend)}.", metavar="NAME")] = "auto"
+    backend: Annotated[BackendName, _check(f"Backend of the job: {_names(BackendName)}.", metavar="NAME")] = "auto"
     mesh: Annotated[
         str,
         _check(
@@ -214,12 +293,22 @@ class Measuring(Looking, frozen=True, kw_only=True):
     step: Annotated[
         bool, _measure("Take two training steps with DDP and FSDP2 on every rank, and check every result.")
     ] = False
-    loopback: Annotated[
-        bool, _measure("With NCCL, measure each RDMA adapter in loopback, where perftest is installed.")
-    ] = False
 
 
 class GateOptions(Measuring, frozen=True, kw_only=True):
     """Options of `distcheck gate`."""
 
     export: Annotated[bool, _option("Options", "Set RANK, WORLD_SIZE and so on of this process for COMMAND.")] = False
+    arm: Annotated[bool, _option("Options", "Let `distcheck hang` attach to COMMAND later without root.")] = False
+
+
+OPTIONS: dict[Checker, type[Checking]] = {
+    "env": Options,
+    "net": Looking,
+    "gpu": Looking,
+    "bandwidth": Measuring,
+    "isolate": Looking,
+    "gate": GateOptions,
+    "node": NodeOptions,
+}
+"""The options of each command that checks."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from distcheck.facts.asked import Backend
+from distcheck.facts.asked import BackendName
 from distcheck.probe.memory_file import memory_file
 from distcheck.report.harmless import harmless
 from distcheck.report.schema.document import Document
@@ -53,6 +53,8 @@ class PreflightResult(NamedTuple):
     """The report, as in `--format json`; None on ranks that follow rank 0."""
     log: str
     """The end of what the checks wrote to stderr."""
+    armed: str = ""
+    """What `arm` reaches; empty without it."""
 
     @property
     def verdict(self) -> VerdictName:
@@ -68,6 +70,9 @@ class PreflightResult(NamedTuple):
         return self.passed
 
     def __str__(self) -> str:
+        return "\n".join(filter(None, (self._outcome(), self.armed)))
+
+    def _outcome(self) -> str:
         report = self.report
         if report is None:
             word = outcome(Verdict(self.verdict, self.exit_code))
@@ -105,11 +110,12 @@ def preflight(
     local_rank: int | None = None,
     master_addr: str | None = None,
     master_port: int | None = None,
-    backend: Backend | None = None,
+    backend: BackendName | None = None,
     timeout: float | None = None,
     strict: bool = False,
     check: bool = False,
     quiet: bool = False,
+    arm: bool = False,
 ) -> PreflightResult:
     """Check that `torch.distributed` will start with exactly these ranks, and how fast they communicate.
 
@@ -119,7 +125,8 @@ def preflight(
 
     The checks run in a child process with the environment and the working directory of this one. They use MASTER_PORT
     and free it before they end. The calling process keeps its signal handlers, threads, environment, random state and
-    CUDA context. What the checks write to stderr goes to `sys.stderr`. The child ends if this process ends.
+    CUDA context; only `arm` sets something in it. What the checks write to stderr goes to `sys.stderr`. The child ends
+    if this process ends.
 
     Without a launcher's variables and without `rank`, as in a notebook, this process is the only rank.
 
@@ -136,6 +143,7 @@ def preflight(
         strict: warnings fail, with exit code 10.
         check: raise `PreflightError` if the verdict is not a pass.
         quiet: write nothing to `sys.stderr`.
+        arm: let `distcheck hang` attach to this process later without root, where kernel.yama.ptrace_scope is 1.
 
     Raises:
         PreflightError: with `check`, on every rank, if the exit code is not 0.
@@ -153,10 +161,16 @@ def preflight(
     code, written, log = _run(words, environ, limit + _BEYOND_SECONDS, quiet=quiet)
     if code == _USAGE:
         raise ValueError(_last_line(log))
-    result = PreflightResult(command, code, _report(written), log)
+    result = PreflightResult(command, code, _report(written), log, _armed() if arm else "")
     if check and not result.passed:
         raise PreflightError(result)
     return result
+
+
+def _armed() -> str:
+    from distcheck.launch.arm import arm
+
+    return arm("this process", "rank")
 
 
 def _words(command: str, options: tuple[str, ...], environ: Mapping[str, str], *, lone: bool) -> list[str]:

@@ -36,7 +36,7 @@ def check_writable(options: Reporting, inputs: Iterable[Path] = ()) -> None:
     from distcheck.facts.touch import touch
 
     taken = {os.fsdecode(touch(path, "FILE", path.resolve)): "an input" for path in inputs}
-    for name in ("output", "save", "exclude_file", "reason_file"):
+    for name in ("output", "save", "exclude_file", "passing_file", "reason_file"):
         path = getattr(options, name, None)
         if path is None:
             continue
@@ -61,12 +61,18 @@ def publish(
 ) -> int:
     """Write all requested outputs and return the exit code.
 
-    A failed write is reported and the others continue; the exit code is 70 then.
+    A failed write is reported and the others continue; the exit code is 70 then. With the format nagios it is that of a
+    plugin, unless COMMAND waits for it.
     """
     from distcheck.report import render, termination_log
+    from distcheck.rules.diagnose import passing_nodes
     from distcheck.rules.finding import excluded_nodes
 
-    failed = False
+    failed, broken = False, BROKEN
+    if options.format == "nagios" and not to_stderr and not job.interrupted:
+        from distcheck.report import nagios
+
+        code, broken = (nagios.UNKNOWN if code == BROKEN else nagios.state(diagnosis)).code, nagios.UNKNOWN.code
 
     def attempt(output: Any) -> None:
         nonlocal failed
@@ -83,7 +89,10 @@ def publish(
     if isinstance(options, Checking) and (exclude := options.exclude_file) is not None:
         nodes = excluded_nodes(diagnosis.findings)
         attempt(lambda: _write(exclude, "".join(f"{node}\n" for node in nodes)))
-    if code != 0 or not to_stderr:  # on a pass, the termination log belongs to COMMAND
+    if isinstance(options, Checking) and (passing := options.passing_file) is not None:
+        good = passing_nodes(job, diagnosis)
+        attempt(lambda: _write(passing, "".join(f"{node}\n" for node in good)))
+    if job.hang is None and (code != 0 or not to_stderr):  # on a pass, the log is COMMAND's; a running job owns it
         termination_log.write(job, diagnosis)
     stream = sys.stderr if to_stderr else sys.stdout
     text = render(options.format, job, diagnosis, options=_detail(options, stream)._replace(comparison=comparison))
@@ -92,9 +101,9 @@ def publish(
         before = failed
         attempt(lambda: _write(output, text))
         if failed == before:
-            return BROKEN if failed else code
+            return broken if failed else code
     attempt(lambda: print_to(stream, text, document=options.format != "text"))
-    return BROKEN if failed else code
+    return broken if failed else code
 
 
 def _write(path: Path, text: str) -> None:

@@ -16,7 +16,7 @@ from distcheck.cli.options import ReportOptions
 from distcheck.cli.publish import REMEDY, check_writable, print_to, publish
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError
-from distcheck.facts.job import Collectives
+from distcheck.facts.job import Collectives, Job
 
 _HISTORY_SECONDS = 60.0
 """A large history on a slow network file system takes this long to read, at most."""
@@ -37,6 +37,8 @@ def report(
     if options.history is not None:
         _show_history(options.history, options, files)
         return
+    if options.would:
+        raise UsageError("--would: give the history too, for example --history /shared/distcheck")
     if not files:
         raise UsageError("report: no input; give the files or the directory that --save wrote")
     earlier = [] if options.baseline is None else [options.baseline]
@@ -44,6 +46,8 @@ def report(
         inputs = saved.find(earlier)
     check_writable(options, [*inputs, *saved.find(files)])
     job = saved.load_launch(files)
+    if options.policy is not None:
+        job = _under(options.policy, job)
     asked = job.asked
     with _naming(options.baseline):
         before = saved.load_launch(earlier) if earlier else None
@@ -62,6 +66,25 @@ def report(
         compared = comparison(Earlier(str(options.baseline), before, judge(before)), job, diagnosis)
     code = diagnosis.verdict.exit_code
     raise typer.Exit(publish(job, diagnosis, code, options, to_stderr=False, comparison=compared))
+
+
+def _under(place: Path, job: Job) -> Job:
+    """Return a job as if this had been the site's policy where it was judged.
+
+    Raises:
+        UsageError: the policy is not valid.
+    """
+    from distcheck.cli.policy_file import in_force
+
+    policy, asked = in_force(place), job.asked
+    if policy is None or policy.problem:
+        raise UsageError(f"--policy {policy.problem if policy else place}")
+    where = asked.policy.node if asked.policy else next((node.name for node in job.nodes), "")
+    policy = msgspec.structs.replace(policy, node=where)
+    from_policy = asked.command == "node" and asked.gpus == asked.site().expect.gpus  # not from --gpus
+    gpus = policy.on().expect.gpus if from_policy else asked.gpus
+    asked = msgspec.structs.replace(asked, policy=policy, mode=None, gpus=gpus)
+    return msgspec.structs.replace(job, asked=asked)
 
 
 @contextlib.contextmanager
@@ -90,7 +113,9 @@ def _show_history(folder: Path, options: ReportOptions, files: list[Path] | None
     found = asyncio.run(totals(str(folder), _HISTORY_SECONDS))
     if isinstance(found, Missing):
         raise UsageError(f"--history {found.reason}")
-    text = history.render(options.format, history.document(str(folder), found), everything=options.verbose)
+    text = history.render(
+        options.format, history.document(str(folder), found), everything=options.verbose, would=options.would
+    )
     if options.output is None:
         print_to(sys.stdout, text, document=options.format != "text")
     else:

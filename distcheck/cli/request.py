@@ -9,18 +9,20 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
 from distcheck.cli.hosts import outside, rank_count
-from distcheck.cli.options import JOIN_SECONDS, Checking, Looking, Measuring, Options
+from distcheck.cli.options import JOIN_SECONDS, Checking, Looking, Measuring, Options, Visiting
 from distcheck.cli.sizes import parse_sizes
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
-from distcheck.facts.asked import Asked, Baseline, Look
+from distcheck.facts.asked import Asked, Backend, Baseline, Look
 from distcheck.facts.base import Missing, legible_text
 from distcheck.facts.errors import UsageError
 from distcheck.facts.mesh import Mesh
 from distcheck.facts.placement import Placement
+from distcheck.facts.policy import Policy, installed
 from distcheck.facts.storage import is_text
 from distcheck.run.request import Request
 from distcheck.selection.node_environment import node_level
@@ -67,7 +69,8 @@ def request_of(
     asked = Asked(
         command=command,
         looks=looks,
-        backend=options.backend,
+        backend=options.backend if options.backend in get_args(Backend) else "nccl",  # type: ignore[arg-type]
+        backend_name="" if options.backend in {*get_args(Backend), "rccl"} else options.backend,
         started_here=started_here,
         by_default=by_default,
         operations=_some_of(ALL_OPERATIONS, measuring.op, "--op", "operation"),
@@ -81,10 +84,11 @@ def request_of(
         strict=options.strict,
         select=select,
         ignore=ignore,
+        mode=options.mode,
+        policy=policy_of(options),
         need=options.need,
         batch_shell="SLURM_JOB_ID" in environ and find_table(environ) is None,
         burn_seconds=measuring.burn or 0.0,
-        loopback=measuring.loopback,
         paths=paths,
         mesh=_mesh(options.mesh, options.mesh_order),
         python=options.python,
@@ -105,6 +109,15 @@ def request_of(
         outside=launch,
         history=str(options.history) if isinstance(options, Looking) and options.history is not None else "",
     )
+
+
+def policy_of(options: Checking) -> Policy | None:
+    """Return the site's policy; None without one."""
+    if options.policy is None and not installed():
+        return None
+    from distcheck.cli.policy_file import in_force
+
+    return in_force(options.policy)
 
 
 def command_line() -> str:
@@ -164,7 +177,7 @@ def _participants(
         nproc = {"gpu": "auto", "cpu": str(os.cpu_count() or 1), "": "1"}.get(node.nproc, node.nproc)
     if nproc is None and not by_default:
         return (place(environ, given, _mpiexec(environ)),), False
-    number = _gpu_count() or 2 if nproc is None else rank_count(nproc, lambda: _gpu_count() or os.cpu_count() or 1)
+    number = gpu_count() or 2 if nproc is None else rank_count(nproc, lambda: gpu_count() or os.cpu_count() or 1)
     if node is not None and node.nodes is not None:
         return node_placements(node, number, given), True
     if node is not None and node.master_addr is not None:
@@ -213,16 +226,26 @@ def _multiplied(here: Placement, number: int, local_task: int, tasks: int) -> tu
     )
 
 
-def _gpu_count() -> int:
-    """Return the number of NVIDIA GPUs that NVML reports on this machine."""
+def gpu_count(environ: Mapping[str, str] | None = None) -> int:
+    """Return the number of GPUs that NVML or amdgpu reports on this machine.
+
+    Args:
+        environ: variables by which fewer count, as CUDA_VISIBLE_DEVICES.
+    """
     import asyncio
 
-    from distcheck.probe import gpu
+    from distcheck.facts.gpu import is_instinct
+    from distcheck.probe import gpu, host
+    from distcheck.selection.gpu_variables import selected
 
-    if gpu.accelerator() != "nvidia":
+    vendor = gpu.accelerator()
+    found = Missing(reason="none") if vendor == "none" else asyncio.run(gpu.gpus(10.0, vendor, health=False))
+    if isinstance(found, Missing):
         return 0
-    found = asyncio.run(gpu.gpus(10.0, health=False))
-    return 0 if isinstance(found, Missing) else len(found.devices)
+    devices = found.devices
+    if vendor == "amd" and not getattr(host.torch_build(), "hip", None):  # not the graphics of a CPU or a desktop
+        devices = tuple(filter(is_instinct, devices))
+    return len(devices if environ is None else selected(environ, devices, vendor).shown.uuids)
 
 
 def _baseline(path: Path | None) -> Baseline | None:
@@ -283,13 +306,15 @@ def _rules(text: str, option: str) -> tuple[str, ...]:
     return found
 
 
-def paths_of(options: Checking) -> tuple[str, ...]:
+def paths_of(options: Visiting) -> tuple[str, ...]:
     """Return the folders of --path.
 
     Raises:
         UsageError: one of them is relative, so that it may mean another folder on each node, or is not UTF-8.
     """
     found = [path for given in options.path or () for path in _BETWEEN_PATHS.split(given)]
+    policy = policy_of(options)
+    found += policy.on().required_paths if policy is not None else ()
     for path in found:
         if not is_text(path):
             raise UsageError(f"--path {path!a}: the name is not valid UTF-8; rename the folder")

@@ -17,9 +17,13 @@ class GateLine(NamedTuple):
 
 
 STARTS = (
-    GateLine("one machine", "distcheck gate -- torchrun --standalone --nproc-per-node 8 train.py"),
     GateLine(
-        "torchrun",
+        "as typed on each node (torchrun, accelerate, deepspeed, vllm, …)",
+        "distcheck gate -- torchrun --nnodes 2 --node-rank 1 --master-addr n1 t.py",
+        "The gate reads from the command which ranks it will start.",
+    ),
+    GateLine(
+        "inside torchrun",
         "torchrun … --no-python distcheck gate -- python train.py",
         "-m distcheck does the same. Without either, torchrun takes distcheck for a\n"
         "Python file and fails: can't open file '…/distcheck'.",

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Mapping
 
-from distcheck.cli.options import GateOptions, NodeOptions
+from distcheck.cli.options import GateOptions, HangOptions, NodeOptions
 from distcheck.cli.publish import print_to
 from distcheck.facts.errors import WriteError
 from distcheck.report.harmless import harmless
@@ -20,7 +20,7 @@ _ALIKE = 0.75
 
 def warn_of_misspelt(environ: Mapping[str, str]) -> None:
     """Print a warning for each variable that has no effect but is spelt almost like one that has."""
-    fields = (*GateOptions.__struct_fields__, *NodeOptions.__struct_fields__)
+    fields = (*GateOptions.__struct_fields__, *HangOptions.__struct_fields__, *NodeOptions.__struct_fields__)
     known = {*map(str.upper, fields), *_OTHERS}
     for name in environ:
         own = name.removeprefix(_PREFIX)

@@ -11,7 +11,7 @@ from distcheck.facts.base import Count, Measured, Missing, Rank, Seconds
 from distcheck.facts.device import DeviceTest
 from distcheck.facts.mesh import Mesh
 from distcheck.facts.nccl import NcclLog
-from distcheck.facts.training import Leftovers, Training
+from distcheck.facts.training import Training
 
 OPERATIONS = ("all_reduce", "broadcast")
 """The operations measured by default."""
@@ -32,10 +32,13 @@ class Plan(msgspec.Struct, frozen=True):
     """One sweep: every operation at every size, after an exact check of every operation."""
 
     backend: Literal["nccl", "gloo", "mpi"]
+    """The kind of backend; see Asked."""
     operations: tuple[str, ...]
     sizes_bytes: tuple[int, ...]
     deadline_seconds: float
     """The timeout of the process group's operations."""
+    backend_name: str = ""
+    """The name for init_process_group if it is another one."""
     iterations: int | None = None
     """Calls in the one burst of a size; None: as many as fill `burst_seconds`, the same on every rank."""
     burst_seconds: float = 0.25
@@ -116,6 +119,8 @@ class Joined(_Message, frozen=True):
     """The rank joined the process group, after these seconds."""
 
     seconds: Seconds
+    implementation: str = ""
+    """The class behind the group's backend."""
 
 
 class Timing(_Message, frozen=True):
@@ -180,12 +185,6 @@ class Trained(_Message, frozen=True):
     training: Training | Missing
 
 
-class GroupLeft(_Message, frozen=True):
-    """What a destroyed process group left in the rank's process, or why that was not looked at."""
-
-    leftovers: Leftovers | Missing
-
-
 class NcclSaid(_Message, frozen=True):
     """NCCL's debug log."""
 
@@ -219,7 +218,6 @@ RankMessage = (
     | Checked
     | DeviceTested
     | Trained
-    | GroupLeft
     | NcclSaid
     | Failed
     | Finished

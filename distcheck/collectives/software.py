@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+from contextlib import suppress
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import msgspec
@@ -19,7 +22,7 @@ with without_warnings(), without_meta_kernels():
 
 from distcheck.collectives.plan import Software, gpu_uuid
 from distcheck.facts.libraries import dotted
-from distcheck.probe.mapped import mapped
+from distcheck.probe.kernel_files import mapped
 
 
 def software(device: torch.device) -> Software:
@@ -27,9 +30,22 @@ def software(device: torch.device) -> Software:
     known = Software(torch=str(torch.__version__), nccl=nccl_version(), device="cpu")
     if device.type != "cuda":
         return known
-    # AMD's GPUs have sixteen characters instead of a UUID, which torch shows as if they were one.
-    told = "" if torch.version.hip else str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
-    return msgspec.structs.replace(known, device=torch.cuda.get_device_name(device), gpu=gpu_uuid(told))
+    told = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+    gpu = unique_id(told) if torch.version.hip else gpu_uuid(told)
+    return msgspec.structs.replace(known, device=torch.cuda.get_device_name(device), gpu=gpu)
+
+
+def unique_id(told: str) -> str | None:
+    """Return an AMD GPU's unique id in the form of its facts from torch's UUID, None for other text.
+
+    HIP gives the id's sixteen digits as characters, which torch shows as if they were the bytes of a UUID.
+
+    Source: ROCm/clr hipamd/src/hip_device.cpp (hipDeviceGetUuid); torch/csrc/cuda/Module.cpp (uuid_to_string).
+    """
+    digits = told.removeprefix("GPU-").replace("-", "").lower()
+    with suppress(ValueError):
+        digits = bytes.fromhex(digits).decode("ascii") if len(digits) == 32 else digits
+    return f"GPU-{digits}" if re.fullmatch("[0-9a-f]{16}", digits) else None
 
 
 def nccl_version(maps: Path = Path("/proc/self/maps")) -> str:
@@ -40,7 +56,7 @@ def nccl_version(maps: Path = Path("/proc/self/maps")) -> str:
     in LD_PRELOAD (_preload_cuda_deps in torch/__init__.py), but the linker looks for functions in that first.
     """
     try:
-        loaded = {path for path in mapped(maps) if "libnccl.so" in path}
+        loaded = {path for path in mapped(maps) if "libnccl.so" in path or "librccl.so" in path}
         for library in (None, *sorted(loaded)):  # None: what the whole process sees, as of LD_PRELOAD
             number = ctypes.c_int()
             ask = getattr(ctypes.CDLL(library), "ncclGetVersion", None)
@@ -51,11 +67,24 @@ def nccl_version(maps: Path = Path("/proc/self/maps")) -> str:
     return ""
 
 
-def lack_of(backend: str) -> str:
-    """Return why this torch cannot run a backend, empty if it can."""
+def implementation(device: torch.device) -> str:
+    """Return the class behind the process group's backend, such as ProcessGroupNCCL2; empty if torch does not tell.
+
+    Source: torch/distributed/distributed_c10d.py of 2.15, _register_builtin_nccl_backend: TORCH_DIST_USE_NCCL2 decides
+    what nccl is.
+    """
+    try:
+        return type(dist.distributed_c10d._get_default_group()._get_backend(device)).__name__  # noqa: SLF001
+    except (AttributeError, RuntimeError):
+        return ""
+
+
+def lack_of(backend: str, name: str = "") -> str:
+    """Return why this torch cannot run a backend, empty if it can; `name` if init_process_group gets another one."""
     has = backends()
     if backend in has:
-        return ""
+        known = (*dist.Backend.backend_list, *(e.name for e in entry_points(group="torch.distributed.backends")))
+        return "" if not name or name in known else f"this torch {torch.__version__} has no backend {name}"
     name = {"nccl": "NCCL", "gloo": "Gloo", "mpi": "MPI"}.get(backend, backend)
     others = f"it has {' and '.join(has)}" if has else "it has no backend at all"
     if backend == "nccl" and dist.is_available() and dist.is_nccl_available():

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 # Before torch: this import silences torch's warnings at import.
-from distcheck.collectives.software import lack_of, software  # isort: split
+from distcheck.collectives.software import implementation, lack_of, software  # isort: split
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,6 @@ from distcheck.collectives.plan import (
     DeviceTested,
     Failed,
     Finished,
-    GroupLeft,
     Joined,
     NcclSaid,
     RankMessage,
@@ -114,7 +113,7 @@ def _work(task: Task, say: Tell, debug: nccl_debug.Debug | Missing | None) -> Fa
             opened = open_store(plan.deadline_seconds)
             say(StoreOpen(opened.port))
             store = opened
-        if lack := lack_of(plan.backend):
+        if lack := lack_of(plan.backend, plan.backend_name):
             return Failed(lack, unavailable=True)
         device = _take_device(task)
         say(software(device))
@@ -125,7 +124,7 @@ def _work(task: Task, say: Tell, debug: nccl_debug.Debug | Missing | None) -> Fa
             store = reach_store(task.store, plan.deadline_seconds)
         start = time.perf_counter()
         _join_group(task, store, device)
-        say(Joined(time.perf_counter() - start))
+        say(Joined(time.perf_counter() - start, implementation(device)))
         todo = [(op, dtype) for op in plan.operations for dtype in plan.dtypes]
         for op, dtype in todo:
             say(Step(f"check {label(op, dtype)}"))
@@ -175,7 +174,7 @@ def _join_group(task: Task, store: Store, device: torch.device) -> None:
         # Connects now, not in the first collective; torch 2.6.1 to 2.7.0 hang with it (pytorch #153960).
         options["device_id"] = device
     dist.init_process_group(
-        task.plan.backend,
+        task.plan.backend_name or task.plan.backend,
         store=part_of(store, "group"),
         rank=task.rank,
         world_size=task.world_size,
@@ -224,11 +223,10 @@ def _train(task: Task, device: torch.device, store: Store, left: float, say: Tel
         return
     say(Step(f"{TRAINING}: import"))
     # A second of CPU time, which nothing else needs.
-    from distcheck.collectives.training import leaving, model, steps, tensor_parallel, ways
+    from distcheck.collectives.training import model, steps, ways
 
     me = model.TrainingRank(device, task.rank, task.world_size)
-    mesh = task.plan.mesh
-    for way in (*ways.WAYS, *["TP"] * bool(tensor_parallel.dimension_of(mesh))):
+    for way in ways.WAYS:
 
         def note(text: str, way: str = way) -> None:
             say(Step(f"{TRAINING}: {way} {text}"))
@@ -236,15 +234,7 @@ def _train(task: Task, device: torch.device, store: Store, left: float, say: Tel
         def keep(known: Training | Missing, way: str = way) -> None:
             say(Trained(way, known))
 
-        if way == "TP" and mesh is not None:
-            done = tensor_parallel.train(mesh, task.rank, device, store, note, keep)
-        else:
-            done = steps.train(way, me, store, note, keep)
-        keep(done)
-        if isinstance(done, Training) and done.stopped:
-            break  # the next way would show the same
-    say(Step(f"{TRAINING}: destroy_process_group"))
-    say(GroupLeft(leaving.test(task.plan.backend, task.world_size, store)))
+        keep(steps.train(way, me, store, note, keep))
 
 
 def _leave(task: Task, store: Store) -> None:

@@ -30,6 +30,8 @@ RING = _column(6, 50, 65, 76, 85, 90, 94, 97, 98.9, 100)
 """8 x A100, broadcast in place."""
 BLACKWELL_ALL_REDUCE = {1 << 30: 0.855, 4 << 30: 0.875, 8 << 30: 0.992, 16 << 30: 1.0}
 """8 x B200: 723, 740.6, 839.1 and 845.7 GB/s (ml-engineering); no results were published for smaller sizes."""
+MI300_ALL_REDUCE = _column(20, 59, 71, 84, 92, 96, 97.8, 99.2, 99.6, 100)
+"""8 x MI300X in place (hisohara/ai-scripts)."""
 NETWORK = {128 * MIB: 0.593, 256 * MIB: 0.704, 1 << 30: 0.897, 16 << 30: 1.0}
 """Two nodes of 8 x H100: 289, 343, 437 and 487 GB/s (awsome-distributed-training)."""
 PCIE = {64 * MIB: 1.0}

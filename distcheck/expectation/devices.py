@@ -7,7 +7,10 @@ at fault whatever its site's power limit or cooling.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from distcheck.facts.policy import DeviceFloor, matching
 
 MATMUL_SHARE = 0.4
 """Large products reach 0.65 to 0.86 of the peak on cards with 300 W and more (stas00/ml-engineering, MAMF table)."""
@@ -69,6 +72,15 @@ _MODELS: tuple[tuple[str, Peak], ...] = (
     (r"L40S\b", Peak(362, 864, _PCIE4, CARD_MATMUL_SHARE)),
     (r"L40\b", Peak(181, 864, _PCIE4, CARD_MATMUL_SHARE)),
     (r"L4\b", Peak(121, 300, _PCIE4, CARD_MATMUL_SHARE)),
+    # https://www.amd.com/en/products/accelerators/instinct.html; of MI250 and MI250X one of the two dies
+    (r"MI355X", Peak(2516, 8000, _PCIE5)),
+    (r"MI350X", Peak(2306, 8000, _PCIE5)),
+    (r"MI325X", Peak(1307, 6000, _PCIE5)),
+    (r"MI300X", Peak(1307, 5300, _PCIE5)),
+    (r"MI300A", Peak(980, 5300, _PCIE5)),
+    (r"MI250X", Peak(191, 1638, _PCIE4)),
+    (r"MI250", Peak(181, 1638, _PCIE4)),
+    (r"MI210", Peak(181, 1638, _PCIE4)),
     # https://www.nvidia.com/en-us/data-center/v100/ and tesla-t4
     (r"V100S", Peak(130, 1134, _PCIE3)),
     (r"V100-SXM", Peak(125, 900, _PCIE3)),
@@ -85,9 +97,19 @@ def peak_of(model: str) -> Peak | None:
     return next((peak for pattern, peak in _MODELS if re.search(rf"\b(?:{pattern})", model)), None)
 
 
-def floor_of(model: str) -> Floor | None:
-    """Return what a healthy GPU of a model reaches at least; None if the model is not known."""
-    peak = peak_of(model)
-    if peak is None:
+def floor_of(model: str, of_site: Mapping[str, DeviceFloor] = {}) -> Floor | None:
+    """Return what a healthy GPU of a model reaches at least, figures of the site first; None if the model is not known.
+
+    A figure that only the site could tell and did not is 0.
+    """
+    if _MIG.search(model):
         return None
-    return Floor(peak.share * peak.matmul_TFLOPS, MEMORY_SHARE * peak.memory_GBps, HOST_SHARE * peak.host_GBps)
+    peak = peak_of(model)
+    known = Floor(0.0, 0.0, 0.0)
+    if peak is not None:
+        known = Floor(peak.share * peak.matmul_TFLOPS, MEMORY_SHARE * peak.memory_GBps, HOST_SHARE * peak.host_GBps)
+    given = [floor for pattern, floor in of_site.items() if matching(model, pattern)]
+    for floor in given:
+        figures = (floor.matmul_TFLOPS, floor.memory_GBps, floor.host_GBps)
+        known = Floor(*(old if new is None else new for old, new in zip(known, figures, strict=True)))
+    return known if given or peak is not None else None

@@ -11,7 +11,7 @@ from distcheck.facts.base import Missing
 
 
 class NvLinkWay(msgspec.Struct, frozen=True):
-    """The NVLinks through which each GPU reaches the other GPUs of its node."""
+    """The NVLinks or XGMI links through which each GPU reaches the other GPUs of its node."""
 
     kind: LinkKind
     links: int
@@ -25,6 +25,10 @@ class NvLinkWay(msgspec.Struct, frozen=True):
     def rate(self) -> float:
         """The rate that NCCL assumes, in GB/s."""
         return self.links * self.kind.rate_GBps
+
+    def between_nodes(self, per_node: int) -> float:
+        """Return the rate for a ring over several nodes: with XGMI the network carries one of `per_node` hops."""
+        return self.rate * per_node / (per_node - 1) if self.kind.xgmi else self.rate
 
     @property
     def most(self) -> float:
@@ -109,8 +113,6 @@ class Hardware(msgspec.Struct, frozen=True):
     nodes: int
     per_node: int
     """Ranks on each node; the minimum if they differ."""
-    gpu: str = ""
-    """The GPU model, if all GPUs have the same."""
     inside: Inside | Missing | None = None
     """Links between the ranks of a node; None with one rank per node."""
     outside: Outside | Missing | None = None

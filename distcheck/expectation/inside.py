@@ -1,4 +1,4 @@
-"""How the GPUs of one node are connected: NVLink with or without switches, or PCIe."""
+"""How the GPUs of one node are connected: NVLink with or without switches, XGMI, or PCIe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from distcheck.expectation.hardware import Inside, NvLinkWay, PcieWay
-from distcheck.expectation.links import nvlink_kind, pcie_rate
+from distcheck.expectation.links import MI300, nvlink_kind, pcie_rate, xgmi_kind
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpu, GpuHealth, Gpus, NvLinks
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _NOT_SUPPORTED = "NVML error 3:"
+_MEASURED_GPUS = 8
+"""GPUs in the published figures behind XGMI's share."""
 
 
 def inside(seen: Gpus, used: Sequence[Gpu]) -> Inside | Missing:
@@ -21,6 +23,8 @@ def inside(seen: Gpus, used: Sequence[Gpu]) -> Inside | Missing:
     healths = [gpu.health for gpu in used if gpu.health is not None]
     if len(healths) < len(used):
         return Missing(reason=f"the condition of the GPUs was not read{f': {seen.unread}' if seen.unread else ''}")
+    if any(health.amd is not None for health in healths):
+        return _xgmi(used)
     unread = [h.nvlinks.reason for h in healths if isinstance(h.nvlinks, Missing)]
     if any(not reason.startswith(_NOT_SUPPORTED) for reason in unread):
         return Missing(reason=f"the NVLinks could not be read: {unread[0]}")
@@ -35,6 +39,20 @@ def inside(seen: Gpus, used: Sequence[Gpu]) -> Inside | Missing:
     if isinstance(groups, Missing):
         return groups
     return _nvlink(seen, links, joined=True) if len(groups) == 1 else _pcie(healths, together=min(map(len, groups)))
+
+
+def _xgmi(used: Sequence[Gpu]) -> Inside | Missing:
+    """Return the links of AMD GPUs each of which has one to every other."""
+    (name, *others) = {str(gpu.name) for gpu in used}
+    kind = None if others else xgmi_kind(name)
+    if kind is None:
+        return Missing(reason=f"there is no model for the links of {' and '.join(sorted([name, *others]))}")
+    known = [gpu.health.amd for gpu in used if gpu.health is not None and gpu.health.amd is not None]
+    direct = [{peer.pci for peer in amd.xgmi if peer.hops == 1 and peer.MBps} for amd in known]
+    places = {gpu.pci for gpu in used}
+    if any(places - {gpu.pci} - reached for gpu, reached in zip(used, direct, strict=True)):
+        return Missing(reason="not every pair of the GPUs has an XGMI link")
+    return NvLinkWay(kind, len(used) - 1, switched=False, exact=kind is MI300 and len(used) == _MEASURED_GPUS)
 
 
 def _nvlink(seen: Gpus, links: Sequence[NvLinks], *, joined: bool) -> Inside | Missing:

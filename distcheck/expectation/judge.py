@@ -9,7 +9,7 @@ import msgspec
 
 from distcheck.expectation.curve import LEAST_SHARE, share_at
 
-Rung = Literal["given", "baseline", "nccl", "derived", "published", "none"]
+Rung = Literal["given", "baseline", "nccl", "derived", "none"]
 Standing = Literal["ok", "low", "too low", "not judged"]
 
 LOW = 0.9

@@ -6,7 +6,6 @@
 | baseline | a saved run of this cluster |
 | nccl | the graph that NCCL reports, where the facts leave doubt and the graph is not slower than they are |
 | derived | links and adapters as found |
-| published | results of others on such GPUs |
 | none | |
 
 NCCL's own graph does not override certain facts: an NCCL that fell back to a slow path reports a slow graph.
@@ -22,7 +21,6 @@ import msgspec
 from distcheck.expectation import bounds, models
 from distcheck.expectation.hardware import Hardware, NvLinkWay, Socket
 from distcheck.expectation.judge import TOO_LOW, Expectation, Rung
-from distcheck.expectation.published import published
 from distcheck.facts.base import Missing
 
 if TYPE_CHECKING:
@@ -96,7 +94,7 @@ def _stated(own: Expectation, figure: Figure, rung: Rung) -> Expectation:
 
 
 def _own(op: str, where: Hardware | Missing, ranks: int, algorithm: str) -> Expectation:
-    """Return the expectation from the facts and the published figures."""
+    """Return the expectation from the facts."""
 
     def none(reason: str) -> Expectation:
         return Expectation(op, ranks, source=reason)
@@ -111,7 +109,7 @@ def _own(op: str, where: Hardware | Missing, ranks: int, algorithm: str) -> Expe
     if where.backend == "gloo" and between is None:
         return none("there is no expectation for Gloo on one machine")
     if isinstance(within, Missing):
-        return published(op, where) or none(within.reason)
+        return none(within.reason)
     if isinstance(between, Missing):
         return none(between.reason)
     if isinstance(between, Socket):

@@ -1,4 +1,4 @@
-"""The rate of one NVLink, PCIe link or network port in one direction."""
+"""The rate of one NVLink, XGMI link, PCIe link or network port in one direction."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from typing import NamedTuple
 
 
 class LinkKind(NamedTuple):
-    """A generation of NVLink."""
+    """A generation of NVLink, or of AMD's XGMI."""
 
     name: str
     """The GPU generation that introduced it."""
     rate_GBps: float  # noqa: N815 the unit's own spelling
-    """The rate NCCL assumes for one link (src/graph/topo.h); a ring comes close to it and never exceeds it."""
+    """The rate NCCL assumes for one link (src/graph/topo.h); a ring comes close to it and never exceeds it. Of XGMI,
+    the rate that AMD gives as achievable."""
     wire_GBps: float  # noqa: N815
-    """The rate of a link without any overhead, as NVIDIA states it."""
+    """The rate of a link without any overhead, as the vendor states it."""
     ring: float
     """The share of NCCL's figure that a ring usually reaches, from the results in docs/published_bandwidth.py."""
     nvls: float | None
     """The same share for NVLS; None where the switches cannot reduce."""
+    xgmi: bool = False
 
 
 VOLTA = LinkKind("Volta", 20.0, 25.0, 0.95, None)
@@ -25,6 +27,10 @@ AMPERE = LinkKind("Ampere", 20.0, 25.0, 0.97, None)
 AMPERE_BRIDGE = LinkKind("Ampere cards with a bridge", 12.0, 14.0625, 0.95, None)
 HOPPER = LinkKind("Hopper", 20.6, 25.0, 0.975, 0.825)
 BLACKWELL = LinkKind("Blackwell", 40.1, 50.0, 0.95, 0.75)
+MI300 = LinkKind("MI300", 48.0, 64.0, 0.94, None, xgmi=True)
+"""https://rocm.blogs.amd.com/software-tools-optimization/mi300x-rccl-xgmi/README.html"""
+MI350 = LinkKind("MI350", 57.6, 76.8, 0.94, None, xgmi=True)
+"""AMD's data sheet has 153.6 GB/s a link in both directions; the achievable part is taken to be that of MI300."""
 
 PAYLOAD = 0.9
 """The largest share of an NVLink's wire rate; headers take the rest (H200 copies reach 396 of 450 GB/s)."""
@@ -33,6 +39,12 @@ _BY_VERSION = {2: VOLTA, 3: VOLTA, 4: AMPERE, 5: AMPERE, 6: HOPPER, 7: BLACKWELL
 """NVML's numbers for NVLink 2.0, 2.2, 3.0, 3.1, 4.0 and 5.0 (nvml.h)."""
 _SLOW_MBPS = 20_000
 """A40 and RTX A6000 report NVLink 3 and run their links at 14 GB/s."""
+
+
+def xgmi_kind(model: str) -> LinkKind | None:
+    """Return the XGMI links of an AMD GPU all of whose peers have one; None for others, such as MI250X."""
+    kinds = {"MI300X": MI300, "MI325X": MI300, "MI350X": MI350, "MI355X": MI350}
+    return next((kind for name, kind in kinds.items() if name in model.split()), None)
 
 
 def nvlink_kind(version: int, speed_MBps: int | None = None) -> LinkKind | None:  # noqa: N803 the unit's own spelling

@@ -49,7 +49,7 @@ def nvlink(op: str, where: Hardware, within: NvLinkWay, algorithm: str) -> Expec
         by_ring,
         rung="derived",
         source=f"{words} = {within.rate:.1f} GB/s, ring; {within.kind.ring:g} of it is usual",
-        certain=within.exact and where.ranks >= FEWEST_RING,
+        certain=within.exact and where.ranks >= FEWEST_RING and (op == "all_reduce" or not within.kind.xgmi),
         curve=_curve(op, within, where.ranks),
     )
     if op != "all_reduce" or within.kind.nvls is None or not within.switched or algorithm == "RING":
@@ -93,7 +93,9 @@ def nodes(op: str, where: Hardware, within: Inside | None, between: Adapters, al
     """
     network = NETWORK_SHARE * between.rate
     share = 1.0 if within is None else within.kind.ring if isinstance(within, NvLinkWay) else PCIE_USUAL
-    links = inf if within is None else share * within.rate
+    links = inf
+    if within is not None:
+        links = share * (within.between_nodes(where.per_node) if isinstance(within, NvLinkWay) else within.rate)
     words = f"{count(between.number, 'adapter')} x {between.rate_Gbps:g} Gb/s = {between.rate:.1f} GB/s per node"
     if within is not None:
         words += (
@@ -111,7 +113,7 @@ def nodes(op: str, where: Hardware, within: Inside | None, between: Adapters, al
         source=f"{words}; the slower one limits a ring, and {limit} is usual",
         certain=op == "all_reduce"
         and between.exact
-        and (within is None or (isinstance(within, NvLinkWay) and within.exact)),
+        and (within is None or (isinstance(within, NvLinkWay) and within.exact and not within.kind.xgmi)),
         curve=curve.stretched(curve.NETWORK, max(1.0, where.ranks / curve.NETWORK_RANKS)),
     )
     if op != "all_reduce" or algorithm == "RING":
@@ -175,7 +177,8 @@ def tcp(op: str, where: Hardware, link: Socket) -> Expectation:
 
 def _links_words(way: Inside) -> str:
     if isinstance(way, NvLinkWay):
-        return f"{way.links} NVLinks x {way.kind.rate_GBps:g} GB/s (NCCL's figure for {way.kind.name})"
+        what, whose = ("XGMI links", "AMD") if way.kind.xgmi else ("NVLinks", "NCCL")
+        return f"{way.links} {what} x {way.kind.rate_GBps:g} GB/s ({whose}'s figure for {way.kind.name})"
     return f"PCIe {way.generation} x{way.width} (NCCL's figure: {way.rate:g} GB/s)"
 
 
@@ -183,6 +186,8 @@ def _curve(op: str, way: NvLinkWay, ranks: int) -> Mapping[int, float]:
     slower = max(1.0, ranks / curve.NODE_RANKS)
     if op != "all_reduce":
         return curve.stretched(curve.RING, slower * max(1.0, way.rate * way.kind.ring / curve.RING_GBPS))
+    if way.kind.xgmi:
+        return curve.stretched(curve.MI300_ALL_REDUCE, slower)
     if way.kind == BLACKWELL:
         return curve.stretched(curve.BLACKWELL_ALL_REDUCE, slower)
     return curve.stretched(curve.AMPERE_ALL_REDUCE if way.kind in {VOLTA, AMPERE} else curve.HOPPER_ALL_REDUCE, slower)

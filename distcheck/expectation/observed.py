@@ -51,13 +51,11 @@ def hardware(job: Job) -> Hardware | Missing:
     gpus = _used(job, may_set)
     if isinstance(gpus, Missing):
         return gpus
-    models = {gpu.name for used in gpus.values() for gpu in used}
     return Hardware(
         ran.backend,
         world,
         len(shape),
         min(shape),
-        gpu=str(next(iter(models))) if len(models) == 1 and all(isinstance(name, str) for name in models) else "",
         inside=_inside(job, gpus, alone=max(shape) == 1),
         outside=where,
         even=len(set(shape)) == 1,
@@ -85,8 +83,6 @@ def _used(job: Job, may_set: Sequence[RankFacts]) -> dict[str, Sequence[Gpu]] | 
         ranks = job.ranks_on(node)
         if not ranks:
             continue
-        if node.accelerator == "amd":
-            return Missing(reason="there is no expectation for AMD GPUs")
         if regrouped:
             return Missing(reason="NCCL_HOSTID changes which ranks NCCL places on one node")
         names = [rank.run.gpu if rank.run and rank.run.gpu else rank.gpu for rank in ranks]
@@ -97,6 +93,8 @@ def _used(job: Job, may_set: Sequence[RankFacts]) -> dict[str, Sequence[Gpu]] | 
             return Missing(reason=f"{node.name}: several ranks share a GPU")
         if any(gpu.mig is True for gpu in used):
             return Missing(reason=f"{node.name}: GPUs are partitioned (MIG)")
+        if len({gpu.pci for gpu in used}) < len(used):
+            return Missing(reason=f"{node.name}: GPUs are partitions of a card")
         found[node.key] = used
     return found
 

@@ -13,12 +13,13 @@ from distcheck.expectation.observed import hardware
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Collectives
 from distcheck.facts.nccl import NcclLog
+from distcheck.facts.policy import matching
 
 if TYPE_CHECKING:
     from distcheck.expectation.judge import Expectation
     from distcheck.facts.job import Job, Measurement
 
-GIVEN = "--min-busbw"
+GIVEN, SITE = "--min-busbw", "the site's policy"
 _GRAPH_SHARE = 0.97
 """Share of the total of NCCL's graph that a ring on one node reaches (232 of 240 GB/s on A100)."""
 _NVLINK = ("NVL", "NVB")
@@ -37,20 +38,34 @@ def expectations(job: Job) -> dict[str, Expectation]:
     if not largest:
         return {}
     where, log, earlier = hardware(job), log_of(job), saved(job)
-    least = job.asked.min_busbw_GBps
-    given = None if least is None else Figure(least, GIVEN)
     return {
         name: expect(
             row.op,
             where,
             ranks=len(row.seconds_by_rank),
             algorithm=None if log is None else algorithm(log, row.op, row.bytes),
-            given=given,
+            given=given(job, row.op, len(row.seconds_by_rank)),
             baseline=_at(earlier.get(name), row.bytes),
             nccl=None if log is None else _of_graph(log, where),
         )
         for name, row in largest.items()
     }
+
+
+def given(job: Job, op: str, ranks: int) -> Figure | None:
+    """Return the lowest accepted bus bandwidth between so many ranks: of --min-busbw, else of the site's policy."""
+    if job.asked.min_busbw_GBps is not None:
+        return Figure(job.asked.min_busbw_GBps, GIVEN)
+    floors = job.asked.site().busbw
+    models = of(job, "").gpus if floors else {}
+    fitting = [
+        floor.GBps
+        for floor in floors
+        if floor.ranks in {None, ranks}
+        and matching(op, floor.op)
+        and all(matching(name, floor.gpu) for name in models or [""])
+    ]
+    return Figure(fitting[-1], SITE) if fitting else None
 
 
 def _at(figure: Figure | None, size_bytes: int) -> Figure | None:

@@ -25,8 +25,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "getent hosts {host|$MASTER_ADDR}  # on every node",
         "hostname -I  # on rank 0's node: its addresses",
     ),
-    "net-gloo-ifname-wrong": ("ip -br address", "unset GLOO_SOCKET_IFNAME"),
-    "net-nccl-ifname-no-match": ("ip -br address", "unset NCCL_SOCKET_IFNAME"),
     "net-hostname-loopback": ("getent hosts $(hostname)", f"export GLOO_SOCKET_IFNAME={_INTERFACE}"),
     "net-nccl-picks-loopback-or-docker": ("ip -br address", f"export NCCL_SOCKET_IFNAME={_INTERFACE}"),
     "net-firewall-ephemeral": ("sudo iptables -S; sudo nft list ruleset  # on both nodes",),
@@ -48,7 +46,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "nvidia-smi",
         "sudo reboot  # after the node is drained",
     ),
-    "gpu-fell-off-bus": ("sudo dmesg -T | grep -i xid", "sudo reboot  # after the node is drained"),
     "gpu-xid-recent": ("sudo dmesg -T | grep -i xid", "dcgmi diag -r 3"),
     "gpu-cuda-init-failed": (
         "sudo modprobe -r nvidia_uvm; sudo modprobe nvidia_uvm",
@@ -62,7 +59,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "nvidia-smi | grep -o 'CUDA Version: [0-9.]*'; python -c 'import torch; print(torch.version.cuda)'",
         "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu118  # for CUDA 11.8",
     ),
-    "ib-fork-or-memlock": ("ulimit -l unlimited", "docker run --ulimit memlock=-1 IMAGE"),
     "launch-node-unreachable": (
         "ssh -o BatchMode=yes {host|NODE} hostname  # must print the node's name without a question",
         "ssh -o StrictHostKeyChecking=accept-new {host|NODE} hostname  # accepts a host key that is not yet known",
@@ -91,9 +87,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "hostname -I  # on rank 0's node",
         'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)  # under Slurm',
     ),
-    "env-world-size-mismatch": (
-        'echo "$(hostname) RANK=$RANK WORLD_SIZE=$WORLD_SIZE"  # in the script that starts each rank',
-    ),
     "torchrun-localhost-name-ambiguous": (
         "hostname -I  # on the first node",
         "torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 train.py  # HOST: the first node",
@@ -104,42 +97,20 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         "ip -br address; ip route  # on both nodes",
         "export NCCL_SOCKET_IFNAME=INTERFACE GLOO_SOCKET_IFNAME=INTERFACE  # the one of the common network",
     ),
-    "net-file-rendezvous-nfs": ("mktemp -u $HOME/rendezvous.XXXXXX  # a name for init_method=file://",),
     "ib-no-device-in-container": (
         "ls /dev/infiniband /sys/class/infiniband  # in the container",
         "docker run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1 IMAGE",
     ),
     "gpu-fewer-than-needed": (_VISIBLE, "lspci | grep -i nvidia; sudo dmesg -T | grep -i xid"),
-    "roce-pfc-ecn": (
-        "ibstat; ethtool -S INTERFACE | grep -i -E 'discard|drop|pause|ecn'  # on both nodes",
-        "env | grep -E '^NCCL_IB_'",
-    ),
-    "gdr-module-missing": (
-        "sudo modprobe nvidia-peermem; lsmod | grep peermem; sudo dmesg | tail -5",
-        "echo nvidia-peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf",
-    ),
     "sw-compat-libcuda": (
         "echo $LD_LIBRARY_PATH | tr : '\\n' | grep compat",
         "ldconfig -p | grep libcuda.so; nvidia-smi | head -4",
     ),
-    "sw-torch-cpu-build": (
-        "python -c 'import torch; print(torch.__version__, torch.version.cuda)'; nvidia-smi | grep -o 'CUDA Version: [0-9.]*'",
-        "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu118  # for CUDA 11.8",
-    ),
 }  # fmt: skip
 """By rule; {port|29500} is the log's value, or else what follows the bar."""
 TEXTS: dict[str, str] = {
-    "net-nccl-ifname-no-match": "Set NCCL_SOCKET_IFNAME to an interface that every node has, or leave it unset.",
-    "net-hostname-loopback": (
-        "Let the node's own name resolve to its network address in /etc/hosts, or name the interface."
-    ),
-    "net-nccl-picks-loopback-or-docker": "Name the interface that connects the nodes.",
     "net-firewall-ephemeral": (
         "Open all TCP ports between the nodes of the job: NCCL and Gloo connect on ephemeral ports."
-    ),
-    "gpu-duplicate": (
-        "Let each rank use its own GPU: call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) in the script before "
-        "init_process_group, and start no more ranks on a node than it has GPUs."
     ),
     "gpu-nvml-init-failed": (
         "The driver's libraries do not fit the loaded kernel module, or it is not loaded. Reboot the node, or reload "
@@ -147,10 +118,6 @@ TEXTS: dict[str, str] = {
     ),
     "gpu-xid-recent": "Look up the Xid, and run the diagnostics.",
     "gpu-cuda-init-failed": "Reload the module nvidia_uvm, or reboot the node.",
-    "sw-nccl-shadowed": (
-        "Remove the other NCCL from LD_LIBRARY_PATH and LD_PRELOAD, and keep one nvidia-nccl package, of torch's "
-        "version."
-    ),
     "launch-node-unreachable": (
         "Let the launching machine reach every node without a password, by the names in the host list."
     ),
@@ -165,10 +132,6 @@ TEXTS: dict[str, str] = {
     "env-rank-duplicate": (
         "Each process needs a rank of its own. Give each node its own --node-rank (machine_rank of Accelerate), and "
         "let either srun or the program start the processes of a node, not both. End processes of an earlier start."
-    ),
-    "net-hostname-wrong-nic": "Name the interface that connects the nodes, on every node.",
-    "net-nccl-auto-wrong-iface": (
-        "Name the interface that connects the nodes, on every node; the second equals sign makes it exact."
     ),
     "gpu-fewer-than-needed": (
         "Start no more ranks than the job has GPUs, or request more. If the node has fewer than it should, look for "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,8 +12,6 @@ from distcheck.explain.spelling import Pattern
 
 AROUND_BYTES = 4000
 """How far `near` and `unless` look, and how much of a huge line is searched."""
-_NARROWEST, _WIDEST = 40, 250
-"""Columns of a terminal."""
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(
     r"""^(?:.*", line \d.*(?:\n(?!.*", line \d).* {4}\S.*)?(?:\n[^\w\n]*[~^][ ~^]*$)?|(?:\[\w+\]: ?)? {2,}\S.*)$""",
@@ -33,20 +31,6 @@ class Candidate(NamedTuple):
     end: int
     key: bytes
     """The line in lower case, without digits."""
-    glue: bytes | None
-    """What joins two lines that are one, wrapped by a terminal or a logger; None for a line as it stands."""
-
-
-def wrapped(lines: Sequence[bytes]) -> list[tuple[int, bytes]]:
-    """Return the number of each line that a terminal may have cut at its last column, and what joins it to the next.
-
-    The next one begins after a space where the terminal cut there and the line has lost it.
-    """
-    lengths = [len(line) for line in lines]
-    width = max(lengths)
-    if not _NARROWEST <= width <= _WIDEST:
-        return []
-    return [(at, b"" if n == width else b" ") for at, n in enumerate(lengths[:-1]) if n >= width - 1]
 
 
 class LogLine:
@@ -56,12 +40,6 @@ class LogLine:
         """Take a line of `data`, a piece of a log, and the end of the piece before it."""
         self._before, self._data, self._start, self._end = before, data, line.start, line.end
         self.raw = data[line.start : line.end]
-        self.halves: tuple[str, ...] = ()
-        """The two lines that are one, wrapped by a terminal or a logger."""
-        if line.glue is not None:
-            first, _, second = self.raw.partition(b"\n")
-            self.halves = tuple(plain(half.decode("utf-8", "replace")) for half in (first, second))
-            self.raw = first + line.glue + second
         if len(self.raw) > 2 * AROUND_BYTES:  # its head, which names the rank, and the part with the anchor
             middle = self.raw.lower().find(anchor)
             self.raw = self.raw[:200] + b" " + self.raw[max(200, middle - AROUND_BYTES) : middle + AROUND_BYTES]
@@ -76,11 +54,8 @@ class LogLine:
         return message(self.text)
 
     def match(self, pattern: Pattern) -> re.Match[str] | None:
-        """Return the match of a pattern in the line, also if it begins behind prefixes, or only both halves have it."""
-        match = pattern.search(self.text)
-        if match is None and pattern.at_start:
-            match = pattern.search(self._message)
-        return None if match and any(map(pattern.search, self.halves)) else match
+        """Return the match of a pattern in the line, also if it begins behind prefixes."""
+        return pattern.search(self.text) or (pattern.search(self._message) if pattern.at_start else None)
 
     @cached_property
     def above(self) -> str:

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import accumulate, chain
+from itertools import accumulate
 
-from distcheck.explain.lines import AROUND_BYTES, Candidate, LogLine, wrapped
+from distcheck.explain.lines import AROUND_BYTES, Candidate, LogLine
 from distcheck.explain.places import NOWHERE, Place
 from distcheck.explain.reading import Piece
 from distcheck.explain.sighting import Sighting, earliest, sighting
@@ -50,8 +50,7 @@ class Matcher:
                 candidates = self._with[key]
                 looked[key] = times = looked.get(key, 0) + 1
                 if times > _MOST_READ:
-                    alone = candidates if candidate.glue is None else ()
-                    again = [id(one) for one in alone if id(one) in found and one.weight > NOISE]
+                    again = [id(one) for one in candidates if id(one) in found and one.weight > NOISE]
                     found |= {one: found[one]._replace(times=found[one].times + 1) for one in again}
                     if not again and len(key) <= _LONGEST_KNOWN_BYTES:
                         dull.add(key)
@@ -59,7 +58,7 @@ class Matcher:
                 line = LogLine(before, piece.data, candidate, candidates[0].anchor)
                 matched = False
                 for spelling in candidates:
-                    if spelling.fallback and (matched or line.halves or _NO_ERROR.search(line.raw)):
+                    if spelling.fallback and (matched or _NO_ERROR.search(line.raw)):
                         continue
                     known = found.get(id(spelling))
                     if known and known.times >= _MOST_SEEN:
@@ -77,11 +76,10 @@ class Matcher:
         return list(found.values())
 
     def _candidates(self, piece: Piece, dull: set[bytes]) -> Iterator[Candidate]:
-        """Yield the lines that have an anchor, and are not dull; also lines that are one, wrapped at the edge."""
+        """Yield the lines that have an anchor, and are not dull."""
         lines = piece.data.split(b"\n")
         keys = piece.data.lower().translate(None, _DIGITS).split(b"\n")
-        joined = [(at, glue, keys[at] + glue + keys[at + 1]) for at, glue in wrapped(lines)]
-        different = {*keys, *(key for _, _, key in joined)}
+        different = set(keys)
         fresh = different - self._without - self._with.keys()
         for key in self._lines_with_an_anchor(b"\n".join(fresh)):
             self._with[key] = self._with_an_anchor_in(key)
@@ -93,10 +91,9 @@ class Matcher:
         if not wanted:
             return
         starts = [0, *accumulate(len(line) + 1 for line in lines)]
-        alone = ((at, at + 1, key, None) for at, key in enumerate(keys))
-        for first, last, key, glue in chain(alone, ((at, at + 2, key, glue) for at, glue, key in joined)):
+        for at, key in enumerate(keys):
             if key in wanted and key not in dull:
-                yield Candidate(piece.first_line + first, starts[first], starts[last] - 1, key, glue)
+                yield Candidate(piece.first_line + at, starts[at], starts[at + 1] - 1, key)
         for key in [key for key in fresh if len(key) > _LONGEST_KNOWN_BYTES]:
             self._with.pop(key, None)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from functools import cache
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -46,12 +48,21 @@ _PREFIXES = tuple(
         r"\((?P<node>head|worker\d+), rank=\d+, pid=\d+(?:, ip=[\d.]+)?\)\s*",  # SkyPilot; its rank is the node's
         rf"(?P<node>{_NAME})\s+\|\s",  # docker compose
         r"(?P<task>\d{1,6}): ",  # srun --label
+        r"\[(?P<rank>\d{1,6})\]:\s?",  # torchrun --log-line-prefix-template '[${rank}]:'
+        rf"(?!{_NO_NODE}:|\S+\.\w{{1,3}}:)(?P<node>(?=[a-zA-Z_.-]*\d){_NAME}):(?P<rank>\d{{1,6}}): ",  # '${hostname}…'
         r"(?P<node>\d{1,3}(?:\.\d{1,3}){3}): ",  # pdsh, by address
         rf"(?!{_NO_NODE}: )(?P<node>(?=[a-zA-Z_.-]*\d){_NAME}\w)\.*: (?!error)",  # pdsh, clush, DeepSpeed
         rf"(?P<node>{_NAME}):\d+:\d+ (?=\[\d+\] )",  # NCCL: host:pid:thread
         rf"\[(?P<node>(?=[a-zA-Z_.-]*\d){_NAME}):\d{{5,7}}\] ",  # Open MPI: host and process
     )
 )
+_MACROS = {
+    "${role_name}": r"[\w.-]*",
+    "${local_rank}": r"(?P<local>\d+)",
+    "${rank}": r"(?P<rank>\d+)",
+    "${hostname}": rf"(?P<node>{_NAME})",
+}
+"""Source: torch/distributed/run.py (--log-line-prefix-template); hostname since torch 2.14."""
 _LOGGER = re.compile(
     r"(?:\s+|[|\u2502-]\s|(?:ERROR|CRITICAL)\b(?::(?:\w+:)?)?|\{[\w.]+:\d+\}|\[[\w.]+:\d+\]"
     r"|[\w.]+:[\w<>]+:\d+\s|(?:\d+ )?[\w.]+:\d+\]|(?:[\w.-]+ )?\w+\[\d+\]:)*"
@@ -114,13 +125,27 @@ def message(line: str) -> str:
     return _LOGGER.sub("", _split(line)[1], count=1)
 
 
+@cache
+def _templated() -> tuple[re.Pattern[str], ...]:
+    """Return the prefix of each line where a variable of torchrun has a template for it."""
+    names = ("PET_LOG_LINE_PREFIX_TEMPLATE", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+    template = next(filter(None, map(os.environ.get, names)), "").strip()
+    parts = re.split(rf"({'|'.join(map(re.escape, _MACROS))})", template)
+    again = [part in parts[:n] for n, part in enumerate(parts)]
+    wanted = "".join(
+        r"\S*?" if part in _MACROS and twice else _MACROS.get(part, re.escape(part))
+        for part, twice in zip(parts, again, strict=True)
+    )
+    return (re.compile(wanted),) if template else ()
+
+
 def _split(line: str) -> tuple[dict[str, str], str]:
     """Return what the prefixes of a line name, and the rest of the line."""
     named: dict[str, str] = {}
-    rest = line.lstrip()
+    rest, prefixes = line.lstrip(), (*_templated(), *_PREFIXES, *_TIMES)
     while rest:
         undated = rest.lstrip("[ ")
-        found = next(filter(None, (p.match(undated if p in _TIMES else rest) for p in (*_PREFIXES, *_TIMES))), None)
+        found = next(filter(None, (p.match(undated if p in _TIMES else rest) for p in prefixes)), None)
         if found is None:
             break
         named |= {name: value for name, value in found.groupdict().items() if value}

@@ -7,8 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from distcheck.explain.fixes import BY_LINE, COMMANDS, TEXTS
-from distcheck.explain.subject import command
-from distcheck.rules import find_rule
+from distcheck.explain.subject import command, known_rule
 from distcheck.rules.docstring import docstring, fix_in
 from distcheck.rules.finding import Fix
 
@@ -16,40 +15,21 @@ _VALUE = re.compile(r"(?<!\$)\{([a-z_]+)(?:\|([^}]*))?\}")
 _SAFE = re.compile(r"[\w.:-]{1,253}")
 """What a value of a log may be to stand in a command."""
 _SAFE_PATH = re.compile(r"/[\w./:@%+-]{1,1000}")
-_COMMAND = re.compile(
-    r"(?:sudo|export|unset|ulimit|nvidia-smi|docker|torchrun|srun|sbatch|ip|ss|pip|systemctl|sysctl|modprobe|df|scontrol"
-    r"|ibstat|ethtool|dcgmi|chmod|mount|kubectl|getent|ldconfig)\b[^…]*"
-)
-_EXAMPLE = re.compile(r"\beth\d\b|=0,1$|\bnode0?\d|mlx5_|-i \d|\b10\.|hostname \w|force-reinstall|gpu-reset$|=N$|<\w")
-"""Values of an example, which must not be pasted as they are."""
 _UNSETS = re.compile(r"unset ([A-Z_${!@} ]*[A-Z}])((?:  #.*)?)")
 _MOST_HOSTS = 64
 
 
 def fix(rule: str, values: Mapping[str, str], line: str = "", settings: Collection[str] = ()) -> Fix:
-    """Return the fix of a rule: the one in its docstring, with the commands that fit a log and the log's values.
+    """Return the fix of a rule: the one in its docstring, or words and commands that fit a log, with the log's values.
 
-    `line` shows the rule, and may decide between several fixes. Without commands for logs, those that the docstring
-    quotes without an ellipsis are taken. Only variables that the log shows as set (`settings`) are unset.
+    `line` shows the rule, and may decide between several fixes. Only variables that the log shows as set (`settings`)
+    are unset.
     """
-    quoted, commands = _quoted(rule)
-    found = (own for own in BY_LINE.get(rule, ()) if re.search(own[0], line, re.IGNORECASE))
-    _, text, commands = next(found, ("", TEXTS.get(rule, quoted), COMMANDS.get(rule, commands)))
+    own = fix_in(docstring(known_rule(rule).judge))
+    found = (other for other in BY_LINE.get(rule, ()) if re.search(other[0], line, re.IGNORECASE))
+    _, text, commands = next(found, ("", TEXTS.get(rule, own.text), COMMANDS.get(rule, own.commands)))
     filled = (_VALUE.sub(lambda m: _value(values, m[1], m[2] or m[1].upper()), command) for command in commands)
     return Fix(text, tuple(filter(None, (_unset(command, settings) for command in filled))))
-
-
-def _quoted(rule: str) -> tuple[str, tuple[str, ...]]:
-    """Return the fix that a rule's docstring has, with the commands below it, else with those that it quotes."""
-    known = find_rule(rule)
-    doc = docstring(known.judge) if known else ""
-    own = fix_in(doc)
-    if own.commands:
-        return own.text, tuple(map(_completed, own.commands))
-    passage = doc.partition("\n\nFix:")[2].partition("\n\n")[0].partition("See: ")[0]
-    quoted = re.findall(r"``(.+?)``", " ".join(passage.split()))
-    quoted = [c for c in quoted if _COMMAND.fullmatch(c) and " " in c and "..." not in c and not _EXAMPLE.search(c)]
-    return own.text, tuple(dict.fromkeys(map(_completed, quoted)))
 
 
 def _unset(command: str, settings: Collection[str]) -> str:
@@ -62,20 +42,12 @@ def _unset(command: str, settings: Collection[str]) -> str:
     return f"unset {' '.join(names)}{found[2]}" if names else ""
 
 
-def _completed(command: str) -> str:
-    """Return a command with what its options are for, if it is quoted without: IMAGE, COMMAND or the script."""
-    if "torchrun" in command:
-        return command if ".py" in command else f"{command} train.py"
-    if command.startswith("docker run"):
-        return command if "IMAGE" in command else f"{command} IMAGE"
-    bare = command.startswith("srun ") and all(word.startswith("-") for word in command.split()[1:])
-    return f"{command} COMMAND" if bare else command
-
-
 def proof(rule: str, values: Mapping[str, str], nodes: tuple[str, ...]) -> str:
     """Return the command of distcheck that shows whether a rule applies, with the job's nodes and port."""
     name = command(rule)
     on = f"  # on {nodes[0]}" if len(nodes) == 1 else ""
+    if name.endswith(" COMMAND"):
+        return f"distcheck {name}  # in front of the job's command, on each node"
     if name == "node":
         return "distcheck node" + (on or "  # on every node")
     if name == "env":

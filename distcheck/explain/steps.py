@@ -55,7 +55,11 @@ BY_CLASS: dict[str, tuple[str, ...]] = {
         "distcheck node  # there, too",
     ),
     "application": (f"TORCH_DISTRIBUTED_DEBUG=DETAIL TORCH_SHOW_CPP_STACKTRACES=1 {_COMMAND}",),
-    "": ("distcheck gate --nproc auto", f"NCCL_DEBUG=WARN TORCH_DISTRIBUTED_DEBUG=DETAIL {_COMMAND}"),
+    "": (
+        "distcheck hang  # on a node of the job, if it still runs: the rank that holds it up, and its line",
+        "distcheck gate --nproc auto",
+        f"NCCL_DEBUG=WARN TORCH_DISTRIBUTED_DEBUG=DETAIL {_COMMAND}",
+    ),
 }
 """Where no tag decides."""
 _OF_GLOO = re.compile(r"gloo/|gloo::|Gloo\b")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distcheck.explain.spelling import About
-from distcheck.rules import Rule, find_rule
+from distcheck.rules import FAMILIES, Rule, find_rule
 
 _ABOUT: dict[str, About] = {
     "network": "network",
@@ -13,8 +13,10 @@ _ABOUT: dict[str, About] = {
     "environment": "start-up",
     "mesh": "start-up",
     "launchers": "start-up",
+    "engines": "start-up",
     "nccl": "start-up",
     "host": "start-up",
+    "hang": "application",
 }
 """By the folder of the rule's family."""
 _COMMANDS = {
@@ -25,6 +27,7 @@ _COMMANDS = {
     "gpu": "gpu",
     "node": "node",
     "training": "gate --step",
+    "hang": "hang",
 }
 """The first command that has the look of a rule; gate has all."""
 
@@ -38,7 +41,8 @@ def about(name: str) -> About:
 
 def command(name: str) -> str:
     """Return the name of distcheck's command that judges a rule."""
-    return _COMMANDS.get(known_rule(name).look, "gate")
+    rule = known_rule(name)
+    return "gate -- COMMAND" if FAMILIES[rule.family].option == "told" else _COMMANDS.get(rule.look, "gate")
 
 
 def known_rule(name: str) -> Rule:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from distcheck.facts.base import Amount, Count, Facts, Measured, Seconds
 from distcheck.facts.mesh import Mesh
+from distcheck.facts.policy import NOTHING, Mode, Policy, Section
 
 Look = Literal[
-    "launch", "environment", "meeting", "peers", "node", "gpu", "collectives", "training", "isolation", "storage"
+    "launch",
+    "environment",
+    "meeting",
+    "peers",
+    "node",
+    "gpu",
+    "collectives",
+    "training",
+    "isolation",
+    "storage",
+    "hang",
 ]
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
+BackendName = Literal["auto", "nccl", "nccl2", "nccl-legacy", "nccl-lazy", "ncclx", "rccl", "gloo", "mpi"]
+"""What ``--backend`` accepts: names for init_process_group, and rccl, which torch names nccl too."""
 
 
 class BaselineRow(Facts, frozen=True):
@@ -47,6 +61,9 @@ class Asked(Facts, frozen=True):
     command: str
     looks: tuple[Look, ...]
     backend: Backend = "auto"
+    """The kind of backend: nccl for all that use GPUs through NCCL or RCCL."""
+    backend_name: str = ""
+    """The name for init_process_group if it is another one, such as nccl-lazy."""
     started_here: bool = False
     """True if distcheck started the ranks itself (--nproc, or on other nodes)."""
     by_default: bool = False
@@ -81,8 +98,6 @@ class Asked(Facts, frozen=True):
     """The --rdzv-backend in a COMMAND that is torchrun."""
     burn_seconds: Seconds = 0.0
     """How long the device test repeats its products (--burn)."""
-    loopback: bool = False
-    """Whether RDMA ports are measured in loopback (--loopback)."""
     paths: tuple[str, ...] = ()
     """The folders of --path."""
     words: tuple[str, ...] = ()
@@ -106,6 +121,37 @@ class Asked(Facts, frozen=True):
     none, and for a run from outside."""
     processes: str = ""
     """How many processes one start of COMMAND makes on a node: a number, gpu or auto; empty if unknown."""
+    told: str = ""
+    """What COMMAND says about its ranks, as it was understood; empty without a launcher."""
+
+    armed: str = ""
+    """What --arm reaches; empty without it."""
+
+    mode: Mode | None = None
+    """--mode; None: as the policy says."""
+    policy: Policy | None = None
+    """The site's policy; None without one."""
+
+    @property
+    def gpus_from(self) -> str:
+        """Who says how many GPUs the node must have."""
+        return "the site's policy" if self.site().expect.gpus == self.gpus else "--gpus"
+
+    def site(self, node: str = "") -> Section:
+        """Return what the policy sets on a node, by its name in reports; without one, where the run is judged."""
+        return NOTHING if self.policy is None or self.policy.problem else self.policy.on(node.partition(" (")[0])
+
+    def mode_of(self, rule: Iterable[str] = (), node: str = "") -> Mode:
+        """Return whether a rule, by its name and aliases, or without one the command, decides exit codes on a node."""
+        site = self.site(node)
+        for setting in (site.rule[name] for name in rule if name in site.rule):
+            if setting.mode:
+                return setting.mode
+            if self.policy is not None and setting.ended(self.policy.day):
+                return "observe"
+        own = next((setting.mode for name, setting in site.command.items() if name == self.command), None)
+        unread: Mode = "observe" if self.policy is not None and self.policy.problem else "enforce"
+        return self.mode or own or site.mode or unread
 
     @property
     def measures(self) -> bool:

@@ -1,4 +1,4 @@
-"""GPUs and their health, as NVML reports them."""
+"""GPUs and their health, as NVML or AMD's kernel driver reports them."""
 
 from __future__ import annotations
 
@@ -100,8 +100,37 @@ class GpuProcess(Facts, frozen=True):
     """None if NVML does not report it."""
 
 
+class XgmiPeer(Facts, frozen=True):
+    """How an AMD GPU reaches another one of its hive, as KFD's topology says."""
+
+    pci: str
+    """The other one's address."""
+    hops: Count
+    """1 over a link of its own; more through others."""
+    MBps: Count
+    """Of all direct links together, in one direction; 0 without one."""
+
+
+class Amd(Facts, frozen=True, omit_defaults=True):
+    """What only AMD's driver shows of a GPU."""
+
+    compute_partition: str = ""
+    """SPX, DPX, TPX, QPX or CPX; empty for a GPU that cannot be partitioned."""
+    memory_partition: str = ""
+    """NPS1, NPS2, NPS4."""
+    xgmi: tuple[XgmiPeer, ...] = ()
+    uncorrected: dict[str, Count] = {}
+    """Uncorrectable errors since the driver was loaded, of blocks that had some: umc, gfx, xgmi_wafl."""
+    failed_pages: Count = 0
+    """Bad pages of memory that could not be reserved, so that they may be used."""
+    iommu: str = ""
+    """The type of its IOMMU group: identity with iommu=pt; DMA, DMA-FQ; empty without an IOMMU."""
+    performance_level: str = ""
+    """power_dpm_force_performance_level: auto, low, manual."""
+
+
 class GpuHealth(Facts, frozen=True, omit_defaults=True):
-    """A GPU's health as NVML reports it to an unprivileged process."""
+    """A GPU's health as NVML or amdgpu reports it to an unprivileged process."""
 
     recovery_action: Whole | Missing = NOT_SUPPORTED
     """The driver's request: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, ..."""
@@ -119,11 +148,9 @@ class GpuHealth(Facts, frozen=True, omit_defaults=True):
     slowdown_celsius: Whole | Missing = NOT_SUPPORTED
     compute_mode: Whole | Missing = NOT_SUPPORTED
     """0 default, 1 and 3 exclusive, 2 prohibited."""
-    persistence: bool | Missing = NOT_SUPPORTED
     processes: tuple[GpuProcess, ...] | Missing = NOT_SUPPORTED
     mps_processes: tuple[GpuProcess, ...] | Missing = NOT_SUPPORTED
     """Processes that compute through the MPS server."""
-    utilisation_percent: Count | Missing = NOT_SUPPORTED
     display: bool | Missing = NOT_SUPPORTED
     """Whether it drives a display; graphics need memory too."""
     vbios: str | Missing = NOT_SUPPORTED
@@ -133,6 +160,8 @@ class GpuHealth(Facts, frozen=True, omit_defaults=True):
     """The NUMA node next to it."""
     own_numa_node: Whole | Missing = NOT_SUPPORTED
     """The NUMA node of its own memory (Grace); the kernel caches files there too."""
+    amd: Amd | None = None
+    """None for GPUs of NVIDIA."""
 
 
 class PeerAccess(Facts, frozen=True):
@@ -149,6 +178,16 @@ class Xid(Facts, frozen=True):
 
     number: Count
     pci: str
+    seconds_ago: Offset | None
+    text: str
+
+
+class DriverError(Facts, frozen=True):
+    """An error that amdgpu reported in the kernel log."""
+
+    kind: Literal["hang", "reset", "reset failed", "uncorrectable", "xgmi", "start"]
+    pci: str
+    """Empty if the line does not name the GPU."""
     seconds_ago: Offset | None
     text: str
 
@@ -183,13 +222,17 @@ class GpuLoads(Facts, frozen=True, omit_defaults=True):
     """GPUs that were lost meanwhile, with NVML's text."""
     xids: tuple[Xid, ...] | Missing | None = None
     """The node's Xids, read again after the collectives."""
+    driver_errors: tuple[DriverError, ...] | Missing | None = None
+    """amdgpu's errors, read again after the collectives."""
 
 
 class Gpu(Facts, frozen=True):
-    """One GPU as NVML sees it."""
+    """One GPU as NVML or amdgpu shows it; a partition of an AMD GPU counts as one, as for HIP."""
 
     index: Count
+    """NVML's; of an AMD GPU its place in KFD's list, by which HIP numbers."""
     uuid: str | Missing
+    """NVML's; of an AMD GPU ``GPU-`` and its unique id, followed by ``/1`` for a partition."""
     pci: str | Missing
     """Lower case, four-digit domain: 0000:9b:00.0."""
     name: str | Missing
@@ -199,11 +242,16 @@ class Gpu(Facts, frozen=True):
     """True when MIG is enabled; its instances are in `mig_uuids`."""
     mig_uuids: tuple[str, ...] = ()
     lost: str = ""
-    """NVML's text if the device exists but gives no handle, or is lost."""
+    """The driver's text if the device exists but gives no handle, or is lost."""
     health: GpuHealth | None = None
     """None: not checked."""
     load: GpuLoad | None = None
     """None: no collectives ran, or it was not watched."""
+
+
+def is_instinct(gpu: Gpu) -> bool:
+    """Return whether a GPU is one of AMD's for compute; others are in desktops, or part of a CPU."""
+    return isinstance(gpu.name, str) and gpu.name.startswith("AMD Instinct")
 
 
 def usable_name(gpu: Gpu) -> str:
@@ -216,13 +264,16 @@ def usable_name(gpu: Gpu) -> str:
 
 
 class Gpus(Facts, frozen=True):
-    """A node's GPUs as NVML reports them."""
+    """A node's GPUs as NVML or amdgpu reports them."""
 
     driver: str | Missing
+    """Its version; of an amdgpu that comes with the kernel, the kernel's."""
     cuda_driver: str | Missing
     devices: tuple[Gpu, ...]
     denied: tuple[str, ...] = ()
     """Device files whose permissions keep this user from their GPU, which NVML then does not count: /dev/nvidia0."""
+    unopened: dict[str, str] = {}
+    """Device files of AMD GPUs that could not be opened, /dev/kfd and /dev/dri/renderD128, and why not."""
     unread: str = ""
     """Why the GPUs' health could not be read, if NVML did not finish."""
     unwatched: str = ""

@@ -51,9 +51,6 @@ class Limits(Facts, frozen=True):
     """Its soft limit of virtual memory; -1 is unlimited."""
     namespaces: dict[str, str] = {}
     """Its IPC and PID namespaces (ipc, pid), as the kernel names them."""
-    memory_policy: str = ""
-    """What numactl or a launcher set for its memory (bind, interleave, preferred), with the NUMA nodes; empty for the
-    default, and if unknown."""
 
 
 class StuckProcess(Facts, frozen=True):
@@ -111,5 +108,3 @@ class HostFacts(Facts, frozen=True):
     """Whether logind removes the user's files in /dev/shm when the user logs out (RemoveIPC)."""
     running: Count | None = None
     """Threads that ran or waited for a CPU at that moment; None if unknown."""
-    numa_cpus: dict[Count, str] = {}
-    """The CPUs of each NUMA node, folded (0-15,32-47); empty with one."""

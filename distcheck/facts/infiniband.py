@@ -50,8 +50,6 @@ class HcaPort(Facts, frozen=True, omit_defaults=True):
     """Error and congestion counters since the driver was loaded."""
     growth: dict[str, Count] = {}
     """How much they grew until the collectives had ended, without those that did not grow."""
-    loopback_Gbps: Amount | Missing | None = None  # noqa: N815
-    """What ib_write_bw reached from the port to itself; None without --loopback or perftest."""
 
 
 class Hca(Facts, frozen=True, omit_defaults=True):

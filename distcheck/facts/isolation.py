@@ -43,7 +43,7 @@ class Sides(Facts, frozen=True):
 
     sides: tuple[tuple[str, ...], tuple[str, ...]]
     cause: str
-    """boundary, scale, flaky, link, or group (the search ended before the cause was known)."""
+    """boundary, scale or flaky."""
 
 
 class Suspects(Facts, frozen=True):

@@ -11,8 +11,10 @@ from msgspec import Meta
 from distcheck.facts.asked import Asked
 from distcheck.facts.base import Amount, Count, Facts, Measured, Missing, Rank, Seconds, Whole
 from distcheck.facts.groups import GroupFigure
+from distcheck.facts.hang import RunningJob
 from distcheck.facts.history import History
 from distcheck.facts.isolation import Isolation
+from distcheck.facts.launch_command import Stated
 from distcheck.facts.mesh import Mesh
 from distcheck.facts.nccl import Ras
 from distcheck.facts.network import PeerTrial
@@ -57,6 +59,8 @@ class Collectives(Facts, frozen=True):
     """Empty if everything ran, else why the run ended early."""
     ras: Ras | Missing | None = None
     """What NCCL's RAS said when a collective stalled; None if it was not asked."""
+    diagnosed: Seconds | Missing | None = None
+    """How long NCCL's own diagnostics took; None if they were not tried, as before NCCL 2.31."""
     mesh: Mesh | None = None
     """The mesh whose groups were measured, with all sizes; None without one."""
     groups: tuple[GroupFigure, ...] = ()
@@ -94,6 +98,8 @@ class Launched(Facts, frozen=True):
     """The exit code of the program that started all probes; None if it was killed, and with ssh."""
     words: str = ""
     """The last lines of that program's own output."""
+    stated: Stated | None = None
+    """What COMMAND states about its ranks, if its launcher starts them from outside too."""
 
 
 class LeftOut(Facts, frozen=True):
@@ -153,6 +159,8 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     """What earlier runs found on these nodes; None without --history."""
     interrupted: Annotated[int, Meta(ge=0, le=64)] = 0
     """The number of the signal that ended the run early; 0 if none did."""
+    hang: RunningJob | None = None
+    """The running job that `distcheck hang` looked at; None for all other commands."""
     at: str = ""
     """When its facts were complete, as that host's clock says, with the time zone."""
     host: str = ""

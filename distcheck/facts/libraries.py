@@ -27,7 +27,8 @@ class Libraries(Facts, frozen=True, omit_defaults=True):
     """The NCCL that torch loads, NCCL's plugins, and the GPU architectures in torch's build."""
 
     nccl: str = ""
-    """The file that torch's libtorch_cuda.so gets as libnccl.so.2, links resolved; empty if NCCL is part of torch."""
+    """The file that torch's libtorch_cuda.so gets as libnccl.so.2, or libtorch_hip.so as librccl.so.1, links resolved;
+    empty if it is part of torch."""
     version: str = ""
     """What ncclGetVersion of that file returns: 2.27.3."""
     found_by: FoundBy = ""

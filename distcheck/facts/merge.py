@@ -40,7 +40,10 @@ def with_loads(node: NodeFacts, loads: GpuLoads | Missing) -> NodeFacts:
         return replace(gpu, load=loads.gpus.get(uuid), lost=gpu.lost or loads.lost.get(uuid, ""))
 
     xids = loads.xids if isinstance(loads.xids, tuple) else node.xids
-    return replace(node, xids=xids, gpus=replace(node.gpus, devices=tuple(map(watched, node.gpus.devices))))
+    errors = loads.driver_errors if isinstance(loads.driver_errors, tuple) else node.driver_errors
+    return replace(
+        node, xids=xids, driver_errors=errors, gpus=replace(node.gpus, devices=tuple(map(watched, node.gpus.devices)))
+    )
 
 
 def _combined(told: Sequence[NodeFacts]) -> NodeFacts:

@@ -40,17 +40,20 @@ def mount_at(path: str, root: Path = Path("/")) -> Mount | None:
 
     Raises OSError: the mounts cannot be read.
     """
-    return _above(path, _shown(root))
+    return _above(path, _shown(root / "proc/self/mountinfo"))
 
 
-def remote_mount(path: str) -> Mount | None:
+def remote_mount(path: str, pid: int | None = None) -> Mount | None:
     """Return the first mount on the way to a path that may not answer; None if all of them are local.
+
+    pid: of a process in whose mounts to look, for an absolute path as it knows it.
 
     A mount on demand (autofs) counts: to touch it mounts a server's folder. Each link is read only if it is itself on a
     local file system.
     """
+    inside = "" if pid is None else f"/proc/{pid}/root"
     try:
-        mounts = _shown_once()
+        mounts = _shown_once() if pid is None else _shown(Path(f"/proc/{pid}/mountinfo"))
         rest = _parts(os.path.join(os.getcwd(), path))  # noqa: PTH109, PTH118 only text
     except OSError:  # no mounts, or a working directory that was removed
         return UNKNOWN
@@ -59,7 +62,7 @@ def remote_mount(path: str) -> Mount | None:
         found = _above(here, mounts) or UNKNOWN
         if found.file_system not in _LOCAL:
             return found
-        if target := _target(here):
+        if target := _target(inside + here):
             rest += _parts(target)
             here = "/" if target.startswith("/") else os.path.dirname(here)  # noqa: PTH120 only text
             links += 1
@@ -78,13 +81,13 @@ def unescaped(name: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), name)
 
 
-def _shown(root: Path) -> dict[str, Mount]:
+def _shown(table: Path) -> dict[str, Mount]:
     """Return the mounts by their points; of two at one point the later one is in front.
 
     Source: proc_pid_mountinfo(5).
     """
     found = {}
-    for line in (root / "proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
+    for line in table.read_text("utf-8", "surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         head, tail = before.split(), after.split(" ", 2)
         if len(head) >= 6 and len(tail) >= 3:
@@ -95,7 +98,7 @@ def _shown(root: Path) -> dict[str, Mount]:
 
 @cache
 def _shown_once() -> dict[str, Mount]:
-    return _shown(Path("/"))
+    return _shown(Path("/proc/self/mountinfo"))
 
 
 def _above(path: str, mounts: dict[str, Mount]) -> Mount | None:

@@ -40,8 +40,6 @@ class NcclLog(Facts, frozen=True, omit_defaults=True):
     the operation ("268435456") until 2.22."""
     nvls_available: bool | None = None
     """Whether NCCL found multicast support on the GPU; None if not logged, as before 2.17."""
-    nvls_created: bool = False
-    """Whether NVLS buffers were set up; operations need not use them."""
     transports: dict[str, Count] = {}
     """The number of channels per transport: P2P/CUMEM, SHM/direct, NET/IB/0/GDRDMA."""
     peers: dict[str, tuple[Whole, ...]] = {}

@@ -114,8 +114,6 @@ class Link(Facts, frozen=True):
     full_duplex: bool | None = None
     members: dict[str, bool] = {}
     """A bond's links, and whether each is up."""
-    arp_ignore: Count = 0
-    """The kernel's setting for it; 0: it also answers for the addresses of the node's other interfaces."""
     wireless: bool = False
     driver: str = ""
     """The kernel driver of a physical link: mlx5_core, virtio_net."""
@@ -157,8 +155,8 @@ class NetworkFacts(Facts, frozen=True):
     """Active MTU of the InfiniBand and RoCE ports, by device and port, if ibv_devinfo reports it."""
 
 
-Use = Literal["master", "nccl", "gloo"]
-"""The use of a node's address: it reaches rank 0, NCCL selects it, Gloo selects it."""
+Use = Literal["master", "nccl", "gloo", "engine"]
+"""The use of a node's address: it reaches rank 0, NCCL selects it, Gloo selects it, an inference engine selects it."""
 
 
 _LEAST_TRANSFER_SECONDS = 1e-3
@@ -215,9 +213,6 @@ class PeerTrial(Facts, frozen=True):
     """Whether datagrams that must not be fragmented were answered, by the size of the IP packet in bytes."""
     round_trip_seconds: Seconds | None = None
     """The kernel's minimum over all connections of this test; None: not reported."""
-    sent_from: str = ""
-    """The source's address on this connection, if a library that uses it listens at another one of the source: the
-    kernel's route leads through another interface. Empty without a connection."""
 
     @property
     def connected(self) -> bool:

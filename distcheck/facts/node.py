@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from distcheck.facts.base import Count, Facts, Missing, Whole
-from distcheck.facts.gpu import Gpus, Xid
+from distcheck.facts.gpu import DriverError, Gpus, Xid
 from distcheck.facts.host import HostFacts
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.network import Interface, NetworkFacts, Resolution
@@ -64,6 +64,8 @@ class NodeFacts(Facts, frozen=True):
     """None: not checked."""
     xids: tuple[Xid, ...] | Missing | None = None
     """Xids in the kernel log of the last hours, newest last; None: not checked."""
+    driver_errors: tuple[DriverError, ...] | Missing | None = None
+    """amdgpu's errors in the kernel log of the last hours, newest last; None: not checked."""
     proxy_ports: tuple[Count, ...] = ()
     """Ports on which a service mesh's sidecar listens; checked in pods only."""
     state: NodeState | Missing | None = None
@@ -82,7 +84,6 @@ class NodeFacts(Facts, frozen=True):
     """None: not checked."""
     modules: dict[str, str] = {}
     """Version by name of the loaded network drivers; empty text for a driver that comes with the kernel."""
-    cpu_vendor: str = ""
     """vendor_id of the first CPU: GenuineIntel, AuthenticAMD; empty if the kernel names none, as on ARM."""
     host: HostFacts | Missing | None = None
     """The state of its operating system; None: not checked."""
@@ -90,3 +91,5 @@ class NodeFacts(Facts, frozen=True):
     """The folders and files of the job; None: not checked, or checked by another process of the node."""
     reserved_ports: tuple[tuple[Count, Count], ...] | Missing | None = None
     """net.ipv4.ip_local_reserved_ports, the first and last port of each range; None: not checked."""
+    policy: str = ""
+    """The digest of the policy that its process read; empty without one."""

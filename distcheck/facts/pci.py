@@ -42,7 +42,7 @@ class Pci(Facts, frozen=True, omit_defaults=True):
     """A node's GPUs and network adapters on the PCI bus."""
 
     gpus: dict[str, PciPlace]
-    """NVIDIA GPUs by address (0000:1b:00.0), whether or not NVML lists them."""
+    """GPUs of NVIDIA, else of AMD, by address (0000:1b:00.0), whether or not their driver lists them."""
     nics: tuple[Nic, ...]
     virtual: bool = False
     """Whether a hypervisor is present: it invents what it does not pass through."""

@@ -10,13 +10,14 @@ from distcheck.facts.cuda import CudaView
 from distcheck.facts.device import DeviceTest
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.host import Limits
+from distcheck.facts.launch_command import Stated
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.placement import Placement, Variables
 from distcheck.facts.storage import Silent, Space
-from distcheck.facts.training import Leftovers, Training
+from distcheck.facts.training import Training
 
 Stage = Literal[
     "started", "environment", "node", "meeting", "peers", "collectives", "isolation", "done"
@@ -32,15 +33,6 @@ class Agent(Facts, frozen=True):
     """Its command line after the program, at most 40 arguments."""
     exported: Variables | Missing
     """The rank variables in its own environment; it sets them again for its ranks and passes on all others."""
-
-
-class RunAttempt(Facts, frozen=True):
-    """The agents whose ranks met in an attempt; torchrun ends the ranks and starts them again in the next one."""
-
-    number: Count
-    """From 1, counting the attempts whose ranks all met in distcheck; 0 if there was none yet."""
-    agents: dict[str, str] = {}
-    """The name of each agent's node. An agent is the key of its node and its pid, joined by "|"."""
 
 
 class Installed(Facts, frozen=True):
@@ -83,16 +75,12 @@ class ProcessFacts(Facts, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     agent: Agent | None = None
     """The nearest torchelastic agent among the ancestors."""
-    earlier_attempt: RunAttempt | Missing | None = None
-    """The last attempt that its agent remembers; None: it cannot restart its ranks, or another process reads it."""
     shm_device: Count | Missing | None = None
     """st_dev of /dev/shm: NCCL shares memory only if it is the same. None: not checked, as without GPUs."""
     reverse: tuple[ReverseLookup, ...] = ()
     """Reverse look-ups of its peers' addresses: rank 0's, and on rank 0's process some of the others'."""
     arrived_seconds: Seconds | None = None
     """When it joined the roll call, counted from the first process; None without other processes."""
-    clock_ahead_seconds: Offset | None = None
-    """How far its clock is at least ahead of the leader's, negative if behind; 0 if it may be the same."""
     gpus: Gpus | None = None
     """The GPUs that NVML shows this process, without health, if it sees only some of its node's."""
     lost: str = ""
@@ -135,6 +123,8 @@ class ProcessFacts(Facts, frozen=True):
     """The file systems that did not answer it."""
     terminal: str = ""
     """The terminal from which it was started, such as pts/3; empty without one."""
+    launch: Stated | None = None
+    """What the command that it stands in front of states about its ranks."""
     near_names: tuple[str, ...] = ()
     """The names in /etc/hosts that are spelt like its MASTER_ADDR; only if MASTER_ADDR does not resolve."""
 
@@ -175,6 +165,8 @@ class RankRun(Facts, frozen=True):
     """How long the fork server took to import torch; None if it did not finish."""
     joined_seconds: Seconds | None = None
     """How long it took to join the process group; None if it did not join."""
+    implementation: str = ""
+    """The class behind the group's backend, such as ProcessGroupNCCL2; empty if it did not join."""
     first_call_seconds: dict[str, Seconds] = {}
     """The first call of each operation, in which the backend sets up what it needs."""
     wrong: dict[str, Count] = {}
@@ -192,8 +184,6 @@ class RankRun(Facts, frozen=True):
     """What its device reached by itself; None if the rank ended before."""
     training: dict[str, Training | Missing] = {}
     """What its training steps did, by the way to train: DDP; empty if none were requested, or the rank ended before."""
-    leftovers: Leftovers | Missing | None = None
-    """What a destroyed process group left in its process; None: not looked at."""
     place: Count = 0
     """In the groups of a mesh: a rank that waits for another one has the higher number; else 0."""
     absent: tuple[Rank, ...] = ()

@@ -18,7 +18,6 @@ from distcheck.facts.node import NodeFacts
 from distcheck.facts.outputs import write
 from distcheck.facts.quantities import count
 from distcheck.facts.rank import ProcessFacts, RankFacts
-from distcheck.facts.same_launch import are_apart, runs, started_as_one
 from distcheck.facts.touch import touch
 
 SCHEMA = 1
@@ -72,8 +71,6 @@ def load(path: Path) -> Job:
                 f"{path} is a job of schema {schema}; this distcheck reads schema {SCHEMA}: install a matching version"
             )
         job = msgspec.json.decode(raw, type=Job)
-    except msgspec.ValidationError as error:  # it names the field and the expected type
-        raise UsageError(f"{path} is not a distcheck job file: {error}; save it again with --save") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"{path} is not a distcheck job file, or is truncated ({error}); save it again with --save"
@@ -136,7 +133,7 @@ def load_launch(paths: Sequence[Path]) -> Job:
     jobs = {path: load(path) for path in find(paths)}
     worlds = {job.asked.command: job.world_size for job in jobs.values() if job.world_size is not None}
     by_launch: dict[str, list[Path]] = {}
-    one = started_as_one(jobs.values())
+    one = _started_as_one(jobs.values())
     for path, job in jobs.items():
         # A process whose WORLD_SIZE is malformed meets nobody and may belong to any world.
         world = job.world_size if job.met or job.world_size is not None else worlds.get(job.asked.command)
@@ -144,8 +141,8 @@ def load_launch(paths: Sequence[Path]) -> Job:
         by_launch.setdefault(f"{job.asked.command}{ranks}", []).append(path)
     met = [job for job in jobs.values() if job.met]
     commands = {job.asked.command for job in jobs.values()}
-    if len(by_launch) == 1 and not one and are_apart(met):
-        by_launch = {f"run {run}": [path for path in jobs if jobs[path].run == run] for run in runs(met)}
+    if len(by_launch) == 1 and not one and _are_apart(met):
+        by_launch = {f"run {run}": [path for path in jobs if jobs[path].run == run] for run in _runs(met)}
     if len(by_launch) > 1:
         groups = [f"{name} ({_some(files, 1)})" for name, files in by_launch.items()]
         remedy = "report on one launch at a time"
@@ -204,3 +201,50 @@ def join(whole: Job, others: Iterable[tuple[Sequence[NodeFacts], Sequence[Proces
 
 def _order(rank: RankFacts) -> tuple[bool, int, str]:
     return rank.placement.rank is None, rank.placement.rank or 0, rank.process
+
+
+def _started_as_one(jobs: Iterable[Job]) -> bool:
+    """Return whether the launcher's name of the job is the same in all files, and no rank is of two processes.
+
+    Then they are of one launch, even if its ranks have different world sizes: rules report that.
+    """
+    names: set[tuple[str, ...]] = set()
+    processes: dict[int | None, str] = {}
+    for job in jobs:
+        for rank in job.ranks:
+            names.add(_name_of_launch(rank))
+            number = rank.placement.rank
+            if number is None or processes.setdefault(number, rank.process) != rank.process:
+                return False
+    return len(names) == 1 and names != {()}
+
+
+def _name_of_launch(rank: RankFacts) -> tuple[str, ...]:
+    """Return what the launcher of a rank names the launch and no other one; empty if it has no such name."""
+    variables, place = rank.environment, rank.placement
+    if (step := variables.get("SLURM_STEP_ID")) and (job := variables.get("SLURM_JOB_ID")):
+        return "slurm", job, step, variables.get("SLURM_RESTART_COUNT", "")
+    if (run := variables.get("TORCHELASTIC_RUN_ID", "none")) != "none" and place.master_addr and place.master_port:
+        return "torchrun", run, f"{place.master_addr}:{place.master_port}"
+    space = variables.get("PMIX_NAMESPACE")
+    return ("mpi", space) if space else ()
+
+
+def _runs(jobs: Iterable[Job]) -> tuple[str, ...]:
+    """Return the names of the runs."""
+    return tuple(dict.fromkeys(job.run for job in jobs))
+
+
+def _are_apart(met: Sequence[Job]) -> bool:
+    """Return whether roll calls are of different launches, and not of parts of one that could not reach each other.
+
+    A part lacks ranks, and no rank of a node is in two of them.
+    """
+    if len(_runs(met)) < 2:
+        return False
+    places: dict[tuple[int | None, str], str] = {}
+    for job in met:
+        for rank in job.ranks:
+            if places.setdefault((rank.placement.rank, job.node_of(rank).key), job.run) != job.run:
+                return True
+    return any(0 < (job.world_size or 0) <= len({r.placement.rank for r in job.ranks}) for job in met)

@@ -69,7 +69,6 @@ def trials_of(now: Round, results: Iterable[Result]) -> list[Trial]:
 def mark_slow(
     now: Sequence[Trial],
     before: Iterable[Trial],
-    floor: float | None = None,
     *,
     together: bool = False,
     slow_share: float = SLOW,
@@ -77,8 +76,7 @@ def mark_slow(
 ) -> list[Trial]:
     """Return a round's tests with slow tests, rails and ranks marked.
 
-    `floor` is a bus bandwidth in GB/s between nodes. With `together` these are the tests of several rounds, because one
-    round has too few figures.
+    With `together` these are the tests of several rounds, because one round has too few figures.
     """
     shares = (slow_share, slow_share, slow_work_share)
     speeds, rails, work = (_Pool(together=together, most=share) for share in shares)
@@ -95,7 +93,7 @@ def mark_slow(
             for rank in test.compute if timed else ():
                 for name, speed in _work(rank):
                     work.add((name, rank.device), (f"{rank.node} {rank.local_rank}",), speed, current=current)
-    return [_marked(test, speeds, rails, work, floor, by_rail=by_rail) for test in now]
+    return [_marked(test, speeds, rails, work, by_rail=by_rail) for test in now]
 
 
 def settled(tests: Sequence[Trial], most: float) -> list[Trial]:
@@ -248,14 +246,12 @@ def _work(rank: Compute) -> Iterable[tuple[Literal["matmul", "copy"], float]]:
     return ((name, 1 / seconds) for name, seconds in times if seconds is not None and seconds > 0)
 
 
-def _marked(test: Trial, speeds: _Pool, rails: _Pool, work: _Pool, floor: float | None, *, by_rail: bool) -> Trial:
+def _marked(test: Trial, speeds: _Pool, rails: _Pool, work: _Pool, *, by_rail: bool) -> Trial:
     if test.speed is None and not test.rail_speeds and not test.compute:
         return test
     outcome, ratio, bad_rails, kind = test.ended, None, test.rails, _kind(test)
     if test.speed is not None:
         ratio, slow = speeds.held_against(kind, test.speed)
-        if floor and len(test.nodes) > 1 and test.speed < floor:
-            ratio, slow = min(ratio, test.speed / floor), True
         outcome = "slow" if slow else outcome
     if test.ended == "passed":
         held = [

@@ -6,7 +6,7 @@ and then pieces of one half with pieces of the other, which separates a bad path
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -17,7 +17,7 @@ from distcheck.isolation.state import State
 
 FIRST, GROWTH = 8, 4
 Side = tuple[str, ...]
-Cause = Literal["boundary", "scale", "flaky", "group", "link"]
+Cause = Literal["boundary", "scale", "flaky", "link"]
 
 
 class Boundary(msgspec.Struct, frozen=True):
@@ -26,8 +26,7 @@ class Boundary(msgspec.Struct, frozen=True):
     sides: tuple[Side, Side]
     cause: Cause
     """boundary: every piece of one side fails with every piece of the other; scale: only the whole fails;
-    flaky: they failed and passed at different times; link: two nodes; group: the search ended before the cause was
-    known."""
+    flaky: they failed and passed at different times; link: two nodes."""
     tests: tuple[Trial, ...]
 
 
@@ -38,38 +37,28 @@ class Search(msgspec.Struct, frozen=True):
     found: tuple[Boundary, ...]
 
 
-def sizes(nodes: int, largest: int | None) -> list[int]:
+def sizes(nodes: int) -> list[int]:
     """Return the group sizes to test in turn: 8, 32, 128, ... and all."""
-    most = min(nodes, largest or nodes)
     found: list[int] = []
     size = FIRST
-    while size < most:
+    while size < nodes:
         found.append(size)
         size *= GROWTH
-    return [*found, most] if most > 1 else []
-
-
-def most_rounds(nodes: int) -> int:
-    """Return the bound on the rounds of groups."""
-    doublings = max(1, (nodes - 1).bit_length())
-    return len(sizes(nodes, None)) + 5 * doublings + 4
+    return [*found, nodes] if nodes > 1 else []
 
 
 def search(state: State, nodes: Sequence[str], sides: tuple[Side, Side] | None = None) -> Search:
     """Return the next tests among these nodes; `sides` if pairs already showed a boundary."""
     known: dict[Side, list[Trial]] = {}
-    rounds = 0
-    for now, tests in state.rounds:
-        grouped = [t for t in tests if t.purpose in GROUPED]
-        rounds += bool(grouped) and bool(now.groups)
-        for test in grouped:
+    for test in state.tests:
+        if test.purpose in GROUPED:
             known.setdefault(test.nodes, []).append(test)
     before = {t.nodes for t in state.tests if t.purpose in PAIRED and t.outcome == "passed"}
     walk = _Walk(known, {n: i for i, n in enumerate(state.nodes)}, before)
     if sides is not None:
         walk.sides(*sides)
     else:
-        for size in sizes(len(nodes), state.settings.largest_group):
+        for size in sizes(len(nodes)):
             groups = split(nodes, size)
             missing = [g for g in groups if g not in known]
             if missing:
@@ -81,8 +70,6 @@ def search(state: State, nodes: Sequence[str], sides: tuple[Side, Side] | None =
             if failing:
                 walk.controls([g for g in groups if g not in failing])
                 break
-    if rounds >= most_rounds(len(state.nodes)):
-        return Search((), tuple(walk.found) or walk.unfinished())
     return Search(disjoint(walk.wanted), tuple(walk.found))
 
 
@@ -195,19 +182,7 @@ class _Walk:
         size = max(sizes_wanted)
         self.wanted += [NodeGroup(g[:size], "half") for g in passing[:4] if len(g) >= size]
 
-    def unfinished(self) -> tuple[Boundary, ...]:
-        """Return the smallest failing groups, as halves, for a search that ran out of rounds."""
-        failing: list[Side] = sorted((g for g in self.known if self.bad(g)), key=_size)
-        chosen = disjoint(NodeGroup(g, "group") for g in failing)
-        return tuple(
-            Boundary((g.nodes[: len(g.nodes) // 2], g.nodes[len(g.nodes) // 2 :]), "group", tuple(self.known[g.nodes]))
-            for g in chosen
-        )
-
 
 def _halves(side: Side) -> tuple[Side, Side]:
     middle = (len(side) + 1) // 2
     return side[:middle], side[middle:]
-
-
-_size: Callable[[Side], int] = len

@@ -54,13 +54,6 @@ class Rail(msgspec.Struct, frozen=True):
     busbw_GBps: float | None = None  # noqa: N815 - the unit
 
 
-class MemberReport(msgspec.Struct, frozen=True):
-    """A group member's report: evidence for the reader, never a reason to blame that member."""
-
-    node: str
-    text: str
-
-
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one group; speeds are judged in this package, not where they are measured."""
 
@@ -74,7 +67,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Figures are compared among groups with the same value, such as GPU model and ranks per node."""
     rails: tuple[Rail, ...] = ()
     compute: tuple[Compute, ...] = ()
-    said: tuple[MemberReport, ...] = ()
+    said: tuple[str, ...] = ()
+    """Its members' reports: evidence for the reader, never a reason to blame a member."""
 
 
 class SlowRank(msgspec.Struct, frozen=True):
@@ -106,7 +100,7 @@ class Trial(msgspec.Struct, frozen=True):
     like: str = ""
     rail_speeds: tuple[tuple[int, float], ...] = ()
     compute: tuple[Compute, ...] = ()
-    said: tuple[MemberReport, ...] = ()
+    said: tuple[str, ...] = ()
 
     @property
     def bad(self) -> bool:

@@ -7,7 +7,8 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from distcheck.isolation import alone, larger, pairing
+from distcheck.facts.isolation import Isolation
+from distcheck.isolation import alone, larger, pairing, words
 from distcheck.isolation.attribution import cut
 from distcheck.isolation.conclusion import SHARED, conclude
 from distcheck.isolation.figures import FEW_NODES, mark_slow, settled, trials_of
@@ -15,10 +16,9 @@ from distcheck.isolation.round import NodeGroup, Result, Round
 from distcheck.isolation.sight import Side, Sight, see, split
 from distcheck.isolation.state import State
 from distcheck.isolation.together import Together
-from distcheck.isolation.verdict import SearchVerdict
 
 
-def next_round(state: State) -> Round | SearchVerdict:
+def next_round(state: State) -> Round | Isolation:
     """Return what to test next, or the verdict; the same state always gives the same answer."""
     number = len(state.rounds) + 1
     if not state.rounds and state.nodes:
@@ -33,7 +33,7 @@ def next_round(state: State) -> Round | SearchVerdict:
     begun = next((r.left for r, _ in state.rounds if r.left), None)
     if begun is None and (pairs or again):
         return Round(number, (*again, *pairs))
-    left = begun if begun is not None else _left(state, seen.sides, seen.joined)
+    left = begun if begun is not None else _left(seen.sides, seen.joined)
     search = _groups(state, left)
     if search.wanted:
         busy = (n for g in search.wanted for n in g.nodes)
@@ -44,20 +44,23 @@ def next_round(state: State) -> Round | SearchVerdict:
     return conclude(state, runs, seen, search.found)
 
 
-def so_far(state: State) -> SearchVerdict:
-    """Return the verdict if no time is left for another round.
+def so_far(state: State) -> Isolation:
+    """Return what is found and undecided if no time is left for another round.
 
     While two nodes that never passed are not tested with each other, they may form their own side.
     """
     runs = alone.alone(state)
     aside = alone.set_aside(runs)
     if not state.rounds or 2 * len(aside) > len(state.nodes) >= SHARED:
-        return conclude(state, runs)
-    seen, _ = _pairs(state, aside)
-    following = next_round(state)
-    groups = following.groups if isinstance(following, Round) else ()
-    open_still = any(len(g.nodes) > 1 and set(seen.joined.never).issuperset(g.nodes) for g in groups)
-    return conclude(state, runs, seen, open_still=open_still)
+        found = conclude(state, runs)
+    else:
+        seen, _ = _pairs(state, aside)
+        following = next_round(state)
+        groups = following.groups if isinstance(following, Round) else ()
+        open_still = any(len(g.nodes) > 1 and set(seen.joined.never).issuperset(g.nodes) for g in groups)
+        found = conclude(state, runs, seen, open_still=open_still)
+    named = [*(c.sentence for c in found.culprits), *(s.sentence for s in found.undecided)][: words.MOST_NAMES]
+    return replace(found, kind="ended", sentence="; ".join(["time limit reached", *named]))
 
 
 def _pairs(state: State, aside: frozenset[str]) -> tuple[Sight, list[NodeGroup]]:
@@ -81,20 +84,20 @@ def take(state: State, now: Round, results: Iterable[Result]) -> State:
     new, chosen = trials_of(now, results), state.settings
     if not chosen.alone_speeds:
         new = [replace(test, speed=None) if len(test.nodes) == 1 else test for test in new]
-    share, of_work, floor = chosen.slow_share, chosen.slow_work_share, chosen.floor_GBps
+    share, of_work = chosen.slow_share, chosen.slow_work_share
     if len(state.nodes) > FEW_NODES:
-        marked = mark_slow(new, state.tests, floor, slow_share=share, slow_work_share=of_work)
+        marked = mark_slow(new, state.tests, slow_share=share, slow_work_share=of_work)
         return replace(state, rounds=(*state.rounds, (now, tuple(marked))))
     # Few nodes give few figures, so earlier measurements are judged again together with the new ones.
-    marked = mark_slow([*state.tests, *new], (), floor, together=True, slow_share=share, slow_work_share=of_work)
+    marked = mark_slow([*state.tests, *new], (), together=True, slow_share=share, slow_work_share=of_work)
     every = iter(settled(marked, share))
     rounds = [(r, tuple(islice(every, len(r.groups)))) for r, _ in (*state.rounds, (now, ()))]
     return replace(state, rounds=tuple(rounds))
 
 
-def _left(state: State, sides: Sequence[Side], joined: Together) -> tuple[tuple[str, ...], ...]:
+def _left(sides: Sequence[Side], joined: Together) -> tuple[tuple[str, ...], ...]:
     """Return each side's nodes to test in groups: those that work, one end of a bad link."""
-    if not state.settings.groups or not joined.parts or any(found.widespread for _, found in sides):
+    if not joined.parts or any(found.widespread for _, found in sides):
         return ()
     left: list[tuple[str, ...]] = []
     for known, found in sides:

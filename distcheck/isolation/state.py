@@ -19,12 +19,6 @@ _NUMBER = re.compile(r"([0-9]{1,18})")
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a search."""
 
-    groups: bool = True
-    """Whether groups of more than two nodes are tested."""
-    largest_group: int | None = None
-    """The most nodes in one group; None for no limit."""
-    floor_GBps: float | None = None  # noqa: N815 - the unit
-    """The least bus bandwidth between nodes; below it a group is slow in any case."""
     slow_share: float = 0.8
     """Below this share of the others' median a group is slow; lower if ranks share CPUs."""
     slow_work_share: float = 0.8

@@ -105,8 +105,6 @@ def boundary(found: Boundary) -> str:
         return f"{left} with {right} failed in one test and passed in another: flaky, and no node can be named"
     if found.cause == "link":
         return f"{left} and {right} fail together and each works with others: the link between them"
-    if found.cause == "group":
-        return f"the smallest group known to fail is {left} with {right}; there was no time to look further"
     hint = (
         "it fails wherever nodes of both sides are together, so look at what connects the two sides (boundary)"
         if found.cause == "boundary"

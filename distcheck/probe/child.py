@@ -7,11 +7,13 @@ does not end it.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -35,16 +37,16 @@ _PAUSE_SECONDS = 0.01
 
 
 class Question(NamedTuple):
-    """A module to run, and the texts for a missing answer."""
+    """A function to call in another process, and the texts for a missing answer."""
 
     module: str
-    """A module that prints the answer as one line of JSON; its first argument is its lifetime in seconds."""
+    """A module whose function `call` returns the answer, or yields several, each more complete."""
     subject: str
-    """What the module asks: NVML, this node."""
+    """What it asks: NVML, this node."""
     silent: str
     """A possible cause when no answer comes in time."""
     arguments: tuple[str, ...] = ()
-    """Arguments of the module after its lifetime."""
+    call: str = "collect"
 
 
 async def ask(
@@ -94,7 +96,7 @@ class Conversation:
     def __init__(
         self, question: Question, lifetime: float, environ: Mapping[str, str] | None, given: bytes | None = None
     ) -> None:
-        """Start the child; its lifetime, in seconds, is its first argument. `given` is all of its standard input."""
+        """Start the child, which ends after `lifetime` seconds; `given` is all of its standard input."""
         self._question, self._read, self._error = question, 0, ""
         self._output: int | None = None
         self._child: subprocess.Popen[bytes] | Fork | None = None
@@ -199,11 +201,11 @@ def _start(
     Raises:
         OSError: too many processes or files, or no memory.
     """
-    words = (str(int(lifetime) + OUTLIVE_SECONDS), *question.arguments)
+    words = (question.module, question.call, str(int(lifetime) + OUTLIVE_SECONDS), *question.arguments)
     if may_fork():
-        return Fork(question.module, words, source, output, environ)
+        return Fork(main, words, source, output, environ)
     return subprocess.Popen(
-        python(question.module, *words),
+        python(__name__, *words),
         stdin=subprocess.PIPE if source is None else source,
         stdout=output,
         stderr=output,
@@ -220,14 +222,20 @@ def last_answer(kind: Any, written: bytes) -> Any:
     return None
 
 
-def exit_after_lifetime() -> None:
-    """In the child: exit by SIGALRM after the lifetime, when no parent can be waiting."""
-    if len(sys.argv) > 1:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(int(sys.argv[1]))
+def main() -> None:
+    """Be the child: call a question's function and print each answer as one line of JSON.
+
+    SIGALRM ends it after its lifetime, when no parent can be waiting.
+    """
+    module, call, lifetime, *words = sys.argv[1:]
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(int(lifetime))
+    answers = getattr(importlib.import_module(module), call)(*words)
+    for answer in answers if isinstance(answers, Iterator) else (answers,):
+        sys.stdout.write(msgspec.json.encode(legible(answer)).decode() + "\n")
+        sys.stdout.flush()
+    os._exit(0)  # whatever a thread still waits for
 
 
-def say(answer: Any) -> None:
-    """In the child: print an answer as one line of JSON."""
-    sys.stdout.write(msgspec.json.encode(legible(answer)).decode() + "\n")
-    sys.stdout.flush()
+if __name__ == "__main__":
+    main()

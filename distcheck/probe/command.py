@@ -116,17 +116,27 @@ def look_for_module(words: Sequence[str], *, safe_path: bool = False) -> tuple[C
     it does not look in the working directory (PYTHONSAFEPATH).
     """
     *python, name = words
+    said = answer_of(python, *(["-P"] if safe_path else []), "-c", _FIND_MODULE, name)
+    state, path = (*said.splitlines()[-2:], "", "")[:2]
+    if state == "found":
+        seen = CommandFile(name, "module", path, "file")
+        return look_at(seen) if path else (seen,)
+    return (CommandFile(name, "module", "", "absent"),) if state == "absent" else ()
+
+
+def answer_of(python: Sequence[str], *arguments: str) -> str:
+    """Return what a Python prints, '' if it does not answer; a launcher's own Python is that of its first line."""
     program = shutil.which(python[0])
     if program is None:
-        return ()
+        return ""
     if len(python) == 1 and not os.path.basename(program).startswith(("python", "pypy")):  # noqa: PTH119 any text
         with suppress(OSError), open(program, "rb") as opened:  # noqa: PTH123 as above
             python = _first_line(opened.readline(512))
         if not python or "python" not in python[0]:
-            return ()
+            return ""
     try:
         answer = subprocess.run(
-            [*python, *(["-P"] if safe_path else []), "-c", _FIND_MODULE, name],
+            [*python, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_MODULE_SECONDS,
@@ -134,12 +144,8 @@ def look_for_module(words: Sequence[str], *, safe_path: bool = False) -> tuple[C
             env={key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"},
         )
     except (OSError, subprocess.SubprocessError):
-        return ()
-    state, path = (*answer.stdout.decode("utf-8", "replace").splitlines()[-2:], "", "")[:2]
-    if state == "found":
-        seen = CommandFile(name, "module", path, "file")
-        return look_at(seen) if path else (seen,)
-    return (CommandFile(name, "module", "", "absent"),) if state == "absent" else ()
+        return ""
+    return answer.stdout.decode("utf-8", "replace")
 
 
 def _exactly(opened: FileIO, size: int) -> bytes:

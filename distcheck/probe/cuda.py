@@ -1,9 +1,9 @@
 """The only gateway to CUDA's driver library: which GPUs it shows to a rank.
 
-CUDA reads CUDA_VISIBLE_DEVICES once, when it starts, and a process that has started it may not fork any more. So this
-module runs as a program and asks CUDA in a child that has the rank's variables and is left behind at the deadline: a
-wedged GPU, or an MPS daemon that does not answer, can block ``cuInit`` forever. The child creates no context on any
-GPU, so it uses no GPU memory, and the compute mode does not matter.
+CUDA reads CUDA_VISIBLE_DEVICES once, when it starts, and a process that has started it may not fork any more. So a
+child that has the rank's variables asks it, and is left behind at the deadline: a wedged GPU, or an MPS daemon that
+does not answer, can block ``cuInit`` forever. The child creates no context on any GPU, so it uses no GPU memory, and
+the compute mode does not matter.
 
 The reason of a `Missing` from here begins with ``CUDA`` if CUDA hung or crashed and with ``libcuda.so.1`` if the
 library cannot be loaded; otherwise distcheck could not ask. What CUDA itself answers is a `CudaView`, errors included.
@@ -21,8 +21,8 @@ from distcheck.facts.base import Missing
 from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.gpu import Gpu
 from distcheck.probe import child
-from distcheck.probe.child import Question, exit_after_lifetime, say
-from distcheck.probe.mapped import mapped
+from distcheck.probe.child import Question
+from distcheck.probe.kernel_files import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -169,13 +169,3 @@ def pci_address(text: str) -> str:
         return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{int(function or '0', 16):x}"
     except ValueError:
         return ""
-
-
-def main() -> None:
-    """Print what CUDA shows to this process as one line of JSON."""
-    exit_after_lifetime()
-    say(collect())
-
-
-if __name__ == "__main__":
-    main()

@@ -30,7 +30,7 @@ _NAMES = frozenset(
 )  # fmt: skip
 _PREFIXES = (
     "SLURM_", "TORCHELASTIC_", "PET_", "NCCL", "TORCH_NCCL", "TORCH_DIST", "TORCH_GLOO_", "GLOO_", "OMPI_COMM_WORLD_",
-    "MV2_COMM_WORLD_", "PALS_", "FI_", "UCX_", "DISTCHECK_", "RCCL_", "OFI_NCCL_", "TORCH_FR_",
+    "MV2_COMM_WORLD_", "PALS_", "FI_", "UCX_", "DISTCHECK_", "RCCL_", "OFI_NCCL_", "TORCH_FR_", "TORCH_WATCHDOG_",
     "NCLL_", "NCL_", "nccl_",
 )  # fmt: skip
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|JWT|_KEY\b|APIKEY|AUTH", re.IGNORECASE)

@@ -6,7 +6,6 @@ thread that is not there in the child may hold a lock that the child needs.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import traceback
@@ -18,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 from distcheck.facts.touch import detach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _forks: ContextVar[bool] = ContextVar("forks", default=False)
 may_fork = _forks.get
@@ -35,10 +34,15 @@ def forking() -> Iterator[None]:
 
 
 class Fork:
-    """A process that runs a module's `main`; has of `subprocess.Popen` what is needed of a child."""
+    """A process that runs `main`; has of `subprocess.Popen` what is needed of a child."""
 
     def __init__(
-        self, module: str, words: tuple[str, ...], source: int | None, output: int, environ: Mapping[str, str] | None
+        self,
+        main: Callable[[], None],
+        words: tuple[str, ...],
+        source: int | None,
+        output: int,
+        environ: Mapping[str, str] | None,
     ) -> None:
         """Fork the process, in its own group; without `source` its standard input is a pipe.
 
@@ -53,7 +57,7 @@ class Fork:
                 warnings.simplefilter("ignore", DeprecationWarning)  # of threads: see the module
                 self.pid = os.fork()
             if not self.pid:
-                _be(module, words, read, output, environ)
+                _be(main, words, read, output, environ)
         except OSError:
             if written is not None:
                 os.close(written)
@@ -75,18 +79,20 @@ class Fork:
         return self.returncode
 
 
-def _be(module: str, words: tuple[str, ...], source: int, output: int, environ: Mapping[str, str] | None) -> None:
-    """Be the child: as ``python -m module words`` with these streams, then end."""
+def _be(
+    main: Callable[[], None], words: tuple[str, ...], source: int, output: int, environ: Mapping[str, str] | None
+) -> None:
+    """Be the child: as a program of its own with these words and streams, then end."""
     code = 1
     try:
         detach(source, output, output)
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 they stay open
-        sys.argv = [module, *words]
+        sys.argv = [main.__module__, *words]
         if environ is not None:
             own = dict(environ)  # it may be os.environ
             os.environ.clear()
             os.environ.update(own)
-        importlib.import_module(module).main()
+        main()
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1

@@ -27,7 +27,7 @@ from distcheck.facts.gpu import (
 from distcheck.facts.ranges import fold
 from distcheck.probe import nvlinks
 from distcheck.probe.kernel_files import contents
-from distcheck.probe.nvml import GPU_IS_LOST, Nvml, ask, asked, either, error_code, known, refusal, text, valid, whole
+from distcheck.probe.nvml import GPU_IS_LOST, Nvml, ask, asked, either, error_code, known, refusal, valid, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -93,12 +93,10 @@ def read(nvml: Nvml, handle: object) -> GpuHealth:
         ),
         slowdown_celsius=get("nvmlDeviceGetTemperatureThreshold", 1),
         compute_mode=get("nvmlDeviceGetComputeMode"),
-        persistence=known(get("nvmlDeviceGetPersistenceMode"), bool),
         processes=known(get("nvmlDeviceGetComputeRunningProcesses_v3"), _processes),
         mps_processes=known(get("nvmlDeviceGetMPSComputeRunningProcesses_v3"), _processes),
-        utilisation_percent=known(get("nvmlDeviceGetUtilizationRates"), lambda rates: int(rates.gpu)),
         display=known(get("nvmlDeviceGetDisplayActive"), bool),
-        vbios=known(get("nvmlDeviceGetVbiosVersion"), text),
+        vbios=get("nvmlDeviceGetVbiosVersion"),
         cpus=known(get("nvmlDeviceGetCpuAffinity", _CPU_WORDS), lambda words: fold(_bits(words))),
         numa_node=known(get("nvmlDeviceGetMemoryAffinity", _NODE_WORDS, 0), _only),
         own_numa_node=get("nvmlDeviceGetNumaNodeId"),

@@ -1,4 +1,4 @@
-"""What a node's GPUs show while the collectives run, watched through NVML by a child.
+"""What a node's GPUs show while the collectives run, watched through NVML or amdgpu by a child.
 
 An idle GPU lowers its clocks and its PCIe link, and counters that are never reset say nothing about today. So the child
 reads the counters before and after, and clocks, link and temperature under load. NVML may hang then as at any other
@@ -20,7 +20,7 @@ import msgspec
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import NOT_SUPPORTED, GpuHealth, GpuLoad, GpuLoads, LinkErrors, NvLinks
 from distcheck.probe import child
-from distcheck.probe.child import Question, exit_after_lifetime, say
+from distcheck.probe.child import Question
 from distcheck.probe.nvml import GPU_IS_LOST, NOT_FOUND, Nvml, ask, error_code, start
 
 if TYPE_CHECKING:
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", int, float)
 
-_LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.25
 _ANSWER_SECONDS = 5.0
 """Time to answer after the collectives; reading 8 GPUs takes a fraction of a second."""
 _IDLE = 0x1
 _SM = 1
-_WATCH = Question(__name__, "NVML", "a GPU or its driver hangs")
+_WATCH = Question(__name__, "NVML", "a GPU or its driver hangs", call="watched")
+_WATCH_AMD = Question("distcheck.probe.amdgpu_health", "amdgpu", "a GPU or its driver hangs", call="watched")
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -70,7 +71,8 @@ async def watching(gpus: Gpus | Missing | None, seconds: float) -> AsyncIterator
         yield watch
         return
     over = asyncio.Event()
-    question = _WATCH._replace(arguments=uuids)
+    amd = any(gpu.health is not None and gpu.health.amd is not None for gpu in devices)
+    question = (_WATCH_AMD if amd else _WATCH)._replace(arguments=uuids)
     asking = asyncio.ensure_future(child.ask(question, GpuLoads, seconds, until=over, patience=_ANSWER_SECONDS))
     try:
         yield watch
@@ -92,7 +94,7 @@ def watch(nvml: Nvml, uuids: Sequence[str], wait: Callable[[float], bool]) -> Gp
     handles = {uuid: handle for uuid, handle in found.items() if not isinstance(handle, Missing)}
     before = {uuid: gpu_health.read(nvml, handle) for uuid, handle in handles.items()}
     looks: dict[str, list[Look]] = {uuid: [] for uuid in handles}
-    while not wait(_LOOK_SECONDS):
+    while not wait(LOOK_SECONDS):
         for uuid, handle in handles.items():
             looks[uuid].append(_look(nvml, handle))
     loads = {}
@@ -174,23 +176,17 @@ def _highest(values: Iterable[int | None]) -> int | Missing:
     return max((value for value in values if value is not None), default=NOT_SUPPORTED)
 
 
-def _until_closed(seconds: float) -> bool:
+def until_closed(seconds: float) -> bool:
     """Wait for `seconds`; return whether the parent has closed this process's standard input."""
     readable, _, _ = select.select([sys.stdin.fileno()], [], [], seconds)
     return bool(readable)
 
 
-def main() -> None:
-    """Watch until standard input is closed, then print the result as one line of JSON."""
-    exit_after_lifetime()
+def watched(*uuids: str) -> GpuLoads | Missing:
+    """Watch GPUs until standard input is closed. NVML can hang: callers use `watching`."""
     from distcheck.probe.xids import recent
 
     nvml = start()
-    answer = nvml if isinstance(nvml, Missing) else watch(nvml, sys.argv[2:], _until_closed)
-    if isinstance(answer, GpuLoads):
-        answer = msgspec.structs.replace(answer, xids=recent())
-    say(answer)
-
-
-if __name__ == "__main__":
-    main()
+    if isinstance(nvml, Missing):
+        return nvml
+    return msgspec.structs.replace(watch(nvml, uuids, until_closed), xids=recent())

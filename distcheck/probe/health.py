@@ -90,7 +90,6 @@ async def system(root: Path = Path("/")) -> HostFacts | Missing:
             settings=_settings(root),
             throttled_seconds=_throttled(root),
             removes_ipc=_removes_ipc(root, os.getuid()),
-            numa_cpus=_numa_cpus(root),
         )
     except (OSError, ValueError, KeyError, IndexError) as error:
         return Missing(reason=f"the state of the node cannot be read: {error}")
@@ -249,13 +248,6 @@ def _throttled(root: Path) -> float | None:
     """
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_total_time_ms")
     return max((ms / 1000 for file in files if (ms := integer(file)) is not None), default=None)
-
-
-def _numa_cpus(root: Path) -> dict[int, str]:
-    """Return the CPUs of each NUMA node, folded, where there are several."""
-    nodes = (root / "sys/devices/system/node").glob("node[0-9]*")
-    found = {int(node.name.removeprefix("node")): contents(node / "cpulist") for node in nodes}
-    return dict(sorted(found.items())) if len(found) > 1 else {}
 
 
 def _removes_ipc(root: Path, uid: int) -> bool:

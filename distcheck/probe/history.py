@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,9 +20,8 @@ import msgspec
 
 from distcheck.facts import history
 from distcheck.facts.base import Missing
-from distcheck.facts.history import Failure, History, PastFigure, RecentRuns
-from distcheck.facts.past_run import NodeTotal, PastRun, Totals
-from distcheck.probe.child import Question, ask, exit_after_lifetime, say
+from distcheck.facts.history import Failure, History, NodeTotal, PastFigure, PastRun, RecentRuns, Totals
+from distcheck.probe.child import Question, ask
 from distcheck.probe.history_file import LARGEST_BYTES, SUFFIX, Lines, name_of, read_file
 from distcheck.probe.history_file import append as append_to
 
@@ -69,7 +68,7 @@ async def totals(folder: str, seconds: float) -> Totals | Missing:
 
 
 async def _ask(verb: str, given: _Given, kind: type[T]) -> T | Missing:
-    question = Question(__name__, f"the history {given.folder}", "its file system hangs", (verb,))
+    question = Question(__name__, f"the history {given.folder}", "its file system hangs", (verb,), "answer")
     try:
         text = msgspec.json.encode(given)
     except UnicodeEncodeError:
@@ -167,10 +166,10 @@ def total(folder: Path, seconds: float) -> Totals | Missing:
 
 def _total(runs: Sequence[PastRun]) -> NodeTotal:
     failed = [run for run in runs if run.failures]
-    rules: defaultdict[str, int] = defaultdict(int)
+    rules, spared = Counter[str](), Counter[str]()
     for run in failed:
-        for rule in run.failures:
-            rules[rule] += 1
+        rules.update(run.failures)
+        spared.update(run.spared)
     return NodeTotal(
         node=runs[-1].node,
         runs=len(runs),
@@ -178,7 +177,8 @@ def _total(runs: Sequence[PastRun]) -> NodeTotal:
         first=runs[0].time,
         last=runs[-1].time,
         last_failure=_failure(failed[-1]) if failed else None,
-        rules=dict(sorted(rules.items(), key=lambda item: -item[1])),
+        rules=dict(rules.most_common()),
+        spared=dict(spared.most_common()),
     )
 
 
@@ -202,18 +202,10 @@ def write(folder: Path, lines: Mapping[str, str], seconds: float) -> list[str]:
         return [error for error in pool.map(add, lines) if error]
 
 
-def main() -> None:
-    """Do what the first argument after the lifetime says, and print the answer as one line of JSON."""
-    exit_after_lifetime()
+def answer(verb: str) -> History | Totals | list[str] | Missing:
+    """Read, count or append what standard input says."""
     given = msgspec.json.decode(sys.stdin.buffer.read(), type=_Given)
     folder = Path(given.folder)
-    if sys.argv[2] == "append":
-        say(write(folder, given.lines, given.seconds))
-    elif sys.argv[2] == "read":
-        say(collect(folder, given.nodes, given.seconds, time.time()))
-    else:
-        say(total(folder, given.seconds))
-
-
-if __name__ == "__main__":
-    main()
+    if verb == "append":
+        return write(folder, given.lines, given.seconds)
+    return collect(folder, given.nodes, given.seconds, time.time()) if verb == "read" else total(folder, given.seconds)

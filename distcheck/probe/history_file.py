@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from distcheck.facts.past_run import SCHEMA, PastRun
+from distcheck.facts.history import SCHEMA, PastRun
 
 LARGEST_BYTES = 1 << 19
 """A file is cut to half of this when it has grown to more."""

@@ -6,25 +6,27 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from distcheck import __version__
 from distcheck.facts.base import Missing, legible
-from distcheck.facts.gpu import Gpus, Xid
+from distcheck.facts.gpu import DriverError, Gpus, Xid
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.network import Interface, NetworkFacts
 from distcheck.facts.node import NO_TORCH, NodeFacts, NodeState, TorchBuild
 from distcheck.facts.pci import Pci
+from distcheck.facts.policy import Policy
+from distcheck.probe import ports
 
 if TYPE_CHECKING:
     from typing import Literal
 
+T = TypeVar("T")
 _MODULES = ("efa", "mlx5_core")
 _PROXY_PORTS = (15001, 15006, 4140, 4143)
-_CPU_VENDOR = re.compile(r"^vendor_id\s*:\s*(\S+)", re.MULTILINE)
 _TORCH_VERSION = re.compile(r"^(__version__|cuda|hip)\b[^=]*=\s*(?:'([^']*)'|None)", re.MULTILINE)
 
 
@@ -38,6 +40,7 @@ def collect(
     network: NetworkFacts | None = None,
     infiniband: Infiniband | Missing | None = None,
     addresses: bool = True,
+    policy: Policy | None = None,
 ) -> NodeFacts:
     """Return the facts of this process's node; `addresses` includes its interfaces."""
     hostname, name = socket.gethostname(), name_of_node(environ)
@@ -54,19 +57,20 @@ def collect(
         distcheck=__version__,
         torch=torch_build(),
         interfaces=interfaces() if addresses else Missing(reason="not read: no other rank to meet"),
-        ephemeral_ports=_port_range(),
+        ephemeral_ports=_parsed("/proc/sys/net/ipv4/ip_local_port_range", _pair),
         reserved_ports=reserved_ports(),
-        unprivileged_port_start=_number("/proc/sys/net/ipv4/ip_unprivileged_port_start"),
+        unprivileged_port_start=_parsed("/proc/sys/net/ipv4/ip_unprivileged_port_start", int),
         accelerator=accelerator,
         gpus=gpus,
-        xids=_xids() if gpus is not None else None,
+        xids=_xids() if gpus is not None and accelerator != "amd" else None,
+        driver_errors=_driver_errors() if accelerator == "amd" else None,
         pci=pci,
         state=state,
         network=network,
         infiniband=infiniband,
         cpus=os.cpu_count(),
         modules=modules(),
-        cpu_vendor=cpu_vendor(),
+        policy=policy.digest if policy is not None else "",
         proxy_ports=_proxy_ports() if "KUBERNETES_SERVICE_HOST" in environ else (),
     )
     return legible(found)
@@ -146,16 +150,6 @@ def _prefix_bits(mask: str | None, family: int) -> int | None:
         return None
 
 
-def cpu_vendor(root: Path = Path("/")) -> str:
-    """Return vendor_id of the first CPU in /proc/cpuinfo, '' if there is none."""
-    try:
-        with (root / "proc" / "cpuinfo").open() as file:
-            found = _CPU_VENDOR.search(file.read(4096))  # the first CPU; the kernel prints all of them slowly
-    except OSError:
-        return ""
-    return found[1] if found else ""
-
-
 def modules(root: Path = Path("/")) -> dict[str, str]:
     """Return the versions of the loaded network drivers (/sys/module/NAME/version).
 
@@ -176,12 +170,7 @@ def _proxy_ports() -> tuple[int, ...]:
     15001 and 15006 take what Istio's iptables rules redirect
     (https://istio.io/latest/docs/ops/deployment/application-requirements/), 4140 and 4143 what Linkerd's do.
     """
-    listening: set[int] = set()
-    for table in ("tcp", "tcp6"):
-        text = _read(f"/proc/self/net/{table}")
-        lines = text.splitlines()[1:] if isinstance(text, str) else []
-        # The fourth column is the state, 0A for a listening socket; the second is the local address and port in hex.
-        listening |= {int(f[1].rpartition(":")[2], 16) for line in lines if (f := line.split())[3] == "0A"}
+    listening = {port for port, _ in ports.listeners()}
     return tuple(port for port in _PROXY_PORTS if port in listening)
 
 
@@ -189,6 +178,12 @@ def _xids() -> tuple[Xid, ...] | Missing:
     from distcheck.probe import xids
 
     return xids.recent()
+
+
+def _driver_errors() -> tuple[DriverError, ...] | Missing:
+    from distcheck.probe import amdgpu_log
+
+    return amdgpu_log.recent()
 
 
 def _known(fact: str | Missing) -> str:
@@ -209,31 +204,24 @@ def _link(path: str) -> str | Missing:
         return Missing(reason=f"{path}: {error.strerror}")
 
 
-def _number(path: str) -> int | Missing:
+def _parsed(path: str, parse: Callable[[str], T]) -> T | Missing:
     text = _read(path)
-    if isinstance(text, Missing):
-        return text
-    return int(text) if text.isdecimal() else Missing(reason=f"{path} holds {text!r}")
-
-
-def _port_range() -> tuple[int, int] | Missing:
-    text = _read("/proc/sys/net/ipv4/ip_local_port_range")
-    if isinstance(text, Missing):
-        return text
-    low, _, high = text.partition("\t")
     try:
-        return int(low), int(high)
+        return text if isinstance(text, Missing) else parse(text)
     except ValueError:
-        return Missing(reason=f"/proc/sys/net/ipv4/ip_local_port_range holds {text!r}")
+        return Missing(reason=f"{path} holds {text!r}")
+
+
+def _pair(text: str) -> tuple[int, int]:
+    low, high = text.split()
+    return int(low), int(high)
 
 
 def reserved_ports(path: str = "/proc/sys/net/ipv4/ip_local_reserved_ports") -> tuple[tuple[int, int], ...] | Missing:
     """Return the ranges of ports that the kernel assigns to no connection: 8080,9000-9100 has two."""
-    text = _read(path)
-    if isinstance(text, Missing):
-        return text
-    ranges = [item.partition("-") for item in text.split(",") if item]
-    try:
-        return tuple((int(low), int(high or low)) for low, _, high in ranges)
-    except ValueError:
-        return Missing(reason=f"{path} holds {text!r}")
+
+    def ranges(text: str) -> tuple[tuple[int, int], ...]:
+        parts = (item.partition("-") for item in text.split(",") if item)
+        return tuple((int(low), int(high or low)) for low, _, high in parts)
+
+    return _parsed(path, ranges)

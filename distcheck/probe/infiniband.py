@@ -1,8 +1,7 @@
 """Collect a node's RDMA adapters from sysfs, and whether this process could use them.
 
-Reading a port asks the adapter's firmware, which can hang. So this module runs as a program in a child that is killed
-at the deadline; it reports after each adapter, and the adapters read until then count. Nothing is changed, and no root
-is needed.
+Reading a port asks the adapter's firmware, which can hang. So a child that is killed at the deadline reads them; it
+reports after each adapter, and the adapters read until then count. Nothing is changed, and no root is needed.
 
 Sources: linux/Documentation/ABI/stable/sysfs-class-infiniband; linux/drivers/infiniband/core/sysfs.c for the texts of
 state, phys_state, rate, gids and pkeys; drivers/infiniband/hw/mlx5/counters.c for hw_counters.
@@ -13,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -22,7 +20,7 @@ from msgspec.structs import replace
 from distcheck.facts.base import Missing
 from distcheck.facts.infiniband import OWN_LINKS, Counters, Gid, Hca, HcaPort, Infiniband
 from distcheck.probe import pci
-from distcheck.probe.child import Question, ask, exit_after_lifetime, say
+from distcheck.probe.child import Question, ask
 from distcheck.probe.kernel_files import contents, integer, link_name, listed
 
 if TYPE_CHECKING:
@@ -47,8 +45,8 @@ _PEER_MEMORY = {
     "nv_mem_nc": "sys/kernel/mm/memory_peers/nv_mem_nc/version",
 }
 """What NCCL looks for (src/transport/net_ib/gdr.cc)."""
-_FACTS = Question(__name__, "the RDMA adapters", "an adapter or its driver hangs")
-_AGAIN = Question(__name__, "the RDMA adapters' counters", "an adapter or its driver hangs", ("counters",))
+_FACTS = Question(__name__, "the RDMA adapters", "an adapter or its driver hangs", call="collecting")
+_AGAIN = _FACTS._replace(subject="the RDMA adapters' counters", call="collect_counters")
 
 
 async def infiniband(timeout: float) -> Infiniband | Missing:
@@ -263,17 +261,3 @@ def _iommu_groups(root: Path) -> dict[str, str]:
         if group and contents(bus / address / "class").startswith(("0x02", "0x0300", "0x0302")):
             found[address] = group
     return found
-
-
-def main() -> None:
-    """Print the adapters, or with the argument "counters" their counters, as lines of JSON."""
-    exit_after_lifetime()
-    if sys.argv[2:] == ["counters"]:
-        say(collect_counters())
-        return
-    for found in collecting():
-        say(found)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.host import Leftover
-from distcheck.probe.child import Question, ask, exit_after_lifetime, say
+from distcheck.probe.child import Question, ask
 from distcheck.probe.kernel_files import contents
 
 if TYPE_CHECKING:
@@ -33,7 +32,9 @@ _NO_JOBS = {"systemd", "(sd-pam)", "sshd", "sshd-session", "sshd-auth", "ssh-age
 """Programs that hide their maps even from their own user, and use no file of a job; so does process 1, the init."""
 _GONE = " (deleted)"
 _MOST = 256
-_QUESTION = Question(__name__, "the users of /dev/shm", "a process that is stuck in the kernel hides its maps")
+_QUESTION = Question(
+    __name__, "the users of /dev/shm", "a process that is stuck in the kernel hides its maps", call="unused"
+)
 
 
 async def leftovers(timeout: float) -> tuple[Leftover, ...] | Missing:
@@ -134,14 +135,3 @@ def _owners(process: Path) -> Iterator[int]:
     for line in contents(process / "status").splitlines():
         if line.startswith("Uid:"):
             yield from map(int, line.split()[1:3])
-
-
-def main() -> None:
-    """Print the files as one line of JSON."""
-    exit_after_lifetime()
-    say(unused())
-    sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

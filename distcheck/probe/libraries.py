@@ -1,8 +1,9 @@
 """Which NCCL and which plugins a process's torch would load, and for which GPUs torch was built.
 
-This module runs as a program with the process's own variables: a child follows the dynamic linker's rules (ld.so(8))
-for the libnccl.so.2 that torch's libtorch_cuda.so requires, loads that file and asks it for its version. torch itself
-is not imported, which takes seconds. A library can do anything when it is loaded, so the child has a deadline.
+A child with the process's own variables follows the dynamic linker's rules (ld.so(8)) for the libnccl.so.2 that torch's
+libtorch_cuda.so requires, or the librccl.so of a ROCm torch's libtorch_hip.so, loads that file and asks it for its
+version. torch itself is not imported, which takes seconds. A library can do anything when it is loaded, so the child
+has a deadline.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from distcheck.facts.base import Missing
 from distcheck.facts.libraries import FoundBy, Libraries, NcclPlugin, dotted
 from distcheck.facts.node import NO_TORCH
 from distcheck.probe import child
-from distcheck.probe.child import Question, exit_after_lifetime, say
+from distcheck.probe.child import Question
 from distcheck.probe.elf import Dynamic, dynamic
-from distcheck.probe.mapped import mapped
+from distcheck.probe.kernel_files import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _LIBRARIES = Question(__name__, "NCCL's library", "a file system hangs, or a plugin does not return when it is loaded")
+_NAMES = ("libnccl.so", "librccl.so")
+"""NVIDIA's library, and AMD's, which has the same functions."""
 _CALLED = re.compile(rb"(?<=\0)nccl[A-Z]\w+(?=\0)")
 _ARCHITECTURE = rb"(?:sm|compute)_\d{2,3}[a-z]?"
 _ARCHITECTURES = re.compile(rb"%b(?: %b)*(?=\0)" % (_ARCHITECTURE, _ARCHITECTURE))
@@ -56,21 +59,22 @@ def collect(environ: Mapping[str, str] = os.environ) -> Libraries | Missing:
         return Missing(reason=NO_TORCH)
     torch = Path(spec.origin).parent
     # conda's torch has its libraries in the environment's lib folder.
-    places = (torch / "lib" / "libtorch_cuda.so", Path(sys.prefix) / "lib" / "libtorch_cuda.so")
+    names = ("libtorch_cuda.so", "libtorch_hip.so")
+    places = [folder / name for name in names for folder in (torch / "lib", Path(sys.prefix) / "lib")]
     linked = next((found for place in places if (found := dynamic(place)) is not None), None)
     if linked is None:
         return Missing(reason=f"{places[0]} cannot be read")
     known = _nccl(linked, environ, torch.parent)
     return msgspec.structs.replace(
         known,
-        plugins=() if known.error else tuple(_plugins(environ)),
+        plugins=() if known.error else tuple(_plugins(environ, rccl=_is_rccl(linked))),
         architectures=_architectures(torch / "lib" / "libtorch_python.so"),
         machine=os.uname().machine,
     )
 
 
 def _nccl(linked: Dynamic, environ: Mapping[str, str], site: Path) -> Libraries:
-    name = next((name for name in linked.needed if name.startswith("libnccl.so")), None)
+    name = next((name for name in linked.needed if name.startswith(_NAMES)), None)
     if name is None:
         return Libraries()
     wheels = tuple(sorted(_distribution(folder.name) for folder in site.glob("nvidia_nccl_cu*.dist-info")))
@@ -114,8 +118,12 @@ def _loaded(known: Libraries, linked: Dynamic, found: str, how: FoundBy) -> Libr
     )
 
 
+def _is_rccl(linked: Dynamic) -> bool:
+    return any(name.startswith("librccl.so") for name in linked.needed)
+
+
 def _is_nccl(path: str) -> bool:
-    return Path(path).name.startswith("libnccl.so")
+    return Path(path).name.startswith(_NAMES)
 
 
 def _distribution(folder: str) -> str:
@@ -139,15 +147,19 @@ def _version_of(path: str) -> str:
         return ""
 
 
-def _plugins(environ: Mapping[str, str]) -> Iterator[NcclPlugin]:
-    """Open the plugins as NCCL's src/plugin/plugin_open.cc does; files that do not exist are left out."""
+def _plugins(environ: Mapping[str, str], *, rccl: bool) -> Iterator[NcclPlugin]:
+    """Open the plugins as NCCL's src/plugin/plugin_open.cc does; files that do not exist are left out.
+
+    RCCL's are librccl-net.so and librccl-tuner.so (ROCm/rccl, src/net.cc and src/misc/tuner.cc).
+    """
     for kind, (variable, symbol) in PLUGINS.items():
         given = environ.get(variable, "")
         if given.lower() == "none":
             continue
         for one in given.split(",") if given else [""]:
             short = one and "/" not in one and not (one.startswith("lib") and one.endswith(".so"))
-            names = [one or f"libnccl-{kind}.so", *([f"libnccl-{kind}-{one}.so"] if short else [])]
+            whose = "rccl" if rccl and kind != "profiler" else "nccl"
+            names = [one or f"lib{whose}-{kind}.so", *([f"lib{whose}-{kind}-{one}.so"] if short else [])]
             yield from (plugin for name in names for plugin in [_plugin(kind, name, symbol)] if plugin is not None)
 
 
@@ -175,13 +187,3 @@ def _architectures(library: Path) -> tuple[str, ...]:
     except (OSError, ValueError):
         return ()
     return tuple(longest.decode().split())
-
-
-def main() -> None:
-    """Print what this process's torch would load as one line of JSON."""
-    exit_after_lifetime()
-    say(collect())
-
-
-if __name__ == "__main__":
-    main()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing, legible
 from distcheck.facts.host import CgroupLimit, CpuQuota, Limits
-from distcheck.facts.ranges import fold
 from distcheck.probe.cgroups import cgroup_of, memory_limit, number
 from distcheck.probe.kernel_files import contents
+from distcheck.probe.process import mask_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +20,6 @@ _CAPS_BEYOND_NPROC = (1 << 21) | (1 << 24)
 """CAP_SYS_ADMIN and CAP_SYS_RESOURCE lift RLIMIT_NPROC, and so does uid 0 (linux/kernel/fork.c)."""
 _NAMESPACES = ("ipc", "pid")
 _GET_MEMPOLICY = {"x86_64": 239, "aarch64": 236}  # arch/x86/entry/syscalls, asm-generic/unistd.h
-_POLICIES = {1: "preferred", 2: "bind", 3: "interleave", 5: "preferred", 6: "interleave"}  # linux/mempolicy.h
-_MODE = 0xFFF
-_MOST_NODES = 1024
 
 
 def limits(root: Path = Path("/")) -> Limits:
@@ -36,18 +32,11 @@ def limits(root: Path = Path("/")) -> Limits:
         cpu=_cpu(root),
         tasks=_tightest("pids", _tasks, root),
         user_tasks=_user_tasks(root),
-        stack_bytes=_soft(resource.RLIMIT_STACK),
-        address_space_bytes=_soft(resource.RLIMIT_AS),
+        stack_bytes=resource.getrlimit(resource.RLIMIT_STACK)[0],  # -1 is RLIM_INFINITY
+        address_space_bytes=resource.getrlimit(resource.RLIMIT_AS)[0],
         namespaces=_namespaces(root),
-        memory_policy=memory_policy(),
     )
     return legible(found)
-
-
-def _soft(limit: int) -> int:
-    """Return a soft limit of this process, -1 for none."""
-    value = resource.getrlimit(limit)[0]
-    return -1 if value == resource.RLIM_INFINITY else value
 
 
 def _tightest(controller: str, read: Callable[[Path, int], CgroupLimit | None], root: Path) -> CgroupLimit | None:
@@ -103,7 +92,7 @@ def _user_tasks(root: Path) -> tuple[int, int] | None:
     """Return RLIMIT_NPROC and the tasks of this user; None if nothing limits them."""
     soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     uid = os.getuid()
-    if soft == resource.RLIM_INFINITY or uid == 0 or _may_exceed(root):
+    if soft == resource.RLIM_INFINITY or uid == 0 or mask_of("self", "CapEff", root) & _CAPS_BEYOND_NPROC:
         return None
     tasks = 0
     for folder in (root / "proc").glob("[0-9]*"):
@@ -116,11 +105,6 @@ def _user_tasks(root: Path) -> tuple[int, int] | None:
     return soft, tasks
 
 
-def _may_exceed(root: Path) -> bool:
-    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", contents(root / "proc/self/status"), re.MULTILINE)
-    return effective is not None and bool(int(effective[1], 16) & _CAPS_BEYOND_NPROC)
-
-
 def _namespaces(root: Path) -> dict[str, str]:
     found = {}
     for name in _NAMESPACES:
@@ -131,21 +115,18 @@ def _namespaces(root: Path) -> dict[str, str]:
     return found
 
 
-def memory_policy() -> str:
-    """Return the memory policy of this thread and its NUMA nodes: bind 0-1; empty for the default, or if unknown.
+def memory_policy_error() -> str | None:
+    """Return the error of reading this thread's memory policy, '' if it works, None where the call is unknown.
+
+    Docker's seccomp profile denies it without CAP_SYS_NICE. It changes nothing.
 
     Source: https://man7.org/linux/man-pages/man2/get_mempolicy.2.html
     """
     number_of_call = _GET_MEMPOLICY.get(os.uname().machine)
     if number_of_call is None:
-        return ""
+        return None
     import ctypes
 
-    mode, nodes = ctypes.c_int(), (ctypes.c_ulong * (_MOST_NODES // 64))()
     call = ctypes.CDLL(None, use_errno=True).syscall
-    size = ctypes.c_ulong(_MOST_NODES)
-    if call(ctypes.c_long(number_of_call), ctypes.byref(mode), nodes, size, None, ctypes.c_ulong(0)):
-        return ""
-    chosen = [n for n in range(_MOST_NODES) if nodes[n // 64] >> n % 64 & 1]
-    policy = _POLICIES.get(mode.value & _MODE, "")
-    return f"{policy} {fold(chosen)}" if policy and chosen else ""
+    failed = call(ctypes.c_long(number_of_call), None, None, ctypes.c_ulong(0), None, ctypes.c_ulong(0))
+    return os.strerror(ctypes.get_errno()) if failed else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import resource
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.mounts import mount_at
 from distcheck.facts.network import Link, NetworkFacts, RendezvousFile, Resolution
 from distcheck.facts.touch import touch, which
-from distcheck.probe.kernel_files import contents, integer
+from distcheck.probe.kernel_files import contents, integer, link_name
 from distcheck.probe.nccl_files import read
 from distcheck.selection.nccl_settings import in_use, settings
 
@@ -53,28 +52,20 @@ def collect(
     )
 
 
-def open_files() -> tuple[int, int]:
-    """Return the soft and hard limit of open files of this process; -1 is unlimited."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (-1 if soft == resource.RLIM_INFINITY else soft, -1 if hard == resource.RLIM_INFINITY else hard)
-
-
 def links(root: Path = _ROOT) -> tuple[Link, ...] | Missing:
     """Return the network interfaces as sysfs shows them.
 
-    Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net, and for arp_ignore
-    https://www.kernel.org/doc/Documentation/networking/ip-sysctl.rst
+    Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net
     """
     folder = root / "sys/class/net"
     try:
         names = sorted(p.name for p in folder.iterdir() if p.is_dir())
     except OSError as error:
         return Missing(reason=f"{folder}: {error.strerror}")
-    settings = root / "proc/sys/net/ipv4/conf"
-    return tuple(_link(folder / name, settings) for name in names)
+    return tuple(_link(folder / name) for name in names)
 
 
-def _link(folder: Path, settings: Path) -> Link:
+def _link(folder: Path) -> Link:
     speed = integer(folder / "speed")  # unreadable for a link that is down
     kind: Literal["physical", "virtual", "loopback"] = "physical" if (folder / "device").exists() else "virtual"
     return Link(
@@ -84,17 +75,9 @@ def _link(folder: Path, settings: Path) -> Link:
         speed_Mbps=speed or None,
         full_duplex={"full": True, "half": False}.get(contents(folder / "duplex")),
         members=_members(folder),
-        arp_ignore=max(integer(settings / name / "arp_ignore") or 0 for name in ("all", folder.name)),
         wireless=any((folder / name).exists() for name in ("wireless", "phy80211")),
-        driver=_driver(folder),
+        driver=link_name(folder / "device/driver"),
     )
-
-
-def _driver(folder: Path) -> str:
-    try:
-        return (folder / "device/driver").readlink().name
-    except OSError:
-        return ""
 
 
 def _members(folder: Path) -> dict[str, bool]:

@@ -119,11 +119,6 @@ def either(*calls: Callable[[], Any]) -> Any:
     return next((answer for answer in refused if error_code(answer.reason) not in _OTHER_WORDS), refused[0])
 
 
-def text(value: str | bytes) -> str:
-    """Return a text of NVML: nvidia-ml-py before 11.515 returned bytes."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
 def whole(value: float | Missing) -> int | Missing:
     """Return a value as a whole number; a missing value stays missing."""
     return value if isinstance(value, Missing) else int(value)

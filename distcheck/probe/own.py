@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from distcheck.facts.base import Missing, legible
 from distcheck.facts.cuda import CudaView
+from distcheck.facts.files import read
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import NodeFacts
@@ -17,11 +20,12 @@ from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
 from distcheck.facts.storage import WORKING_DIRECTORY
 from distcheck.facts.touch import ask, silent
-from distcheck.probe import host, nccl_files, ports, process
+from distcheck.probe import host, limits, nccl_files, ports, process
 from distcheck.probe.environment import hidden
 from distcheck.probe.working_directory import working_directory
 from distcheck.selection.counted import HOSTFILES
 
+_MOST_BYTES = 1 << 22
 _FOLDERS = ("PWD", "HOME", "TMPDIR")
 
 
@@ -37,7 +41,7 @@ def process_facts(
     first = next((p for p in placements if p.rank in {0, None}), None)
     if placements:
         _ask_folders(environ)
-    files, gpus = nccl_files.read(environ), node.accelerator == "nvidia"
+    files, gpus = nccl_files.read(environ), node.accelerator != "none"
     found = ProcessFacts(
         uid=uid,
         node=node.key,
@@ -50,13 +54,13 @@ def process_facts(
         locked_memory_bytes=process.locked_memory(),
         nccl_files=files,
         named_paths=nccl_files.named_paths(environ, files),
-        hosts_listed=_hosts_listed(environ),
+        hosts_listed=hosts_listed(environ),
         stage="node",
         free_ports=ports.free_near(first.master_port, node.unprivileged_port_start, node.ephemeral_ports)
         if first is not None
         else (),
         libraries=libraries,
-        memory_policy_error=process.memory_policy_error() if gpus else None,
+        memory_policy_error=limits.memory_policy_error() if gpus else None,
         given_devices=process.given_devices(environ) if gpus else "",
         silent=tuple(replace(one, source=hidden(one.source)[:200]) for one in silent()),
         terminal=process.terminal_of(os.getpid()),
@@ -64,12 +68,19 @@ def process_facts(
     return legible(found)
 
 
-def _hosts_listed(environ: Mapping[str, str]) -> dict[str, int]:
-    if environ.keys().isdisjoint(HOSTFILES):
-        return {}
-    from distcheck.probe.hostfiles import hosts_listed  # only needed in jobs of some schedulers
+def hosts_listed(environ: Mapping[str, str]) -> dict[str, int]:
+    """Return how many hosts a scheduler's files list, by the variable that names each; unreadable ones are left out.
 
-    return hosts_listed(environ)
+    Each line begins with a host, and one of several slots has several lines.
+    """
+    found: dict[str, int] = {}
+    for name in HOSTFILES:
+        with suppress(OSError, ValueError):
+            raw = read(Path(environ[name]), _MOST_BYTES, name) if environ.get(name) else b""
+            lines = raw.decode("utf-8", "replace").splitlines()
+            hosts = {words[0].partition(":")[0] for line in lines if (words := line.partition("#")[0].split())}
+            found |= {name: len(hosts)} if hosts else {}
+    return found
 
 
 def _ask_folders(environ: Mapping[str, str]) -> None:
@@ -95,9 +106,9 @@ def rank_facts(
     uuids: tuple[str, ...] | Missing | None = None
     device = None
     if isinstance(node.gpus, Gpus):
-        from distcheck.selection.visible_devices import visible
+        from distcheck.selection.gpu_variables import selected
 
-        uuids, _, unknown = visible(variables.get("CUDA_VISIBLE_DEVICES"), node.gpus.devices)
+        uuids, _, unknown = selected(variables, node.gpus.devices, node.accelerator).shown
         if unknown:
             uuids = Missing(reason=unknown)
     elif isinstance(node.gpus, Missing):

@@ -1,8 +1,7 @@
-"""Collect where a node's NVIDIA GPUs and network adapters are on the PCI bus, from sysfs.
+"""Collect where a node's GPUs and network adapters are on the PCI bus, from sysfs.
 
 The adapter's firmware returns the state of a port, and the card's driver its speed, under the kernel's network lock: if
-one of them hangs, the read does. So this module runs as a program in a child that `places` leaves behind at the
-deadline.
+one of them hangs, the read does. So a child that is left behind at the deadline reads them.
 
 Sources: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci, sysfs-class-infiniband, sysfs-class-net.
 """
@@ -16,7 +15,7 @@ from pathlib import Path
 from distcheck.facts.base import Missing
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.probe import child
-from distcheck.probe.child import Question, exit_after_lifetime, say
+from distcheck.probe.child import Question
 from distcheck.probe.kernel_files import contents, listed
 
 NVIDIA, AMD = "0x10de", "0x1002"
@@ -44,18 +43,26 @@ def collect(root: Path = Path("/")) -> Pci | Missing:
         if not listed(root / "sys/class"):
             return Missing(reason=f"{bus}: {error.strerror}")
         addresses = []  # no PCI bus
+    vendors = {address: vendor for address in addresses if (vendor := vendor_of(bus / address))}
+    ours = NVIDIA if NVIDIA in vendors.values() else AMD  # as `probe.gpu.accelerator`
     fast = _infiniband(root)
     taken = {nic.place.path[-1:] for nic in fast if nic.place.path}
     return Pci(
-        gpus={address: _place(root, bus / address) for address in addresses if is_gpu(bus / address)},
+        gpus={address: _place(root, bus / address) for address, vendor in vendors.items() if vendor == ours},
         nics=(*fast, *(nic for nic in _ethernet(root) if nic.place.path[-1:] not in taken)),
         virtual=virtual(root),
     )
 
 
-def is_gpu(device: Path, vendor: str = NVIDIA) -> bool:
-    """Return whether a folder of the PCI bus is a GPU of this vendor."""
-    return contents(device / "vendor") == vendor and contents(device / "class").startswith(_GPU[vendor])
+def vendor_of(device: Path) -> str:
+    """Return the vendor of a GPU on the PCI bus, '' for other devices and other vendors."""
+    vendor = contents(device / "vendor")
+    return vendor if vendor in _GPU and contents(device / "class").startswith(_GPU[vendor]) else ""
+
+
+def count(root: Path, vendor: str) -> int:
+    """Return the number of a vendor's GPUs on the PCI bus."""
+    return sum(vendor_of(device) == vendor for device in (root / "sys/bus/pci/devices").glob("*"))
 
 
 def _infiniband(root: Path) -> tuple[Nic, ...]:
@@ -126,7 +133,7 @@ def _place(root: Path, device: Path) -> PciPlace:
         path=tuple(part for part in parts if _FUNCTION.fullmatch(part) or _ROOT_COMPLEX.fullmatch(part)),
         numa_node=None if node is None or node < 0 else int(node),
         # If the kernel does not know the node, it lists every CPU.
-        cpus=contents(function / "local_cpulist") if node is not None and node >= 0 and is_gpu(function) else "",
+        cpus=contents(function / "local_cpulist") if node is not None and node >= 0 and vendor_of(function) else "",
     )
 
 
@@ -142,13 +149,3 @@ def virtual(root: Path) -> bool:
 def _number(path: Path) -> float | None:
     match = re.match(r"-?\d+(\.\d+)?", contents(path))
     return float(match[0]) if match else None
-
-
-def main() -> None:
-    """Print the PCI places as one line of JSON."""
-    exit_after_lifetime()
-    say(collect())
-
-
-if __name__ == "__main__":
-    main()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from itertools import chain, islice
+from contextlib import suppress
+from ipaddress import ip_address
+from itertools import chain, islice, takewhile
 from pathlib import Path
 
 from distcheck.facts.base import Missing
@@ -49,6 +52,27 @@ def listeners() -> Iterator[tuple[int, int]]:
                     yield int(fields[1].rpartition(b":")[2], 16), int(fields[7])
         except (OSError, ValueError):
             continue
+
+
+def listens_at(port: int, host: str) -> bool:
+    """Whether a socket listens on a port at this address, or at all addresses; '' for any address.
+
+    Addresses are in hexadecimal, in words of 32 bits in the byte order of the host.
+    """
+    for table in _TABLES:
+        with suppress(OSError, ValueError), table.open("rb") as lines:
+            next(lines, b"")
+            for fields in takewhile(lambda fields: fields[3:4] == [_LISTENS], map(bytes.split, lines)):
+                address, _, number = fields[1].rpartition(b":")
+                if int(number, 16) == port and (not host or not int(address, 16) or _address(address) == host):
+                    return True
+    return False
+
+
+def _address(text: bytes) -> str:
+    words = [int(text[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(text), 8)]
+    found = ip_address(b"".join(words))
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 def listening_user(port: int) -> str:

@@ -24,14 +24,12 @@ _AGENTS: tuple[tuple[re.Pattern[str], Literal["torchrun", "launch", "accelerate"
 )
 # slurm/uid_1000/job_7/step_0 (cgroup v1), system.slice/slurmstepd.scope/job_7/step_0/user/task_0 (v2)
 _JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
-_JOB_ID = b"SLURM_JOB_ID="
-_BATCH_JOBS, _VISIBLE = ("PBS_JOBID", "LSB_JOBID"), b"CUDA_VISIBLE_DEVICES="
+_BATCH_JOBS = ("PBS_JOBID", "LSB_JOBID")
 # docker-ID.scope, /docker/ID, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, kubepods/…/ID
 _CONTAINER = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 # At most an interpreter and its options precede the program: python -u -X dev -m torch.distributed.run
 _BEFORE_PROGRAM = 6
-_CAP_IPC_LOCK = 14  # linux/capability.h
-_GET_MEMPOLICY = {"x86_64": 239, "aarch64": 236}  # arch/x86/entry/syscalls, asm-generic/unistd.h
+_CAP_IPC_LOCK = 1 << 14  # linux/capability.h
 _TERMINALS = {4: "tty", 136: "pts/"}
 """By major number (linux/Documentation/admin-guide/devices.txt)."""
 _ALL_USERS = ["0", "0", "4294967295"]
@@ -125,45 +123,37 @@ def agent(environ: Mapping[str, str], pid: int | None = None) -> Agent | None:
     return None
 
 
-def _exported(pid: int) -> Variables | Missing:
+def variables_of(pid: int) -> dict[str, str] | Missing:
+    """Return the variables with which a process was started, whatever it or its shell exports later."""
     try:
         raw = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError as error:
         return Missing(reason=f"cannot read the environment of process {pid}: {error.strerror}")
     pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0"))
-    return Variables(environment.collect({name: value for name, _, value in pairs if name in RANK_VARIABLES}))
+    return {name: value for name, _, value in pairs}
+
+
+def _exported(pid: int) -> Variables | Missing:
+    began = variables_of(pid)
+    if isinstance(began, Missing):
+        return began
+    return Variables(environment.collect({name: began[name] for name in began if name in RANK_VARIABLES}))
 
 
 def given_devices(environ: Mapping[str, str], pid: int | None = None) -> str:
-    """Return the CUDA_VISIBLE_DEVICES with which the first process of a PBS or LSF job began; '' if unknown.
-
-    The kernel keeps the variables with which a process was started, whatever its shell exports later.
-    """
-    job = next((f"{name}={environ[name]}" for name in _BATCH_JOBS if environ.get(name)), "")
+    """Return the CUDA_VISIBLE_DEVICES with which the first process of a PBS or LSF job began; '' if unknown."""
+    job = next((name for name in _BATCH_JOBS if environ.get(name)), "")
     found, pid = "", parent_of(pid or os.getpid()) if job else 0
-    for _ in range(16):
-        try:
-            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if pid > 0 else []
-        except OSError:
-            entries = []
-        if os.fsencode(job) not in entries:
-            break
-        values = [os.fsdecode(entry).partition("=")[2] for entry in entries if entry.startswith(_VISIBLE)]
-        found, pid = "".join(values[:1])[:_LONGEST], parent_of(pid)
+    while pid > 0 and not isinstance(began := variables_of(pid), Missing) and began.get(job) == environ[job]:
+        found, pid = began.get("CUDA_VISIBLE_DEVICES", "")[:_LONGEST], parent_of(pid)
     return found
 
 
 def slurm_job_of(pid: int) -> str:
     """Return the id of a process's Slurm job, by its cgroup or its variables; '' for none."""
-    found = _JOB.search(_text(f"/proc/{pid}/cgroup"))
-    if found:
-        return found[1]
-    try:
-        raw = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return ""
-    value = next((e[len(_JOB_ID) :] for e in raw.split(b"\0") if e.startswith(_JOB_ID)), b"").decode("ascii", "replace")
-    return value if value.isdecimal() else ""
+    found, began = _JOB.search(_text(f"/proc/{pid}/cgroup")), variables_of(pid)
+    job = found[1] if found else "" if isinstance(began, Missing) else began.get("SLURM_JOB_ID", "")
+    return job if job.isdecimal() else ""
 
 
 def container_of(pid: int) -> str:
@@ -187,26 +177,15 @@ def locked_memory(root: Path = Path("/")) -> int:
 
     Source: linux/drivers/infiniband/core/umem.c: CAP_IPC_LOCK of the initial user namespace lifts RLIMIT_MEMLOCK.
     """
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    held = re.search(r"^CapEff:\s*([0-9a-f]+)", _text(root / "proc/self/status"), re.MULTILINE)
     initial = _text(root / "proc/self/uid_map").split() == _ALL_USERS
-    lifted = initial and held is not None and bool(int(held[1], 16) >> _CAP_IPC_LOCK & 1)
-    return -1 if lifted or soft == resource.RLIM_INFINITY else soft
+    lifted = initial and mask_of("self", "CapEff", root) & _CAP_IPC_LOCK
+    return -1 if lifted else resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]  # -1 is RLIM_INFINITY
 
 
-def memory_policy_error() -> str | None:
-    """Return the error of reading this thread's memory policy, '' if it works; None on other machines.
-
-    Docker's seccomp profile denies the call without CAP_SYS_NICE. The call changes nothing.
-    """
-    number = _GET_MEMPOLICY.get(os.uname().machine)
-    if number is None:
-        return None
-    import ctypes
-
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    failed = call(ctypes.c_long(number), None, None, ctypes.c_ulong(0), None, ctypes.c_ulong(0))
-    return os.strerror(ctypes.get_errno()) if failed else ""
+def mask_of(pid: int | str, name: str, root: Path = Path("/")) -> int:
+    """Return a process's mask of capabilities (CapEff) or of signals (SigCgt); 0 if it is gone or hidden."""
+    found = re.search(rf"^{name}:\s*([0-9a-f]+)", _text(root / f"proc/{pid}/status"), re.MULTILINE)
+    return int(found[1], 16) if found else 0
 
 
 def _stat(pid: int) -> list[str]:

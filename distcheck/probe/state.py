@@ -11,7 +11,7 @@ from distcheck.facts.network import Resolution
 from distcheck.facts.node import NodeState
 from distcheck.facts.storage import Space
 from distcheck.facts.touch import touch
-from distcheck.probe.child import Question, ask, exit_after_lifetime, say
+from distcheck.probe.child import Question, ask
 from distcheck.probe.network import resolve_within
 
 SHM = "/dev/shm"  # noqa: S108 only read
@@ -71,14 +71,3 @@ def _own_name() -> Resolution | Missing:
     name = os.uname().nodename
     answer = resolve_within(name, _NAME_SECONDS)
     return Missing(reason=f"{name}: {answer.reason}") if isinstance(answer, Missing) else answer
-
-
-def main() -> None:
-    """Print the state as one line of JSON, and exit even if the resolver does not answer."""
-    exit_after_lifetime()
-    say(collect())
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

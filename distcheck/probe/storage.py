@@ -1,12 +1,12 @@
 """Look at the folders, files and packages that a job needs, in a child process that may hang.
 
-``python -m distcheck.probe.storage LIFETIME TASK`` answers once by itself, then once for each line of its standard
-input, and ends with it. Each folder and file has a thread of its own, so that a dead file server costs its own folders
-only.
+The child answers once by itself, then once for each line of its standard input, and ends with it. Each folder and file
+has a thread of its own, so that a dead file server costs its own folders only.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -14,7 +14,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -37,7 +37,7 @@ from distcheck.facts.storage import (
     is_text,
 )
 from distcheck.probe import disk_rates
-from distcheck.probe.child import Question, exit_after_lifetime, say
+from distcheck.probe.child import Question
 from distcheck.probe.command import files_of, look_at, look_for_module, packages
 from distcheck.probe.state import space
 
@@ -51,8 +51,6 @@ _ERASE_SECONDS = 1.0
 _PAUSES = (0.0, 0.2, 0.4)
 """Seconds before each look for the leader's file: some network file systems show it late."""
 _NAME = re.compile(r"[0-9a-f]{16}")
-_ABSENT, _NOT_A_FOLDER = 2, 20
-"""ENOENT and ENOTDIR."""
 
 
 class StorageTask(msgspec.Struct, frozen=True):
@@ -98,7 +96,7 @@ class SentinelSeen(Facts, frozen=True):
 def question(task: StorageTask) -> Question:
     """Return what to start for this task."""
     line = msgspec.json.encode(task).decode()
-    return Question(__name__, "the job's folders and files", "a file system hangs", (line,))
+    return Question(__name__, "the job's folders and files", "a file system hangs", (line,), "answers")
 
 
 def folders_of(environ: Mapping[str, str], here: str, script: str) -> dict[str, tuple[str, ...]]:
@@ -128,7 +126,7 @@ class _Looker:
         self.task = task
         self.file = f".distcheck-{task.name}"
         self.found = {
-            path: Folder(path, named_by, "silent", **_shown(remote_mount(path)))
+            path: Folder(path, named_by, "silent", **_shown(partial(remote_mount, path)))
             for path, named_by in task.folders.items()
         }
         self.rated: set[int] = set()
@@ -142,15 +140,13 @@ class _Looker:
         seen: dict[str, tuple[CommandFile, ...]] = {file.word: (file,) for file in files}
         installed: list[Packages] = []
 
-        def look_at_file(file: CommandFile) -> None:
-            seen[file.word] = look_at(file)
-
-        def look_for_module_of_command() -> None:
-            seen["-m"] = look_for_module(self.task.module, safe_path=self.task.safe_path)
+        def keep(word: str, find: Callable[[], tuple[CommandFile, ...]]) -> None:
+            seen[word] = find()
 
         jobs: list[Callable[[], object]] = [partial(self.look, path) for path in self.found]
-        jobs += [partial(look_at_file, file) for file in files]
-        jobs += [look_for_module_of_command] if self.task.module else []
+        jobs += [partial(keep, file.word, partial(look_at, file)) for file in files]
+        module = partial(look_for_module, self.task.module, safe_path=self.task.safe_path)
+        jobs += [partial(keep, "-m", module)] if self.task.module else []
         jobs += [lambda: installed.append(packages())] if self.task.packages else []
         _together(jobs, self.task.seconds)
         shown = dict.fromkeys(file for group in tuple(seen.values()) for file in group)
@@ -163,9 +159,8 @@ class _Looker:
             # With the last part a file system that is mounted on demand is mounted; a FIFO or a socket is refused.
             device = os.stat(f"{path}/.").st_dev  # noqa: PTH116 pathlib drops the last part
         except OSError as error:
-            absent = error.errno == _ABSENT
-            state = "absent" if absent else "other" if error.errno == _NOT_A_FOLDER else "unreadable"
-            self.found[path] = replace(folder, state=state, error="" if absent else error.strerror or "")
+            state = {errno.ENOENT: "absent", errno.ENOTDIR: "other"}.get(error.errno or 0, "unreadable")
+            self.found[path] = replace(folder, state=state, error="" if state == "absent" else error.strerror or "")
             return
         room = space(path)
         folder = replace(
@@ -173,7 +168,7 @@ class _Looker:
             state="folder",
             device=device,
             space=None if isinstance(room, Missing) else room,
-            **_mounted_at(os.path.realpath(path)),
+            **_shown(partial(mount_at, os.path.realpath(path))),
         )
         failure = self.create(f"{path}/{self.file}")
         holds = self.task.keeps and not failure
@@ -199,13 +194,12 @@ class _Looker:
         """Create this child's file with its name as content; return the error, empty if there was none."""
         self.made[place] = None
         try:
-            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                os.write(descriptor, self.task.name.encode())
-            finally:
-                os.close(descriptor)  # a network file system may report a full disk only now
-        except FileExistsError:
-            return ""  # two of the paths lead to one folder
+            with suppress(FileExistsError):  # two of the paths lead to one folder
+                descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                try:
+                    os.write(descriptor, self.task.name.encode())
+                finally:
+                    os.close(descriptor)  # a network file system may report a full disk only now
         except OSError as error:
             return error.strerror or str(error)
         return ""
@@ -220,7 +214,7 @@ class _Looker:
         """Remove all files of this child, as far as their file systems answer."""
         _together([partial(self.erase, place) for place in tuple(self.made)], _ERASE_SECONDS)
 
-    def answer(self, order: Order) -> None:
+    def answer(self, order: Order) -> Iterator[SentinelSeen]:
         """Do what a line of standard input says."""
         here = [path for path, folder in self.found.items() if folder.state == "folder"]
         if _NAME.fullmatch(order.see):
@@ -231,12 +225,10 @@ class _Looker:
                 late = ASKED in folder.named_by or is_network(folder.file_system)
                 seen[path] = _sees(path, order.see, _PAUSES if late else _PAUSES[:1])
 
-            jobs = [partial(look, path) for path in here]
-            _together(jobs, self.task.seconds)
-            say(SentinelSeen(dict(seen)))
+            _together([partial(look, path) for path in here], self.task.seconds)
+            yield SentinelSeen(dict(seen))
         if _NAME.fullmatch(order.erase):
-            places = [f"{path}/.distcheck-{order.erase}" for path in here]
-            _together([partial(self.erase, place) for place in places], _ERASE_SECONDS)
+            _together([partial(self.erase, f"{path}/.distcheck-{order.erase}") for path in here], _ERASE_SECONDS)
 
 
 def _sees(path: str, name: str, pauses: Sequence[float]) -> bool:
@@ -258,47 +250,42 @@ def _together(jobs: Sequence[Callable[[], object]], seconds: float) -> None:
     until = time.monotonic() + seconds
     threads = []
     for job in jobs:
-        thread = threading.Thread(target=job, daemon=True)
         try:
-            thread.start()
+            (thread := threading.Thread(target=job, daemon=True)).start()
+            threads.append(thread)
         except RuntimeError:  # no further thread may start; who waits for this process ends a job that hangs
             job()
-        else:
-            threads.append(thread)
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
 
 
-def _mounted_at(place: str) -> dict[str, Any]:
-    """Return what is mounted at a real path."""
-    try:
-        return _shown(mount_at(place))
-    except OSError:
-        return {}
-
-
-def _shown(mount: Mount | None) -> dict[str, Any]:
-    """Return a mount as a folder's facts.
+def _shown(find: Callable[[], Mount | None]) -> dict[str, Any]:
+    """Return a mount as a folder's facts; none if the mounts cannot be read.
 
     A file system that the kernel made read-only after an error shows ``ro`` among its own options and still ``rw``
     among those of the mount.
     """
     from distcheck.probe.environment import hidden
 
-    if mount is None:
+    try:
+        mount = find()
+    except OSError:
         return {}
-    return {
-        "file_system": mount.file_system,
-        "source": hidden(mount.source)[:200],
-        "mount": mount.point,
-        "remounted": "rw" in mount.options and "ro" in mount.super_options,
-    }
+    return (
+        {}
+        if mount is None
+        else {
+            "file_system": mount.file_system,
+            "source": hidden(mount.source)[:200],
+            "mount": mount.point,
+            "remounted": "rw" in mount.options and "ro" in mount.super_options,
+        }
+    )
 
 
-def main() -> None:
-    """Answer, obey standard input, and remove the own files whatever ends this process."""
-    exit_after_lifetime()
-    looker = _Looker(msgspec.json.decode(sys.argv[2], type=StorageTask))
+def answers(task: str) -> Iterator[Storage | SentinelSeen]:
+    """Look, obey standard input, and remove the own files whatever ends this process."""
+    looker = _Looker(msgspec.json.decode(task, type=StorageTask))
 
     def end(*_: object) -> None:
         looker.erase_all()
@@ -306,12 +293,8 @@ def main() -> None:
 
     for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
-    say(looker.storage())
+    yield looker.storage()
     for line in sys.stdin:
         with suppress(msgspec.DecodeError):
-            looker.answer(msgspec.json.decode(line, type=Order))
-    end()
-
-
-if __name__ == "__main__":
-    main()
+            yield from looker.answer(msgspec.json.decode(line, type=Order))
+    looker.erase_all()

@@ -20,7 +20,9 @@ def python(module: str, *words: str) -> list[str]:
     """Return the command that runs a module of distcheck, which looks for no module in the working directory.
 
     One there may hide the standard library's, and a directory that does not answer stops the start. Those who develop
-    distcheck import it from there.
+    distcheck import it from there. distcheck.pyz runs its modules itself (.ci/pyz_start.py).
     """
+    if archive := getattr(__spec__.loader, "archive", ""):
+        return [sys.executable, archive, "-m", module, *words]
     how = ["-P", "-m", module] if sys.version_info >= (3, 11) else ["-c", _RUN.format(module)]
     return [sys.executable, *(["-m", module] if working_directory() in sys.path else how), *words]

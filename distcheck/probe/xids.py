@@ -12,7 +12,7 @@ from pathlib import Path
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Xid
 
-_KERNEL_LOG = Path("/dev/kmsg")
+KERNEL_LOG = Path("/dev/kmsg")
 _DEVICE = os.makedev(1, 11)
 _RECORD_BYTES = 16384
 """More than the largest record (CONSOLE_EXT_LOG_MAX in the kernel's internal.h is 8192)."""
@@ -29,23 +29,38 @@ _XID = re.compile(
 follows the address."""
 
 
-def recent(path: Path = _KERNEL_LOG, seconds: float = 1.0) -> tuple[Xid, ...] | Missing:
-    """Return the last day's Xids, the newest of each number and GPU, newest last.
+def recent(path: Path = KERNEL_LOG, seconds: float = 1.0) -> tuple[Xid, ...] | Missing:
+    """Return the last day's Xids, the newest of each number and GPU, newest last."""
+    found = read(b"NVRM: Xid", path, seconds)
+    return found if isinstance(found, Missing) else _xids(found)
+
+
+def read(word: bytes, path: Path = KERNEL_LOG, seconds: float = 1.0) -> list[tuple[float | None, str]] | Missing:
+    """Return the last day's lines of the kernel log with this word, and how many seconds ago each was, None if unknown.
 
     The log is read without waiting, for at most `seconds`. Its clock stops while the machine sleeps, as CLOCK_MONOTONIC
     does.
     """
     try:
-        text = _read(path, time.monotonic() + seconds)
+        text = _read(path, word, time.monotonic() + seconds)
     except OSError as error:
         return Missing(reason=_refusal(path, error))
     if isinstance(text, Missing):
         return text
-    return _xids(text, time.clock_gettime(time.CLOCK_MONOTONIC))
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    lines = ((_ago(line, now), line) for line in text.splitlines())
+    return [(ago, line) for ago, line in lines if ago is None or ago <= _RECENT_SECONDS]
 
 
-def _read(path: Path, until: float) -> str | Missing:
-    """Return the lines of the log with Xids."""
+def _ago(line: str, now: float) -> float | None:
+    head = _HEAD.match(line)
+    ago = None if head is None else now - int(head[1]) / 1e6
+    # A negative one is not of our clock, as in a time namespace.
+    return None if ago is None or ago < -1.0 else round(max(0.0, ago), 1)
+
+
+def _read(path: Path, word: bytes, until: float) -> str | Missing:
+    """Return the lines of the log with this word."""
     # Some container runtimes link the name to a terminal.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -64,11 +79,11 @@ def _read(path: Path, until: float) -> str | Missing:
                 break
             size += len(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
-            found += [line for line in lines if b"NVRM: Xid" in line]
+            found += [line for line in lines if word in line]
         else:
             if not found:
                 return Missing(reason=f"reading {path} to its end took too long")
-        if b"NVRM: Xid" in rest:
+        if word in rest:
             found.append(rest)
         return b"\n".join(found).decode("utf-8", "replace")
     finally:
@@ -83,21 +98,15 @@ def _refusal(path: Path, error: OSError) -> str:
     return f"{path}: {error.strerror}"
 
 
-def _xids(text: str, now: float) -> tuple[Xid, ...]:
+def _xids(lines: list[tuple[float | None, str]]) -> tuple[Xid, ...]:
     newest: dict[tuple[int, str], Xid] = {}
-    for line in text.splitlines():
+    for ago, line in lines:
         match = _XID.search(line)
         if match is None:
             continue
         domain, bus, device, number, words = match.groups()
-        head = _HEAD.match(line)
-        ago = None if head is None else now - int(head[1]) / 1e6
-        if ago is not None and ago < -1.0:
-            ago = None  # not our clock, as in a time namespace
-        if ago is not None and ago > _RECENT_SECONDS:
-            continue
         pci = f"{int(domain, 16):04x}:{bus.lower()}:{device.lower()}.0"
-        found = Xid(int(number), pci, None if ago is None else round(max(0.0, ago), 1), (words or "")[:_TEXT])
+        found = Xid(int(number), pci, ago, (words or "")[:_TEXT])
         newest.pop((found.number, pci), None)
         newest[found.number, pci] = found
     return tuple(newest.values())[-_MOST_KINDS:]

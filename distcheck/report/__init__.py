@@ -15,7 +15,7 @@ from distcheck.rules.diagnose import Diagnosis
 if TYPE_CHECKING:
     from distcheck.report.schema.comparison import Comparison
 
-Format = Literal["text", "json", "html", "junit", "prometheus", "markdown"]
+Format = Literal["text", "json", "html", "junit", "prometheus", "markdown", "nagios"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 """Names of the formats and of their modules."""
 

@@ -65,7 +65,6 @@ def of_node(node: NodeFacts) -> Attributes:
             "hardware: GPUs": tally(gpu.name for gpu in devices if isinstance(gpu.name, str)),
             "hardware: GPU firmware": tally(bios for bios in firmware if isinstance(bios, str)),
             "hardware: CPUs": node.cpus,
-            "hardware: CPU vendor": node.cpu_vendor,
             "hardware: RDMA adapters": ", ".join(sorted(hca.name for hca in hcas)),
             "software: GPU driver": gpus.driver if gpus else None,
             "software: CUDA of the driver": gpus.cuda_driver if gpus else None,

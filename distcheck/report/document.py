@@ -19,16 +19,27 @@ from distcheck.report.harmless import storable
 from distcheck.report.headline import headline
 from distcheck.report.mesh_groups import group_rows
 from distcheck.report.node_names import fold_nodes
-from distcheck.report.schema.document import Document, Exclude, Found, RankRow, Status, Unlooked, World
+from distcheck.report.schema.document import (
+    Document,
+    Exclude,
+    Found,
+    PolicyRow,
+    RankRow,
+    Status,
+    Unlooked,
+    World,
+    Would,
+)
 from distcheck.report.schema.figures import NO_EXPECTATION, Bandwidth, Expected, Model, Seconds
 from distcheck.report.schema.mesh import GroupPlace, MeshRow
 from distcheck.report.schema.part import part_of
 from distcheck.rules.diagnose import Diagnosis
-from distcheck.rules.finding import Finding, NotChecked, excluded_nodes
+from distcheck.rules.finding import Finding, NotChecked, excluded_nodes, spared_nodes
 from distcheck.rules.wording import grouped
 
 if TYPE_CHECKING:
     from distcheck.expectation.judge import Expectation
+    from distcheck.report.schema.hang import HangAnswer
     from distcheck.report.schema.training import TrainingRow
 
 Places = dict[str, GroupPlace] | None
@@ -50,8 +61,8 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         world=_world(job),
         findings=tuple(part_of(Found, f, evidence=storable(f.evidence)) for f in diagnosis.findings),
         not_checked=tuple(part_of(Unlooked, unlooked) for unlooked in diagnosis.not_checked),
-        ranks=_rows(job, diagnosis, places),
-        missing_ranks=job.missing_ranks,
+        ranks=_rows(job, diagnosis, places) if job.hang is None else _hang_ranks(job),
+        missing_ranks=job.missing_ranks if job.hang is None else _missing(job),
         bandwidth=measured,
         exclude=Exclude(fold_nodes(excluded), excluded),
         models=tuple(_models(measured)),
@@ -60,11 +71,24 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         mesh=mesh,
         groups=tuple(group_rows(job)),
         training=_training(job),
+        hang=_hang(job),
         critical_path=critical_path(job),
         at=job.at,
         host=job.host,
         command_line=job.asked.line,
+        policy=_policy(job),
+        would=_would(diagnosis),
     )
+
+
+def _policy(job: Job) -> PolicyRow | None:
+    policy = job.asked.policy
+    return None if policy is None else part_of(PolicyRow, policy, mode=job.asked.mode_of())
+
+
+def _would(diagnosis: Diagnosis) -> Would | None:
+    would = diagnosis.would
+    return None if would is None else Would(would.name, would.exit_code, spared_nodes(diagnosis.findings))
 
 
 def _training(job: Job) -> tuple[TrainingRow, ...]:
@@ -73,6 +97,26 @@ def _training(job: Job) -> tuple[TrainingRow, ...]:
     from distcheck.report.training import training_rows  # only with --step
 
     return tuple(training_rows(job))
+
+
+def _hang(job: Job) -> HangAnswer | None:
+    if job.hang is None:
+        return None
+    from distcheck.report.hang import hang_answer  # only for `distcheck hang`
+
+    return hang_answer(job)
+
+
+def _hang_ranks(job: Job) -> tuple[RankRow, ...]:
+    from distcheck.report.hang import rank_statuses  # likewise
+
+    return rank_statuses(job)
+
+
+def _missing(job: Job) -> tuple[int, ...]:
+    from distcheck.rules.hang.judging import answer_of  # likewise
+
+    return answer_of(job).missing
 
 
 def _mesh(job: Job) -> tuple[MeshRow | None, Callable[[int | None], Places]]:
@@ -86,6 +130,10 @@ def _mesh(job: Job) -> tuple[MeshRow | None, Callable[[int | None], Places]]:
 
 
 def _world(job: Job) -> World:
+    if job.hang is not None:
+        nodes = {node.name for node in job.hang.nodes}
+        ranks = job.hang.world_size or len(job.hang.ranks)
+        return World(ranks, len(nodes), job.hang.launcher or "none", "auto", None, None)
     launchers = Counter(rank.placement.launcher for rank in job.ranks)
     ran = job.collectives if isinstance(job.collectives, Collectives) else None
     commonest = max(sorted(launchers), key=launchers.__getitem__, default="none")
@@ -95,10 +143,17 @@ def _world(job: Job) -> World:
         ranks=job.world_size if job.world_size and job.world_size > 0 else len(job.ranks),
         nodes=len(job.nodes),
         launcher=job.launched.engine if job.launched else "distcheck" if job.asked.started_here else commonest,
-        backend=ran.backend if ran else job.asked.backend,
+        backend=_backend(job, ran.backend if ran else job.asked.backend),
         torch=(ran.torch if ran and len(installed) < 2 else "") or ", ".join(installed) or None,
         nccl=(ran.nccl if ran else "") or None,
     )
+
+
+def _backend(job: Job, kind: str) -> str:
+    """Return a backend's name, with the class behind it where that is NCCL's newer or lazy one: nccl (NCCL2)."""
+    ran = {rank.run.implementation.removeprefix("ProcessGroup") for rank in job.ranks if rank.run}
+    others = " and ".join(sorted(ran - {"", "NCCL", "Gloo", "MPI"}))
+    return (job.asked.backend_name or kind) + (f" ({others})" if others else "")
 
 
 def _rows(job: Job, diagnosis: Diagnosis, places: Callable[[int | None], Places]) -> tuple[RankRow, ...]:

@@ -14,7 +14,7 @@ from distcheck.facts.ranges import numbered
 from distcheck.report.harmless import harmless
 from distcheck.report.node_names import fold_nodes
 from distcheck.rules.diagnose import Diagnosis, ended_by
-from distcheck.rules.finding import Finding, excluded_nodes, outcome, verdict
+from distcheck.rules.finding import Finding, Verdict, excluded_nodes, outcome, spared_nodes, verdict
 
 LONGEST = 200
 _PLACE, _NODES, _OPERATIONS = 40, 40, 4
@@ -26,6 +26,7 @@ _ASIDE = re.compile(r" \([^()]*\)")
 _SELECTED = "the selected rules found nothing"
 """With --select, nothing is known of what the other rules judge."""
 _STAGES: dict[str, str] = {
+    "hang": "the look at the ranks",
     "launch": "the start of the probes",
     "started": "the start",
     "environment": "the start",
@@ -49,40 +50,70 @@ _NEXT = {
 
 def headline(job: Job, diagnosis: Diagnosis, longest: int = LONGEST) -> str:
     """Return a judged job in one line: FAIL: GPU 0 of node5 is lost, rank 32. [gpu-lost] exit code 40: ..."""
-    code = diagnosis.verdict.exit_code
+    code, end = diagnosis.verdict.exit_code, diagnosis.verdict
     if job.interrupted:
         return harmless(f"{outcome(diagnosis.verdict)}: {_interruption(job)}; nothing was judged. exit code {code}")
-    decisive = _decisive(diagnosis)
+    if diagnosis.would is not None and code == 0:
+        end = diagnosis.would
+    decisive = _decisive(diagnosis, end)
     owner = decisive[0].owner if decisive else ""
     ending = ": ".join(filter(None, (f"exit code {code}", _next_step(job, diagnosis, owner))))
+    if diagnosis.would is not None:
+        ending += f"{'; ' if code else ' (mode observe); '}{would(diagnosis)}"
     names, place = "", ""
     if decisive:
         text = _QUESTION.sub("", _SUBJECT.sub("", decisive[0].message))
         place = _place(job, text, decisive)
         names = _names(decisive[0].rule, len({(f.severity, f.confirmed, f.rule) for f in _seen(diagnosis)}))
-    elif diagnosis.verdict.name == "unknown":
+    elif end.name == "unknown":
         gaps = [gap for gap in diagnosis.not_checked if gap.required]
         text = next((gap.reason for gap in gaps), "no rule was checked")
         names = _names(gaps[0].rule, len({gap.rule for gap in gaps})) if gaps else ""
     else:
         text = seen(job)
-    began, ended = f"{outcome(diagnosis.verdict)}: ", harmless(f" {names}{ending}")
+    began, ended = f"{outcome_of(job, diagnosis)}: ", harmless(f" {names}{ending}")
     said = _cut(harmless(text).rstrip("."), harmless(place), longest - len(began) - len(ended) - 1)
     return f"{began}{said}{'' if said.endswith('...') else '.'}{ended}"
 
 
+def would(diagnosis: Diagnosis) -> str:
+    """Return what the exit code would be if nothing were only observed; '' if the same."""
+    if diagnosis.would is None:
+        return ""
+    nodes = spared_nodes(diagnosis.findings) if diagnosis.would.exit_code == 40 else ()
+    return f"would have been exit code {diagnosis.would.exit_code}{f' ({_folded(nodes)})' if nodes else ''}"
+
+
+def outcome_of(job: Job, diagnosis: Diagnosis) -> str:
+    """Return the first word of a report: PASS, FAIL, …; of a running job HUNG, SLOW, NOT HUNG or CANNOT TELL."""
+    if job.hang is None or job.interrupted:
+        return outcome(diagnosis.verdict)
+    from distcheck.rules.hang.judging import answer_of  # only for `distcheck hang`
+
+    return answer_of(job).word.upper()
+
+
 def _interruption(job: Job) -> str:
     """Return what ended the run, in which stage, and which ranks were awaited."""
-    stage = job.processes[0].stage if job.processes else "node" if "node" in job.asked.looks else "launch"
+    stage = (
+        "hang"
+        if job.hang
+        else job.processes[0].stage
+        if job.processes
+        else "node"
+        if "node" in job.asked.looks
+        else "launch"
+    )
     absent = job.missing_ranks if stage == "meeting" else ()
     awaited = f", without {numbered(absent, 4)}" if absent else ""
     return f"{ended_by(job)} in {_STAGES[stage]} after {job.seconds:.1f} s{awaited}"
 
 
-def _decisive(diagnosis: Diagnosis) -> list[Finding]:
+def _decisive(diagnosis: Diagnosis, end: Verdict) -> list[Finding]:
     """Return the first finding that alone gives this verdict, and all others with its message."""
-    end = diagnosis.verdict
-    deciding = [f for f in _seen(diagnosis) if verdict((f,), (), strict=end.exit_code == 10) == end]
+    held = diagnosis.would is not None and end is diagnosis.verdict
+    seen = [f for f in _seen(diagnosis) if not (held and f.observed)]
+    deciding = [f for f in seen if verdict((f,), (), strict=end.exit_code == 10) == end]
     return [f for f in deciding if (f.rule, f.message) == (deciding[0].rule, deciding[0].message)]
 
 
@@ -112,6 +143,8 @@ def _place(job: Job, text: str, findings: Iterable[Finding]) -> str:
 def _next_step(job: Job, diagnosis: Diagnosis, owner: str) -> str:
     """Return what to do with the job; empty if it can start."""
     code, alone = diagnosis.verdict.exit_code, "node" in job.asked.looks
+    if job.hang is not None and code in {20, 30}:
+        return "" if code == 20 else "fix the program"
     if code == 40:
         bad = excluded_nodes(diagnosis.findings)
         blamed = {
@@ -152,6 +185,10 @@ def _cut(text: str, place: str, room: int) -> str:
 def seen(job: Job) -> str:
     """Return what a healthy run has seen, in the words of its command."""
     looks = job.asked.looks
+    if job.hang is not None:
+        from distcheck.report.hang import hang_seen  # only for `distcheck hang`
+
+        return hang_seen(job)
     if "node" in looks:
         return _nodes(job)
     ranks = job.world_size or len(job.ranks)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from distcheck import __version__
-from distcheck.facts.past_run import NodeTotal, Totals
+from distcheck.facts.history import NodeTotal, Totals
 from distcheck.facts.quantities import count
 from distcheck.report import Format
 from distcheck.report.figures import percent
 from distcheck.report.harmless import harmless
-from distcheck.report.schema.history import HistoryDocument, LastFailure, NodeHistory
+from distcheck.report.node_names import fold_nodes
+from distcheck.report.schema.history import HistoryDocument, LastFailure, NodeHistory, WouldRow
 from distcheck.report.schema.part import part_of
 from distcheck.report.tables import Column, Grid, grid
 
@@ -30,7 +32,17 @@ def document(folder: str, totals: Totals) -> HistoryDocument:
         distcheck=__version__,
         history=folder,
         nodes=tuple(map(_node, totals.nodes)),
+        would=tuple(_would(totals)),
     )
+
+
+def _would(totals: Totals) -> Iterator[WouldRow]:
+    times = Counter[str]()
+    for node in totals.nodes:
+        times.update(node.spared)
+    for rule, number in times.most_common():
+        on = tuple(sorted(node.node for node in totals.nodes if rule in node.spared))
+        yield WouldRow(rule, on, number, number / totals.lines)
 
 
 def _node(node: NodeTotal) -> NodeHistory:
@@ -38,11 +50,20 @@ def _node(node: NodeTotal) -> NodeHistory:
     return part_of(NodeHistory, node, first=_iso(node.first), last=_iso(node.last), last_failure=failure)
 
 
-def render(format: Format, report: HistoryDocument, *, everything: bool = False) -> str:  # noqa: A002 as `--format`
-    """Return the report in one of `FORMATS`; with `everything`, nodes that never failed have a row, too."""
+def render(
+    format: Format,  # noqa: A002 as `--format`
+    report: HistoryDocument,
+    *,
+    everything: bool = False,
+    would: bool = False,
+) -> str:
+    """Return the report in one of `FORMATS`; with `everything`, nodes that never failed have a row, too.
+
+    With `would` it is the table of the rules for which nodes would have been excluded.
+    """
     if format == "json":
         return msgspec.json.encode(report).decode() + "\n"
-    table = _nodes(report.nodes, everything=everything)
+    table = _rules(report.would) if would else _nodes(report.nodes, everything=everything)
     found = importlib.import_module(f"distcheck.report.{format}")
     if format == "html":
         page: str = found.page("history.html.j2").render(report=report, lines=_lines(report), table=table)
@@ -70,6 +91,17 @@ def _nodes(nodes: Sequence[NodeHistory], *, everything: bool) -> Grid:
         Column("last run (UTC)", lambda node: _minute(node.last), spare=1),
     )
     return grid(columns, shown, note)
+
+
+def _rules(rows: Sequence[WouldRow]) -> Grid:
+    """Return the table of rules that were only observed."""
+    columns = (
+        Column("rule", lambda row: row.rule),
+        Column("nodes", lambda row: fold_nodes(row.nodes), "prose"),
+        Column("times", lambda row: row.times, "number"),
+        Column("share of runs", lambda row: percent(row.share), "number"),
+    )
+    return grid(columns, rows, "" if rows else "no run would have excluded a node in mode observe")
 
 
 def _minute(time: str) -> str:

@@ -115,7 +115,8 @@ def _found(finding: Finding) -> RuleResult:
         f"  fix: {harmless(finding.fix.text)}",
         *(f"      {harmless(command)}" for command in finding.fix.commands),
     ]
-    result: Literal["failure", "system-out"] = "failure" if finding.severity == "error" else "system-out"
+    decides = finding.severity == "error" and not finding.observed
+    result: Literal["failure", "system-out"] = "failure" if decides else "system-out"
     return RuleResult(result, harmless(finding.message), "\n".join(lines))
 
 

@@ -32,6 +32,10 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         blocks += [escaped(line) for line in (*checked(job, report), counts(report, diagnosis))]
         if gpus := tables.gpus(report, everything=options.verbose, whole_uuids=True):
             blocks.append(drawn(gpus))
+        if job.hang is not None:
+            from distcheck.report.hang import hang_table  # only for `distcheck hang`
+
+            blocks.append(drawn(hang_table(job, everything=options.all_ranks)))
     for problem in problems(diagnosis.findings, everything=options.verbose):
         blocks += _problem(problem, options)
     if options.comparison is not None:
@@ -133,6 +137,8 @@ def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:
 
 def _ranks(report: Document, options: Detail) -> Iterator[str]:
     table = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
+    if report.hang is not None:
+        return
     if table:
         yield f"<details><summary>{count(len(report.ranks), 'rank')}</summary>"
         yield drawn(table)

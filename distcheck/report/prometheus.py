@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import get_args
 
 from distcheck.facts.job import Job
 from distcheck.report import Detail
 from distcheck.report.document import document
 from distcheck.report.harmless import harmless
-from distcheck.report.schema.document import STATUSES
+from distcheck.report.schema.document import STATUSES, Found
 from distcheck.rules.diagnose import Diagnosis
-from distcheck.rules.finding import VerdictName
+from distcheck.rules.finding import SEVERITIES, VerdictName
 
 Sample = tuple[dict[str, str], float | None]
+_MOST = 256
+"""Nodes and GPUs with findings, those with errors first: a finding may name all of a large job."""
 
 
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
@@ -31,11 +35,24 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
             (({"verdict": name}, float(name == report.verdict)) for name in get_args(VerdictName)),
         ),
         *_metric("distcheck_exit_code", "Exit code of the last run.", [({}, report.exit_code)]),
+        *_metric(
+            "distcheck_would_exit_code",
+            "Exit code of the last run if nothing were only observed.",
+            [({}, report.would.exit_code if report.would else report.exit_code)],
+        ),
+        *_metric(
+            "distcheck_last_run_timestamp_seconds", "Unix time at which the last run ended.", [({}, _unix(report.at))]
+        ),
         *_metric("distcheck_duration_seconds", "Duration of the last run.", [({}, report.seconds)]),
         *_metric(
             "distcheck_findings",
             "Findings of the last run.",
             (({"rule": rule, "severity": severity}, n) for (rule, severity), n in sorted(found.items())),
+        ),
+        *_metric(
+            "distcheck_node_findings",
+            f"Findings of the last run that name a node, or a GPU of it; at most {_MOST} series, errors first.",
+            islice(_by_place(report.findings), _MOST),
         ),
         *_metric(
             "distcheck_ranks",
@@ -49,6 +66,30 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _unix(at: str) -> float | None:
+    """Return a report's time in seconds, None if it has none that can be read.
+
+    A sample of its own: node_exporter skips files whose samples have a timestamp.
+    https://github.com/prometheus/node_exporter#textfile-collector
+    """
+    try:
+        return dt.datetime.strptime(at, "%Y-%m-%d %H:%M:%S %z").timestamp()
+    except ValueError:
+        return None
+
+
+def _by_place(findings: Iterable[Found]) -> Iterator[Sample]:
+    """Yield the number of findings of each rule on each node, and on each GPU that they name, errors first."""
+    places: Counter[tuple[str, ...]] = Counter()
+    for found in sorted(findings, key=lambda found: SEVERITIES.index(found.severity)):
+        what = found.rule, found.severity
+        places.update((*what, gpu.node, str(gpu.index), gpu.uuid or "") for gpu in found.gpus)
+        with_gpus = {gpu.node for gpu in found.gpus}
+        places.update((*what, node, "", "") for node in found.nodes if node not in with_gpus)
+    for place, number in places.items():
+        yield dict(zip(("rule", "severity", "node", "gpu", "uuid"), place, strict=True)), number
 
 
 def _metric(name: str, meaning: str, samples: Iterable[Sample]) -> Iterator[str]:

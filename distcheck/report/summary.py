@@ -17,15 +17,29 @@ from distcheck.report.schema.document import Document
 from distcheck.report.sections import PIECES
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.job.kinds import ranks_with
+from distcheck.rules.job.settings import number
 
 
 def checked(job: Job, report: Document) -> list[str]:
     """Return what was checked, in one to three lines, and when, where and how."""
     made = [harmless(f"{job.at} on {job.host}: {job.asked.line}")] if job.at else []
-    return [*_checked(job, report), *made]
+    return [*_checked(job, report), *_policy(report), *made]
+
+
+def _policy(report: Document) -> list[str]:
+    """Return by which policy the job was judged: policy /etc/distcheck/policy.toml (sha256 9f86d0…), mode observe."""
+    policy = report.policy
+    if policy is None:
+        return []
+    state = "not used" if policy.problem else f"mode {policy.mode}"
+    return [harmless(f"policy {', '.join(policy.files)} (sha256 {policy.digest[:12]}), {state}")]
 
 
 def _checked(job: Job, report: Document) -> list[str]:
+    if job.hang is not None:
+        from distcheck.report.hang import hang_checked  # only for `distcheck hang`
+
+        return [harmless(hang_checked(job))]
     if "node" in job.asked.looks:
         return list(map(harmless, _lone_nodes(job, report)))
     world = report.world
@@ -42,12 +56,30 @@ def _checked(job: Job, report: Document) -> list[str]:
         *([f"NCCL {world.nccl}"] if world.nccl else []),
     ]
     lines = [harmless(f"distcheck {report.distcheck} {report.command}: {', '.join(parts)}")]
+    if job.asked.told:
+        lines.append(harmless(job.asked.told))
+    if job.asked.armed:
+        lines.append(harmless(job.asked.armed))
+    if derived := _derived(job):
+        lines.append(harmless(derived))
     if job.asked.by_default:
-        lines.append("No rank count given; using 2 local Gloo ranks. Use --nproc N to set it.")
+        # cli.request takes one rank per GPU, or 2 without GPUs.
+        devices = job.nodes[0].gpus.devices if job.nodes and isinstance(job.nodes[0].gpus, Gpus) else ()
+        ranks = f"{count(world.ranks, 'local rank')}, one per GPU" if devices else "2 local Gloo ranks"
+        lines.append(f"No rank count given; using {ranks}. Use --nproc N to set it.")
     lines += [harmless(f"{node.name}: {', '.join(_gpus_of(node))}") for node in nodes_without_ranks(job)[:PIECES]]
     of_ranks = {row.gpu.uuid: row.gpu.name for row in report.ranks if row.gpu and row.gpu.name}
     idle = [row.gpu.name for row in report.gpus if row.gpu.name]
     return lines + _gpus(idle if report.gpus else of_ranks.values())
+
+
+def _derived(job: Job) -> str:
+    """Return which meeting place distcheck derived, as nothing told COMMAND's; '' if it was told, or is passed on."""
+    zero = next((rank.placement for rank in job.ranks if rank.placement.rank == 0), None)
+    unnamed = job.launched is not None and job.launched.stated is not None and not job.launched.stated.master_port
+    if zero is None or not (zero.master_derived or unnamed) or not job.asked.program or job.asked.export:
+        return ""
+    return f"tested at {zero.master_addr}:{zero.master_port}, which COMMAND does not name; it may meet elsewhere"
 
 
 def _gpus(names: Iterable[str]) -> list[str]:
@@ -56,13 +88,15 @@ def _gpus(names: Iterable[str]) -> list[str]:
 
 
 def _restart(job: Job) -> str:
-    """Return which attempt and restart of torchrun this is, in parentheses; '' for the first."""
-    if not ranks_with(job, lambda rank: "TORCHELASTIC_RUN_ID" in rank.environment):
-        return ""
-    from distcheck.rules.job.run_attempts import restart  # not needed in a bare shell
+    """Return which restart of torchrun this is, in parentheses; '' for the first start.
 
-    again = restart(job)
-    return f" ({again})" if again else ""
+    Each agent counts its own restarts, so one that joined late has counted fewer.
+    """
+    restarted = ranks_with(job, lambda rank: number(rank, "TORCHELASTIC_RESTART_COUNT") or 0)
+    if not restarted:
+        return ""
+    again = max(number(rank, "TORCHELASTIC_RESTART_COUNT") or 0 for rank in restarted)
+    return f" (restart {again} of {restarted[0].environment.get('TORCHELASTIC_MAX_RESTARTS', '?')})"
 
 
 def _gpus_of(node: NodeFacts) -> list[str]:

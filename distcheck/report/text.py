@@ -45,6 +45,8 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     headline = [_colored(word, options, _COLORS[report.verdict]) + first.removeprefix(word), *more]
     figures = [*_ranks(report, options), *_measured(job, report, options)] if not options.quiet else []
     found = _findings(diagnosis, options)
+    if job.hang is not None:
+        found.insert(0, _running(job, options))
     if options.comparison is not None:
         found += _compared(options.comparison, options)
     found.append(list(_gaps(diagnosis, options)))
@@ -62,7 +64,8 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
 
         columns = [line for entry in LEGEND.items() for line in _wrapped(options, ": ".join(entry), 2, 4)]
         parts += [["columns", *columns]]
-    parts += [[counts(report, diagnosis), *headline]]
+    brief = options.quiet and report.verdict == "pass" and not any(parts)
+    parts += [[*([] if brief else [counts(report, diagnosis)]), *headline]]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -94,7 +97,16 @@ def _drawn(table: tables.Grid | None, options: Detail) -> list[str]:
     return list(drawn(table, 0 if options.verbose else options.width)) if table else []
 
 
+def _running(job: Job, options: Detail) -> list[str]:
+    """Return the ranks of a running job."""
+    from distcheck.report.hang import hang_table  # only for `distcheck hang`
+
+    return _drawn(hang_table(job, everything=options.all_ranks), options) * (not options.quiet)
+
+
 def _ranks(report: Document, options: Detail) -> Iterator[list[str]]:
+    if report.hang is not None:
+        return
     table = tables.ranks(report, everything=options.all_ranks, whole_uuids=options.verbose)
     one_node = report.command == "node" and len(table.rows) == 1  # its row would repeat the headline and the verdict
     yield [] if one_node else _drawn(table, options)

@@ -28,11 +28,8 @@ def training_rows(job: Job) -> Iterator[TrainingRow]:
             due=max((training.due for _, training in took), default=0),
             tensors=len(first.parameters) if first else 0,
             wrong=tuple(
-                rank
-                for rank, t in took
-                if rank is not None and (t.wrong_own or t.wrong_output or t.wrong_average or t.wrong_update)
+                rank for rank, t in took if rank is not None and (t.wrong_own or t.wrong_average or t.wrong_update)
             ),
-            stopped=_because((rank, training.stopped) for rank, training in took),
             not_taken=_because((rank, t.reason) for rank, t in each if not isinstance(t, Training)),
         )
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from distcheck.facts.network import Use
 from distcheck.probe.waiting import waited_for_cpu
-from distcheck.rollcall import connection
+from distcheck.rollcall import connection, seal
 from distcheck.rollcall.protocol import PeerDoor
 
 _BACKLOG = 1024
@@ -35,34 +35,25 @@ class PeerHandshake(NamedTuple):
     """The handshake at a peer endpoint."""
 
     knock: bytes
-    """Sent by the peer first; empty without a token."""
+    """Sent by the peer first."""
     answer: bytes
     """Sent by the endpoint: who listens here, so that a process does not take itself for a peer."""
 
-    @property
-    def datagram(self) -> bytes:
-        """The bytes that a datagram begins with."""
-        return self.knock or self.answer
-
 
 def peer_handshake(nonce: str, uid: str, secret: bytes | None = None) -> PeerHandshake:
-    """Return the handshake at the endpoint of `uid` in the round of this nonce.
+    """Return a new handshake at the endpoint of `uid` in the round of this nonce.
 
-    With a token both sides prove that they know it, and neither proof can be replayed.
+    Both sides prove that they know the round, and the token if there is one; neither proof can be replayed.
     """
-    if secret is None:
-        return PeerHandshake(b"", f"{nonce} {uid}\n".encode())
-    from distcheck.rollcall import seal
-
-    knock = seal.knock(secret, nonce)
-    return PeerHandshake(knock, seal.answer(secret, nonce, uid, knock))
+    knock = seal.knock(secret or b"", nonce)
+    return PeerHandshake(knock, seal.answer(secret or b"", nonce, uid, knock))
 
 
 class PeerListener:
     """Endpoints for peers: they identify themselves and count the data that arrives."""
 
     def __init__(self, uid: str, secret: bytes | None = None) -> None:
-        self._uid, self._secret = uid, secret
+        self._uid, self._secret = uid, secret or b""
         self._nonce: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._servers: list[asyncio.Server] = []
         self._datagrams: list[asyncio.DatagramTransport] = []
@@ -103,16 +94,10 @@ class PeerListener:
         self._nonce.cancel()
 
     def _answer_to(self, data: bytes) -> bytes | None:
-        """Return the answer to a datagram; None for a stranger's, or without a roster."""
+        """Return the answer to a peer's knock; None for a stranger's, or without a roster."""
         if not self._nonce.done() or self._nonce.cancelled():
             return None
-        nonce = self._nonce.result()
-        if self._secret is None:
-            said = peer_handshake(nonce, self._uid).answer
-            return said if data.startswith(said) else None
-        from distcheck.rollcall import seal
-
-        knock = data[: seal.KNOCK_BYTES]
+        nonce, knock = self._nonce.result(), data[: seal.KNOCK_BYTES]
         return seal.answer(self._secret, nonce, self._uid, knock) if seal.is_knock(self._secret, nonce, knock) else None
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -122,8 +107,11 @@ class PeerListener:
             del self._talking[oldest]
             oldest.transport.abort()
         try:
-            nonce = await asyncio.wait_for(asyncio.shield(self._nonce), _ROSTER_SECONDS)
-            writer.write(await self._greeting(reader, nonce))
+            await asyncio.wait_for(asyncio.shield(self._nonce), _ROSTER_SECONDS)
+            knock = await connection.within(reader.readexactly(seal.KNOCK_BYTES), _KNOCK_SECONDS)
+            if (answer := self._answer_to(knock)) is None:
+                return
+            writer.write(answer)
             waited = waited_for_cpu()
             count = await connection.within(_swallow(reader), _CONVERSATION_SECONDS)
             writer.write(ANSWER.pack(count, waited_for_cpu() - waited))
@@ -133,17 +121,6 @@ class PeerListener:
         finally:
             self._talking.pop(writer, None)
             writer.close()
-
-    async def _greeting(self, reader: asyncio.StreamReader, nonce: str) -> bytes:
-        """Return the endpoint's answer; with a token, the peer must prove it first."""
-        if self._secret is None:
-            return peer_handshake(nonce, self._uid).answer
-        from distcheck.rollcall import seal
-
-        knock = await connection.within(reader.readexactly(seal.KNOCK_BYTES), _KNOCK_SECONDS)
-        if not seal.is_knock(self._secret, nonce, knock):
-            raise EOFError
-        return seal.answer(self._secret, nonce, self._uid, knock)
 
 
 class _Echo(asyncio.DatagramProtocol):

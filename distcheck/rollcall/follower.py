@@ -93,16 +93,13 @@ class Follower:
 def with_clock(report: Report, welcomed: float, heard: float) -> Report:
     """Return a report with the offset of its clock; it was sent between the two times of ours.
 
-    The offset is exact if the report took half of that time; its error is the other half. The least offset that both
-    allow is kept too.
+    The offset is exact if the report took half of that time; its error is the other half.
     """
     sent = report.clock_seconds
     if sent is None:
         return report
-    ahead = sent - heard if sent > heard else min(0.0, sent - welcomed)
     process = msgspec.structs.replace(
         report.process,
-        clock_ahead_seconds=round(ahead, 3),
         clock_offset_seconds=round(sent - (welcomed + heard) / 2, 3),
         clock_error_seconds=round(abs(heard - welcomed) / 2, 3),
     )

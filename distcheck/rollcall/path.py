@@ -113,8 +113,7 @@ async def transfer(door: PeerDoor, handshake: PeerHandshake, seconds: float, sin
 
 
 async def _greeted(sock: socket.socket, handshake: PeerHandshake) -> None:
-    if handshake.knock:
-        await asyncio.get_running_loop().sock_sendall(sock, handshake.knock)
+    await asyncio.get_running_loop().sock_sendall(sock, handshake.knock)
     if await _exactly(sock, len(handshake.answer)) != handshake.answer:
         raise EOFError
 
@@ -184,7 +183,7 @@ async def datagrams(door: PeerDoor, handshake: PeerHandshake, mtu_bytes: int) ->
         for _ in range(_DATAGRAM_TRIES):
             for size in sizes - answered:
                 try:
-                    sock.send(handshake.datagram.ljust(size - headers, b"\0"))
+                    sock.send(handshake.knock.ljust(size - headers, b"\0"))
                 except OSError as error:
                     if error.errno == errno.EMSGSIZE:  # a router has reported the path's MTU, as it should
                         sizes = {_SMALL_BYTES}

@@ -3,8 +3,9 @@
 Up to 64 nodes all pairs are tried, beyond that each node tries ten others, 1, 2, 4, … places further on. The first
 connection has small segments and proves the port. A second one sends 2 MiB: no confirmation at all means that large
 packets are dropped, retransmissions mean loss. A filter drops all packets that the kernel passes on together or none,
-so 6 MiB follow with one packet per write. An endpoint answers with the roster's nonce and its owner, which detects an
-address that every node has. What was slow is repeated alone, while the others are quiet, and the better time counts.
+so 6 MiB follow with one packet per write. An endpoint proves that it knows the roster's nonce and says whose it is,
+which detects an address that every node has. What was slow is repeated alone, while the others are quiet, and the
+better time counts.
 """
 
 from __future__ import annotations
@@ -91,7 +92,6 @@ async def try_peers(
     async def trial(door: PeerDoor) -> PeerTrial:
         async with limit:
             tried, source = await _try(uid, door, peer_handshake(roster.nonce, door.uid, secret), most)
-            tried = replace(tried, sent_from=source)
             if tried.outcome != "met":
                 return tried
             mtu = (mtu_bytes or {}).get(source, _USUAL_MTU_BYTES)

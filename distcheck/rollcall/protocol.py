@@ -13,7 +13,7 @@ from distcheck.facts.gpu import GpuLoads
 from distcheck.facts.infiniband import Counters
 from distcheck.facts.network import PeerTrial, ReverseLookup, Use
 from distcheck.facts.node import NodeFacts
-from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, RunAttempt
+from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun
 
 LONGEST_NAME = 256
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
@@ -218,9 +218,6 @@ class Halt(Word, frozen=True):
 
 class LastCall(Word, frozen=True):
     """The verdict is next: answer if you are still there to receive it."""
-
-    attempt: RunAttempt | None = None
-    """For the next attempt of torchrun; None: nothing to remember, or other nodes do."""
 
 
 class Here(Word, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TypeVar
 
@@ -121,8 +121,7 @@ class Server:
 
     def missing(self, most: int) -> tuple[int, ...]:
         """Return the first `most` ranks that no process has reported."""
-        absent: Iterator[int] = (n for n in range(self.world_size) if n not in self._present)
-        return tuple(islice(absent, most))
+        return tuple(islice((n for n in range(self.world_size) if n not in self._present), most))
 
     async def wait_for_all(self, seconds: float, reserve: float = 0.0, ranks: int | None = None) -> bool:
         """Wait until every rank is present, or this many `ranks`; False if time runs out.
@@ -133,23 +132,17 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while len(self._present) < (self.world_size if ranks is None else ranks):
-            end = until + _REPORT_PATIENCE_SECONDS if loop.time() >= until and self._expects_a_report else until
-            end = min(end, self._all_came_at + _ALL_CAME_SECONDS)
+        while not (enough := len(self._present) >= (self.world_size if ranks is None else ranks)):
+            # Who was admitted and has yet to report would take us for lost.
+            awaited = loop.time() >= until and any(visit.owes_a_report for visit in self._visits)
+            end = min(until + awaited * _REPORT_PATIENCE_SECONDS, self._all_came_at + _ALL_CAME_SECONDS)
             left = min(end, self._closes_at, self._leaves_at - reserve) - loop.time()
             if left <= 0:
                 break
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await connection.within(self._changed.wait(), left)
-        else:
-            return True
-        return False
-
-    @property
-    def _expects_a_report(self) -> bool:
-        """Whether a process was admitted whose report is still to come; closed now, it would take us for lost."""
-        return any(visit.owes_a_report for visit in self._visits)
+        return enough
 
     def close_roll(self) -> None:
         """Stop waiting: processes that are missing now will not come."""
@@ -159,11 +152,10 @@ class Server:
     def forget_restarted(self) -> None:
         """Forget followers that left and whose ranks came again in another process: these were started anew."""
         gone = {uid for uid, follower in self.followers.items() if follower.gone and follower.ranks}
-        if gone:
-            here = {rank for uid, follower in self.followers.items() if uid not in gone for rank in follower.ranks}
-            for uid in gone:
-                if here.issuperset(self.followers[uid].ranks):
-                    del self.followers[uid]
+        here = {rank for uid, follower in self.followers.items() if uid not in gone for rank in follower.ranks}
+        for uid in gone:
+            if here.issuperset(self.followers[uid].ranks):
+                del self.followers[uid]
 
     def say_to_all(self, word: Word, uids: Iterable[str] | None = None) -> None:
         """Send a message to every follower that is still connected, or to those in `uids`."""
@@ -290,22 +282,16 @@ class Server:
         if self.leader_at:  # this address is not the leader's, so only the same spelling counts
             alike = hello.master == self.master
             return Elsewhere(hello.nonce, self.leader_at) if alike else NotYet(hello.nonce, self.master)
-        alike = self._is_its_master(hello)
+        # An address that led it here is this host's: torch would start at once, and two jobs that share host and port
+        # conflict under any name.
+        same_port = hello.master.rpartition(":")[2] == self.master.rpartition(":")[2]
+        alike = hello.master == self.master or (same_port and hello.found == "master")
         if self.of_node and hello.found != "node":
             return NotYet(hello.nonce, self.master)
         if not alike and not (self.admit_strangers and hello.found != "node" and self._fits(hello)):
             self.elsewhere.update((n, hello.master) for n in hello.ranks if 0 <= n < self.world_size)
             return NotYet(hello.nonce, self.master)
         return Welcome(hello.nonce, self.run, self.uid, self.of_node, self._rank, self.packages)
-
-    def _is_its_master(self, hello: Hello) -> bool:
-        """Whether a follower looks for this master, however it spells MASTER_ADDR.
-
-        An address that led it here is this host's: torch would start at once, and two jobs that share host and port
-        conflict under any name.
-        """
-        same_port = hello.master.rpartition(":")[2] == self.master.rpartition(":")[2]
-        return hello.master == self.master or (same_port and hello.found == "master")
 
     def _fits(self, hello: Hello) -> bool:
         """Whether a follower has a missing rank."""

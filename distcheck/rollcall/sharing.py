@@ -10,10 +10,11 @@ Facts are frozen. Only the descriptors of their fields can change them in every 
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from distcheck.facts.base import Missing
+from distcheck.facts.base import Facts, Missing
 from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.gpu import Gpu, GpuHealth, Gpus
 from distcheck.facts.host import HostFacts, Limits
@@ -25,80 +26,51 @@ from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun
 from distcheck.rollcall.protocol import NodeReport, PeerReport, Report, RunReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from distcheck.facts.base import Facts
     from distcheck.rollcall.protocol import FromFollower
 
 Uuids = tuple[str, ...]
+Setters = dict[type, tuple[tuple[str, Callable[[object, object], None]], ...]]
+"""By kind of facts: names of fields, with what sets them."""
 
 
-def _setter(of: type[Facts], name: str) -> Callable[[Facts, object], None]:
-    member: Any = getattr(of, name)
-    setter: Callable[[Facts, object], None] = member.__set__
-    return setter
+def _setters(kinds: dict[type[Facts], tuple[str, ...]]) -> Setters:
+    return {of: tuple((name, getattr(of, name).__set__) for name in names) for of, names in kinds.items()}
 
 
-_see, _show = _setter(RankFacts, "visible_gpus"), _setter(RankFacts, "cuda")
-
-
-class Parts:
-    """Parts of one kind of facts, with the last object of each."""
-
-    def __init__(self, of: type[Facts], *names: str) -> None:
-        self._of: Callable[[Facts], tuple[object, ...]] = attrgetter(*names)
-        self._set = [_setter(of, name) for name in names]
-        self._last: list[object] = [None] * len(names)
-
-    def share(self, facts: Facts) -> None:
-        """Replace the parts that equal the last ones."""
-        last = self._last
-        for place, part in enumerate(self._of(facts)):
-            if part == last[place]:
-                self._set[place](facts, last[place])
-            elif part is not None and not isinstance(part, Missing):
-                last[place] = part
-
-
-class Names:
-    """Names in one kind of facts. Those of the same text become the first such object, which is faster to compare."""
-
-    def __init__(self, known: dict[str, str], of: type[Facts], *names: str) -> None:
-        self._known = known
-        self._members = [(attrgetter(name), _setter(of, name)) for name in names]
-
-    def share(self, facts: Facts) -> None:
-        """Replace the names by those that are known."""
-        for get, put in self._members:
-            name = get(facts)
-            if isinstance(name, str):
-                put(facts, self._known.setdefault(name, name))
+_NAMES = _setters({
+    Interface: ("name",),
+    Gpu: ("uuid", "name"),
+    Hca: ("name", "driver", "board"),
+    HcaPort: ("link_layer", "state", "physical_state", "speed"),
+    RankFacts: ("gpu",),
+    RankRun: ("gpu",),
+    PeerTrial: ("source", "target"),
+    CudaDevice: ("uuid",),
+})  # fmt: skip
+"""Texts; those that are equal become the first such object, which is faster to compare."""
+_PARTS = _setters({
+    NodeFacts: ("torch", "pci", "modules"),
+    HostFacts: ("cpu_model", "settings"),
+    GpuHealth: ("ecc", "remapped_rows", "clocks", "pcie", "nvlinks", "fabric"),
+    HcaPort: ("partition_keys", "counters"),
+    ProcessFacts: ("ancestors", "command", "installed", "libraries"),
+    Limits: ("memory", "tasks", "user_tasks", "namespaces"),
+    RankRun: ("wrong", "checked", "device"),
+    NcclLog: ("version", "network", "devices", "gdr_devices", "plugins_missing"),
+})  # fmt: skip
+"""Parts that are compared with the last ones of their kind."""
+((_, _see), (_, _show)) = _setters({RankFacts: ("visible_gpus", "cuda")})[RankFacts]
 
 
 class Sharing:
     """Lets messages refer to equal parts of those before them."""
 
     def __init__(self) -> None:
-        known: dict[str, str] = {}
-        self._names = known
-        self._of_node = Parts(NodeFacts, "torch", "pci", "modules")
-        self._of_host = Parts(HostFacts, "cpu_model", "settings", "numa_cpus")
-        self._in_interface = Names(known, Interface, "name")
-        self._in_gpu = Names(known, Gpu, "uuid", "name")
-        self._of_health = Parts(GpuHealth, "ecc", "remapped_rows", "clocks", "pcie", "nvlinks", "fabric")
-        self._in_hca = Names(known, Hca, "name", "driver", "board")
-        self._in_port = Names(known, HcaPort, "link_layer", "state", "physical_state", "speed")
-        self._of_port = Parts(HcaPort, "partition_keys", "counters")
-        self._of_process = Parts(ProcessFacts, "ancestors", "command", "installed", "libraries")
-        self._of_limits = Parts(Limits, "memory", "tasks", "user_tasks", "namespaces")
-        self._in_rank = Names(known, RankFacts, "gpu")
+        self._names: dict[str, str] = {}
+        self._last: defaultdict[type, dict[str, object]] = defaultdict(dict)
+        """The last parts, by kind of facts and name."""
         self._variables: dict[str, str] = {}
         """Those of the last rank."""
-        self._in_run = Names(known, RankRun, "gpu")
-        self._of_run = Parts(RankRun, "wrong", "checked", "device")
-        self._of_log = Parts(NcclLog, "version", "network", "devices", "gdr_devices", "plugins_missing")
-        self._in_trial = Names(known, PeerTrial, "source", "target")
-        self._in_view = Names(known, CudaDevice, "uuid")
         self._views: dict[Uuids, tuple[Uuids, object]] = {}
         """What CUDA shows, by the UUIDs of the GPUs that a rank may see."""
 
@@ -106,41 +78,40 @@ class Sharing:
         """Change a message in place; it must be new, so that nobody else refers to its facts."""
         if isinstance(word, Report):
             self._node(word.node)
-            self._process(word.process)
+            self._share(word.process, word.process.limits)
             for rank in word.ranks:
                 self._rank(rank)
         elif isinstance(word, NodeReport):
             self._node(word.node)
         elif isinstance(word, RunReport):
             for run in word.runs.values():
-                self._run(run)
+                self._share(run, run.nccl)
         elif isinstance(word, PeerReport):
-            for trial in word.trials:
-                self._in_trial.share(trial)
+            self._share(*word.trials)
+
+    def _share(self, *each: object) -> None:
+        """Replace what is equal to something known in these facts."""
+        for facts in each:
+            of = type(facts)
+            for name, put in _NAMES.get(of, ()):
+                if isinstance(text := getattr(facts, name), str):
+                    put(facts, self._names.setdefault(text, text))
+            last = self._last[of]
+            for name, put in _PARTS.get(of, ()):
+                if (part := getattr(facts, name)) == last.get(name):
+                    put(facts, last.get(name))
+                elif part is not None and not isinstance(part, Missing):
+                    last[name] = part
 
     def _node(self, node: NodeFacts) -> None:
-        self._of_node.share(node)
-        if isinstance(node.host, HostFacts):
-            self._of_host.share(node.host)
-        for interface in () if isinstance(node.interfaces, Missing) else node.interfaces:
-            self._in_interface.share(interface)
+        self._share(node, node.host, *(() if isinstance(node.interfaces, Missing) else node.interfaces))
         for gpu in node.gpus.devices if isinstance(node.gpus, Gpus) else ():
-            self._in_gpu.share(gpu)
-            if gpu.health is not None:
-                self._of_health.share(gpu.health)
+            self._share(gpu, gpu.health)
         for hca in node.infiniband.hcas if isinstance(node.infiniband, Infiniband) else ():
-            self._in_hca.share(hca)
-            for port in hca.ports:
-                self._in_port.share(port)
-                self._of_port.share(port)
-
-    def _process(self, process: ProcessFacts) -> None:
-        self._of_process.share(process)
-        if process.limits is not None:
-            self._of_limits.share(process.limits)
+            self._share(hca, *hca.ports)
 
     def _rank(self, rank: RankFacts) -> None:
-        self._in_rank.share(rank)
+        self._share(rank)
         last, variables = self._variables, rank.environment
         for name, value in variables.items():
             if (same := last.get(name)) == value and same is not None:
@@ -157,11 +128,5 @@ class Sharing:
         uuids = tuple([self._names.setdefault(uuid, uuid) for uuid in uuids])
         _see(rank, uuids)
         for device in rank.cuda.devices if isinstance(rank.cuda, CudaView) else ():
-            self._in_view.share(device)
+            self._share(device)
         self._views[uuids] = uuids, rank.cuda
-
-    def _run(self, run: RankRun) -> None:
-        self._in_run.share(run)
-        self._of_run.share(run)
-        if isinstance(run.nccl, NcclLog):
-            self._of_log.share(run.nccl)

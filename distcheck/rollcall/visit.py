@@ -43,41 +43,25 @@ Next = Literal["hello", "proof", "report", "message", "nothing"]
 """What the other side may send next."""
 
 
-class Leader(Protocol):
-    """What a visit asks of the leader."""
+class _Leader(Protocol):
+    """What a visit asks of the leader: `rollcall.server.Server` says what each does."""
 
     on_trouble: Callable[[str], None]
-    """Called with the reason when a follower is in trouble, or lost."""
 
-    def arrive(self, visit: Visit) -> None:
-        """Take note of a new connection, of which nothing is known yet."""
-
-    def leave(self, visit: Visit, unused_bytes: int) -> None:
-        """Take note that a connection is closed, and take back the bytes that it announced for nothing."""
-
-    def trust(self, visit: Visit) -> None:
-        """Take note that the other side is of this job, and knows its token if there is one."""
-
-    def expect(self, size: int) -> None:
-        """Count a frame of this size; raises ProtocolError if it is one too many."""
-
-    def secret_for(self, hello: Hello) -> bytes | None:
-        """Return the secret that this follower must prove to know, None without one."""
-
-    def answer(self, hello: Hello) -> Welcome | NotYet | Elsewhere | Refused:
-        """Return the answer to a Hello."""
-
-    def share(self, word: FromFollower) -> None:
-        """Let a message refer to equal parts of those before it."""
-
-    def admit(self, visit: Visit, follower: Follower) -> None:
-        """Take a follower that has reported; raises ProtocolError if it may not join."""
+    def arrive(self, visit: Visit) -> None: ...
+    def leave(self, visit: Visit, unused_bytes: int) -> None: ...
+    def trust(self, visit: Visit) -> None: ...
+    def expect(self, size: int) -> None: ...
+    def secret_for(self, hello: Hello) -> bytes | None: ...
+    def answer(self, hello: Hello) -> Welcome | NotYet | Elsewhere | Refused: ...
+    def share(self, word: FromFollower) -> None: ...
+    def admit(self, visit: Visit, follower: Follower) -> None: ...
 
 
 class Visit(asyncio.BufferedProtocol):
     """Receives the frames of one connection; whatever a stranger sends ends only its own connection."""
 
-    def __init__(self, leader: Leader) -> None:
+    def __init__(self, leader: _Leader) -> None:
         self._leader = leader
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # asyncio sets it before any data
         self._unread = bytearray()

@@ -32,7 +32,7 @@ class Family(NamedTuple):
 
 NCCL_NAMES = (
     *("NCCL", "nccl_", "NCLL_", "NCL_", "RCCL_", "OFI_NCCL_", "FI_", "UCX_"),
-    *("TORCH_NCCL", "TORCH_FR_", "TORCH_DIST"),
+    *("TORCH_NCCL", "TORCH_FR_", "TORCH_DIST", "TORCH_WATCHDOG_"),
 )
 """How the names of the variables begin that NCCL, its plugins and torch's backend for it read; misspelt ones too."""
 
@@ -62,7 +62,7 @@ FAMILIES: dict[str, Family] = {
     "nccl.leftovers": Family(("environment",), NCCL_NAMES),
     "nccl.torch_settings": Family(("environment",), NCCL_NAMES),
     "launchers.torchrun": Family(("environment", "meeting"), ("TORCHELASTIC_",)),
-    "launchers.agreement": Family(("environment", "meeting"), ("TORCHELASTIC_",)),
+    "launchers.agreement": Family(("environment",), ("TORCHELASTIC_",)),
     "launchers.elastic": Family(("environment", "meeting", "gpu"), ("TORCHELASTIC_", "PET_", "NODE_RANK")),
     "launchers.restarts": Family(("meeting",), ("TORCHELASTIC_",)),
     "launchers.kubernetes": Family(("environment", "meeting"), ("KUBERNETES_SERVICE_HOST",)),
@@ -71,7 +71,7 @@ FAMILIES: dict[str, Family] = {
         ("meeting", "gpu"),
         ("OMPI_", "PMI_", "PMIX_", "MV2_", "MVP_", "PALS_", "JSM_", "HOROVOD_", "CROSS_RANK"),
     ),
-    "launchers.pods": Family(("environment",), ("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX", "SM_CURRENT_HOST")),
+    "launchers.launch_command": Family(("environment", "meeting", "peers"), option="told"),
     "environment.ranks": Family(("environment", "meeting")),
     "environment.local_ranks": Family(("environment", "meeting")),
     "mesh.dimensions": Family(("environment",), option="mesh"),
@@ -87,12 +87,14 @@ FAMILIES: dict[str, Family] = {
     "network.peer_paths": Family(("peers",)),
     "network.mtu": Family(("peers",)),
     "network.scale": Family(("peers",)),
+    "engines.ports": Family(("environment",), option="told"),
+    "engines.addresses": Family(("environment",), option="told"),
+    "engines.installation": Family(("environment", "meeting"), option="told"),
     "environment.file_rendezvous": Family(("peers",)),
     "fabric.ports": Family(("peers", "node")),
     "fabric.hcas": Family(("peers",)),
     "fabric.addresses": Family(("peers",)),
     "fabric.access": Family(("peers",)),
-    "fabric.loopback": Family(("gpu",)),
     "fabric.gdr": Family(("peers", "node")),
     "host.node": Family(("node", "collectives", "isolation")),
     "host.memory": Family(("node", "collectives", "isolation")),
@@ -103,6 +105,8 @@ FAMILIES: dict[str, Family] = {
     "host.shared_memory": Family(("node", "collectives", "isolation")),
     "host.containers": Family(("node", "collectives", "isolation")),
     "host.clock": Family(("node", "collectives", "isolation")),
+    "host.expected": Family(("node", "gpu"), option="policy"),
+    "gpu.amd": Family(("gpu",)),
     "gpu.mapping": Family(("gpu",)),
     "gpu.worlds": Family(("gpu",)),
     "gpu.allocation": Family(("gpu",)),
@@ -117,9 +121,9 @@ FAMILIES: dict[str, Family] = {
     "gpu.fleet": Family(("gpu",)),
     "gpu.mig": Family(("gpu",)),
     "gpu.xids": Family(("gpu",)),
+    "gpu.amd_log": Family(("gpu",)),
     "collectives.repeats": Family(("collectives",)),
     "collectives.outcome": Family(("collectives",)),
-    "collectives.step": Family(("training",)),
     "collectives.step_results": Family(("training",)),
     "collectives.groups": Family(("collectives",), option="mesh"),
     "collectives.bandwidth": Family(("collectives",)),
@@ -132,8 +136,11 @@ FAMILIES: dict[str, Family] = {
     "fabric.counters": Family(("collectives",)),
     "collectives.baseline": Family(("collectives",)),
     "collectives.isolation": Family(("isolation",)),
+    "hang.program": Family(("hang",)),
+    "hang.machine": Family(("hang",)),
     "host.history": Family(("peers", "node", "gpu", "collectives", "isolation")),
     "host.probe": Family(("environment", "meeting")),
+    "host.policy": Family(("environment", "node"), option="policy"),
 }
 """The modules of rules, by their place in this package, in the order of a report: causes before consequences."""
 

@@ -14,9 +14,10 @@ from distcheck.rules.finding import Fault, Finding, NotChecked
 
 def outcomes(rule: Rule, job: Job) -> Iterator[Finding | NotChecked]:
     """Judge a job by one rule."""
+    judge = rule.judge
 
     def asked(subject: object) -> Fault | Missing | None:
-        answer = rule.judge(job, subject)
+        answer = judge(job, subject)
         return _fault(rule, answer) if answer else None
 
     for outcome in rule.of(job, asked) if rule.of else rule.judge(job):
@@ -41,8 +42,10 @@ def _fault(rule: Rule, answer: Fault | Missing | str) -> Fault | Missing:
 
 def _finding(rule: Rule, job: Job, fault: Fault) -> Finding:
     from distcheck.rules.docstring import docstring, filled, fix_in  # these are only needed for findings
+    from distcheck.rules.job.launch_words import in_launch_words
     from distcheck.rules.job.same_ranks import on_same_ranks
     from distcheck.rules.job.scheduler import as_scheduled
+    from distcheck.rules.job.vendor import as_vendor
 
     fix = filled(fault.fix or fix_in(docstring(rule.judge)), fault.values)
     return Finding(
@@ -54,9 +57,10 @@ def _finding(rule: Rule, job: Job, fault: Fault) -> Finding:
         confirmed=fault.confirmed,
         ranks=fault.ranks,
         nodes=fault.nodes,
+        gpus=fault.gpus,
         message=fault.message,
         evidence=fault.evidence,
-        fix=on_same_ranks(job, as_scheduled(job, fix)),
+        fix=on_same_ranks(job, as_scheduled(job, as_vendor(job, fault.nodes, in_launch_words(job, fix)))),
         docs=rule.page,
         excludes=fault.excludes,
     )

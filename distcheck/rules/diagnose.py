@@ -25,6 +25,8 @@ class Diagnosis(NamedTuple):
     findings: tuple[Finding, ...]
     not_checked: tuple[NotChecked, ...]
     verdict: Verdict
+    would: Verdict | None = None
+    """What it would be without what is only observed; None if its exit code is the same."""
 
 
 def judge(job: Job, rules: Iterable[Rule] | None = None) -> Diagnosis:
@@ -35,6 +37,26 @@ def judge(job: Job, rules: Iterable[Rule] | None = None) -> Diagnosis:
         gaps = tuple(NotChecked(rule=rule.name, reason=reason) for rule in rules_for(job) if rule.applies(job))
         return Diagnosis((), gaps, Verdict("unknown", BY_SIGNAL + job.interrupted))
     return diagnose(job, strict=asked.strict, select=asked.select, ignore=asked.ignore, rules=rules)
+
+
+def passing_nodes(job: Job, diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Return the nodes that reported and about which no error and no required gap is known.
+
+    None if the job is wrong, or nothing was judged: nothing is known of any node then. What is only observed is no
+    error.
+    """
+    if job.interrupted or diagnosis.verdict.name == "job":
+        return ()
+    passed = diagnosis.verdict.exit_code == 0
+    errors = [f for f in diagnosis.findings if f.severity == "error" and not f.observed]
+    gaps = [] if passed else [gap for gap in diagnosis.not_checked if gap.required]
+    on = {rank.placement.rank: node.name for rank, _, node in job.placed}
+    places = [(tuple(n for n in f.nodes if n not in f.spared), () if f.nodes else f.ranks) for f in errors]
+    places += [(gap.nodes, () if gap.nodes else gap.ranks) for gap in gaps]
+    if not all(nodes or ranks for nodes, ranks in places):
+        return ()
+    blamed = {name for nodes, ranks in places for name in (*nodes, *(on[rank] for rank in ranks if rank in on))}
+    return tuple(sorted({node.name for node in job.nodes} - blamed))
 
 
 def ended_by(job: Job) -> str:
@@ -64,17 +86,25 @@ def diagnose(
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
     judging: list[Rule] = []
+    judged_by_site = job.asked.policy is not None or job.asked.mode is not None
     known = rules_for(job) if rules is None else tuple(rules)
     for rule in known:
         if left_out(rule, select, ignore):
             continue
         if not rule.applies(job):
             continue
+        if judged_by_site and (reason := _ignored(job, rule)):
+            not_checked.append(NotChecked(rule=rule.name, reason=reason, required=False))
+            continue
         if reason := rule.unlooked(job):
             not_checked.append(NotChecked(rule=rule.name, reason=reason))
             continue
         judging.append(rule)
         found, unseen = _judge(rule, job)
+        if judged_by_site:
+            from distcheck.rules.in_force import as_set  # most sites have no policy
+
+            found, unseen = as_set(job.asked, rule, found, unseen)
         findings += found
         not_checked += unseen
     findings = _unexplained(job, findings, judging, known)
@@ -85,7 +115,20 @@ def diagnose(
     findings = _systemic(findings, nodes=max(started, len(job.nodes)))
     consequences = {rule.name for rule in judging if rule.consequence}
     findings.sort(key=lambda f: (SEVERITIES.index(f.severity), f.rule in consequences))
-    return Diagnosis(tuple(findings), tuple(not_checked), verdict(findings, not_checked, strict=strict))
+    lone = job.asked.command == "node" and len(job.nodes) == 1
+    end, would = verdict(findings, not_checked, strict=strict, lone=lone), None
+    if judged_by_site:
+        from distcheck.rules.in_force import held_back
+
+        end, would = held_back(job.asked, end, findings, not_checked, strict=strict, lone=lone)
+    return Diagnosis(tuple(findings), tuple(not_checked), end, would)
+
+
+def _ignored(job: Job, rule: Rule) -> str:
+    """Return why the site's policy ignores a rule on all nodes, '' if it does not."""
+    from distcheck.rules.in_force import ignored_everywhere
+
+    return ignored_everywhere(job.asked, rule)
 
 
 def left_out(rule: Rule, select: Collection[str], ignore: Collection[str]) -> bool:

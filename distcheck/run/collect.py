@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
+from collections.abc import Mapping
 
 import msgspec
 
 from distcheck.facts.base import Missing, legible, legible_text
 from distcheck.facts.cuda import CudaView
+from distcheck.facts.engine import Engine
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.host import HostFacts
 from distcheck.facts.infiniband import Infiniband
+from distcheck.facts.launch_command import Stated
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.network import NetworkFacts
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.pci import Pci
+from distcheck.facts.placement import Placement
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.probe import environment, gpu, host, infiniband, links, pci
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.probe.state import SHM, space, temporary
 from distcheck.rollcall import resolution
-from distcheck.run import attempts, storage
+from distcheck.run import storage
 from distcheck.run.context import Session
 from distcheck.selection.placement import rank_environment
 
 _DRIVER_SECONDS = 10.0
 _OWN_NAME_SECONDS = 2.0
 _ADAPTER_SECONDS = 5.0
-_LOOPBACK_SECONDS = 12.0
-"""For all ports of a node; the other nodes wait for it in the roll call."""
+_ENGINE_SECONDS = 8.0
 
 
 async def start_ranks(run: Session) -> None:
-    """Start this process's ranks, if it has any."""
-    if run.request.starts_ranks:
-        measures = run.asked.measures
+    """Start this process's ranks, if it has any that are to measure."""
+    if run.request.starts_ranks and run.asked.measures:
         run.local = LocalRanks(
             run.request.placements,
-            torch=measures,
             inherit=not run.asked.started_here,
             training="training" in run.asked.looks,
         )
@@ -51,20 +53,26 @@ async def collect(run: Session) -> None:
     environ = run.request.environ
     looks_at_gpus = "gpu" in run.asked.looks
     looking = asyncio.ensure_future(storage.look(run))
-    recalling = asyncio.ensure_future(attempts.recall(run))
+    needing = asyncio.ensure_future(_launch(run))
     # The accelerator decides whether NCCL's or Gloo's interface matters.
     accelerator = gpu.accelerator() if looks_at_gpus or "peers" in run.asked.looks else "none"
     gpus = None
     shown: list[CudaView | Missing] | list[None] = [None] * len(run.request.placements)
     hanging: Pci | Missing | None = None
     loaded: Libraries | Missing | None = None
-    if looks_at_gpus and accelerator == "nvidia":
-        driver, places = _ask_drivers(run), pci.places(min(_DRIVER_SECONDS, run.remaining(5.0)))
+    if looks_at_gpus and accelerator != "none":
+        driver, places = _ask_drivers(run, accelerator), pci.places(min(_DRIVER_SECONDS, run.remaining(5.0)))
         (gpus, shown), hanging, loaded = await asyncio.gather(driver, places, _libraries(run))
         accelerator = gpu.accelerator(answer=gpus)
     network, adapters, state = await asyncio.gather(_network_facts(run), _infiniband(run, accelerator), _health(run))
     node = run.record.node = host.collect(
-        environ, accelerator=accelerator, gpus=gpus, pci=hanging, network=network, infiniband=adapters
+        environ,
+        accelerator=accelerator,
+        gpus=gpus,
+        pci=hanging,
+        network=network,
+        infiniband=adapters,
+        policy=run.asked.policy,
     )
     node = run.record.node = msgspec.structs.replace(node, storage=await looking)
     if run.asked.measures:
@@ -73,37 +81,54 @@ async def collect(run: Session) -> None:
             node, host=state, shm=space(SHM), tmp=legible(room), tmp_folder=legible_text(folder)
         )
     run.record.process = process_facts(run.uid, node, environ, run.request.placements, loaded)
-    run.record.process = msgspec.structs.replace(run.record.process, earlier_attempt=await recalling)
+    run.record.process = msgspec.structs.replace(run.record.process, launch=await needing)
     _add_limits(run)
     _add_command(run)
-    seen = await _seen_by_ranks(run)
     run.record.ranks = tuple(
-        rank_facts(run.uid, node, placement, variables, view)
-        for placement, variables, view in zip(run.request.placements, seen, shown, strict=True)
+        rank_facts(run.uid, node, placement, environment.collect(_variables(run, placement)), view)
+        for placement, view in zip(run.request.placements, shown, strict=True)
     )
     if run.request.on_collected is not None:
         run.request.on_collected(run.record.report())
 
 
-async def _ask_drivers(run: Session) -> tuple[Gpus | Missing, list[CudaView | Missing] | list[None]]:
-    """Query NVML for the node's GPUs and, at the same time, CUDA for the GPUs of each rank."""
+async def _ask_drivers(run: Session, accelerator: str) -> tuple[Gpus | Missing, list[CudaView | Missing] | list[None]]:
+    """Query the driver for the node's GPUs and, at the same time, CUDA for the GPUs of each rank."""
     seconds = min(_DRIVER_SECONDS, run.remaining(5.0))
-    ranks, environ = run.request.placements, run.request.environ
+    ranks = run.request.placements
     # The process of local rank 0 reads the GPUs' health for the whole node.
     local = ranks[0].local_rank or 0
-    nvml = gpu.gpus(seconds, others=ranks[0].local_world_size or 0 if local and len(ranks) == 1 else 0)
-    if run.asked.backend not in {"auto", "nccl"}:
-        return await nvml, [None] * len(ranks)
+    told = gpu.gpus(seconds, accelerator, others=ranks[0].local_world_size or 0 if local and len(ranks) == 1 else 0)
+    if accelerator == "amd" or run.asked.backend not in {"auto", "nccl"}:
+        return await told, [None] * len(ranks)
     from distcheck.probe import cuda
 
-    environments = [rank_environment(environ, p) if run.asked.started_here else environ for p in ranks]
-    return await asyncio.gather(nvml, cuda.views(environments, seconds))
+    return await asyncio.gather(told, cuda.views([_variables(run, rank) for rank in ranks], seconds))
+
+
+async def _launch(run: Session) -> Stated | None:
+    """Return what COMMAND states; of an inference engine with what it will need here."""
+    stated = run.request.launch and legible(run.request.launch)
+    if stated is None or stated.engine is None:
+        return stated
+    from distcheck.probe import engine
+    from distcheck.probe.child import ask
+
+    seconds = min(_ENGINE_SECONDS, run.remaining(5.0))
+    found = await ask(engine.question(stated.engine), Engine, seconds, in_part=lambda last, _: last)
+    return msgspec.structs.replace(stated, engine=stated.engine if isinstance(found, Missing) else found)
+
+
+def _variables(run: Session, rank: Placement) -> Mapping[str, str]:
+    """Return the environment of a rank: what distcheck sets, if it starts the rank."""
+    environ = run.request.environ
+    return rank_environment(environ, rank) if run.asked.started_here else environ
 
 
 async def _libraries(run: Session) -> Libraries | Missing | None:
-    """Ask which NCCL this process's torch would load; None if its torch does not use CUDA."""
+    """Ask which NCCL this process's torch would load; None if its torch uses neither CUDA nor ROCm."""
     torch = host.torch_build()
-    if run.asked.backend not in {"auto", "nccl"} or not isinstance(torch, TorchBuild) or torch.cuda is None:
+    if run.asked.backend not in {"auto", "nccl"} or not isinstance(torch, TorchBuild) or not (torch.cuda or torch.hip):
         return None
     from distcheck.probe import libraries
 
@@ -124,7 +149,7 @@ def _add_command(run: Session) -> None:
 async def _network_facts(run: Session) -> NetworkFacts | None:
     if "peers" not in run.asked.looks:
         return None
-    files = links.open_files()  # before distcheck raises its own limit
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)  # before distcheck raises its own limit; -1 is RLIM_INFINITY
     limit = min(_OWN_NAME_SECONDS, run.remaining(3.0))
     own_name = await resolution.resolve(socket.gethostname(), limit)
     environ, path = run.request.environ, run.asked.rendezvous_file
@@ -156,20 +181,4 @@ async def _infiniband(run: Session, accelerator: str) -> Infiniband | Missing | 
     judged = run.asked.measures or "peers" in run.asked.looks
     if not judged or not uses_nccl or ranks[0].local_rank:
         return None
-    found = await infiniband.infiniband(min(_ADAPTER_SECONDS, run.remaining(5.0)))
-    if not run.asked.loopback or isinstance(found, Missing):
-        return found
-    from distcheck.probe.loopback import loopback
-
-    return await loopback(found, min(_LOOPBACK_SECONDS, run.remaining(5.0)))
-
-
-async def _seen_by_ranks(run: Session) -> list[dict[str, str]]:
-    """Return each rank's variables, as its own process sees them if distcheck started it."""
-    if not run.asked.started_here or run.local is None:
-        return [environment.collect(run.request.environ) for _ in run.request.placements]
-    born = await run.local.wait_born(min(10.0, run.remaining(5.0)))
-    return [
-        b.environment if b else environment.collect(rank_environment(run.request.environ, p))
-        for b, p in zip(born, run.request.placements, strict=True)
-    ]
+    return await infiniband.infiniband(min(_ADAPTER_SECONDS, run.remaining(5.0)))

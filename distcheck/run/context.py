@@ -61,8 +61,6 @@ class Session:
         self.local: LocalRanks | None = None
         self.storage: Conversation | None = None
         """The child that looks at the job's folders and files."""
-        self.memory: Conversation | None = None
-        """The child that remembers the attempts of this process's torchelastic agent."""
         # Of the job's processes on a terminal, only one draws; those that people start by hand have one each.
         draws = any(place.rank == 0 or place.launcher == "by hand" for place in request.placements)
         self.progress = Progress(lambda: self.deadline, quiet=request.quiet, terminal=draws)
@@ -145,12 +143,14 @@ class Session:
         # A gate checks health. Its speed needs to be precise only if the user compares it or asks for its calls. The
         # calls of a single rank move nothing, so that their time, which no two bursts agree on, says little.
         precise = (self.asked.min_busbw_GBps, self.asked.baseline, self.request.iterations, limit) != (None,) * 4
+        precise = precise or bool(self.asked.site().busbw)
         rough = (gate_on_cpu or self.record.world_size == 1) and not precise
         if limit is not None:
             size_seconds = limit / (len(operations) * len(dtypes) * len(sizes))
             burst = min(burst, size_seconds / 2)  # at large sizes the warm-up takes about as long as a burst
         return Plan(
             backend=backend,  # type: ignore[arg-type]  # one of the backends of --backend
+            backend_name=self.asked.backend_name,
             operations=operations,
             sizes_bytes=sizes,
             deadline_seconds=self.remaining(1.0),

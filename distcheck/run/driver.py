@@ -16,7 +16,7 @@ from distcheck.facts.placement import NOBODY_TO_MEET
 from distcheck.facts.rank import Role
 from distcheck.probe import open_files
 from distcheck.run import collect, follower, measure
-from distcheck.run.attempts import ending_with_agent
+from distcheck.run.agent_end import ending_with_agent
 from distcheck.run.context import Session
 from distcheck.run.interrupts import INTERRUPT_SECONDS, caught
 from distcheck.run.join import arrive
@@ -177,7 +177,6 @@ async def _close(run: Session) -> None:
     closing = (
         run.local.close() if run.local else None,
         run.storage.close(_CLOSE_SECONDS / 2) if run.storage else None,
-        run.memory.close(_CLOSE_SECONDS / 2) if run.memory else None,
         run.server.close() if run.server else None,
         run.signpost.close() if run.signpost else None,
         run.peer_listener.close() if run.peer_listener else None,

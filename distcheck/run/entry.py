@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Bind, Resolution
 from distcheck.facts.placement import NOBODY_TO_MEET
@@ -12,34 +14,25 @@ from distcheck.probe import environment, host, network
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.run.record import Record
 from distcheck.run.request import WITH_OTHERS, Publish, Request, RunResult
-from distcheck.run.watchdog import GRACE_SECONDS, armed
-
-_UNKNOWN = 20
+from distcheck.run.watchdog import GRACE_SECONDS, armed, when_late
 
 
 def run(request: Request, publish: Publish) -> RunResult:
     """Run a preflight to its end and return its result."""
-    with armed(request.start + request.asked.timeout_seconds + GRACE_SECONDS, _UNKNOWN) as dog:
+    with armed(request.start + request.asked.timeout_seconds + GRACE_SECONDS, when_late(request.asked)) as dog:
+        if request.ended is not None:
+            return _end(request, *request.ended, publish)
         if request.outside is not None:
             from distcheck.run.outside import run_outside
 
             return run_outside(request, request.outside, publish, dog)
         lone = request.speaks_for_all or not request.meets
         looks_further = not {"gpu", "peers", "storage"}.isdisjoint(request.asked.looks)
-        if not lone or request.starts_ranks or looks_further or _remembers(request):
+        if not lone or request.starts_ranks or looks_further:
             from distcheck.run.driver import run_to_end
 
             return run_to_end(request, publish, dog)
         return _run_alone(request, publish)
-
-
-def _remembers(request: Request) -> bool:
-    """Whether torchrun can restart this only rank, so that it remembers its attempts."""
-    if not request.environ.get("TORCHELASTIC_ERROR_FILE"):
-        return False
-    from distcheck.run.attempts import restarts
-
-    return restarts(request.environ)
 
 
 def _run_alone(request: Request, publish: Publish) -> RunResult:
@@ -50,7 +43,7 @@ def _run_alone(request: Request, publish: Publish) -> RunResult:
     agent = request.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     own = _try_own_master(request, agent=agent) if request.meets else None
     reached = own is None or any(a.outcome == "met" for a in own.attempts)
-    record.node = host.collect(request.environ, addresses=not reached)
+    record.node = host.collect(request.environ, addresses=not reached, policy=request.asked.policy)
     record.process = process_facts(record.uid, record.node, request.environ, request.placements)
     if own is not None:
         record.note(bind=own.bind, attempts=own.attempts, role=Role.LEADER)
@@ -63,6 +56,20 @@ def _run_alone(request: Request, publish: Publish) -> RunResult:
         record.skip(WITH_OTHERS, NOBODY_TO_MEET)
     record.begin("done")
     job = record.job()
+    diagnosis = judge(job)
+    return RunResult(job, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
+
+
+def _end(request: Request, signum: int, waited: str, publish: Publish) -> RunResult:
+    """Report that a signal ended this process before the run."""
+    from distcheck.rules.diagnose import judge
+
+    record = Record(request)
+    record.node = host.collect(request.environ, addresses=False)
+    record.process = process_facts(record.uid, record.node, request.environ, request.placements)
+    record.begin("started")
+    record.skip(request.asked.looks, f"the run was ended by {waited}")
+    job = msgspec.structs.replace(record.job(), interrupted=signum)
     diagnosis = judge(job)
     return RunResult(job, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
 

@@ -29,7 +29,7 @@ from distcheck.rollcall.protocol import (
     Trouble,
 )
 from distcheck.rollcall.wire import ProtocolError
-from distcheck.run import attempts, peer_round, ras, storage, trials
+from distcheck.run import peer_round, ras, storage, trials
 from distcheck.run.join import put_up_signpost
 from distcheck.run.progress import StageView, tell
 from distcheck.run.request import NEVER_MET, WITH_OTHERS, RunResult
@@ -100,7 +100,6 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
                 case Halt():
                     halted.set()
                 case LastCall():
-                    attempts.remember(run, word.attempt)
                     connection.say(Here())
                 case Bye():
                     connection.writer.close()  # the leader waits for it
@@ -138,7 +137,7 @@ async def _cancel(*tasks: asyncio.Task[None] | None) -> None:
 
 async def _say_when_ready(run: Session, connection: Connection) -> None:
     """Send Ready when torch is imported: no trial can run before."""
-    if run.local is not None and run.asked.measures:
+    if run.local is not None:
         await asyncio.shield(run.local.imported)
     connection.say(Ready())
 

@@ -59,6 +59,8 @@ class GroupTests:
         """Set to end this process's own ranks in the round."""
         self.lost: dict[str, str] = {}
         """Nodes with a process that did not answer, with the reason."""
+        self.reports: dict[str, RunReport] = {}
+        """The last report of each process."""
 
     async def hold(self) -> list[Result]:
         """Test every group and return the results."""
@@ -111,6 +113,7 @@ class GroupTests:
                 uid, report = task.result()
                 reports |= {uid: report} if report is not None else {}
             task.cancel()
+        self.reports |= reports
         silent = [uid for uid in members if uid not in reports]
         if silent:
             return self._without(number, group, silent)
@@ -151,6 +154,7 @@ class GroupTests:
         rails = len(self.members.facing(group.nodes)) if self.backend == "nccl" else 0
         plan = self.plan or Plan(
             backend=self.backend,  # type: ignore[arg-type]  # one of the backends of --backend
+            backend_name=self.run.asked.backend_name,
             operations=(*self.operations, "send_recv") if rails else self.operations,
             sizes_bytes=(_CPU_BYTES if on_cpu else _GPU_BYTES,),
             deadline_seconds=60.0,

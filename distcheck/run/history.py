@@ -11,9 +11,9 @@ import msgspec
 from distcheck import __version__
 from distcheck.expectation.past import figures
 from distcheck.facts.base import Missing
+from distcheck.facts.history import SCHEMA, Noted, PastRun
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.node import TorchBuild
-from distcheck.facts.past_run import SCHEMA, Noted, PastRun
 from distcheck.probe import history
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.run.progress import warn
@@ -95,8 +95,9 @@ def _noted(job: Job, diagnosis: Diagnosis) -> Mapping[str, list[Noted]]:
     for finding in diagnosis.findings:
         if finding.severity != "info" and not finding.excludes:
             noted = Noted(finding.rule, finding.severity, finding.scope, finding.confirmed)
+            spared = msgspec.structs.replace(noted, observed=True)
             for name in finding.nodes:
-                found[name][noted] = None
+                found[name][spared if name in finding.spared else noted] = None
     for spare in job.left_out:
         for rule in spare.rules:
             found[spare.node or spare.name][Noted(rule, "error", "node", spare.confirmed)] = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import select
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from types import FrameType
@@ -18,6 +20,23 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 class InterruptedRunError(Exception):
     """A signal, the only argument, ended the run."""
+
+
+class Interruption:
+    """The first signal that came, if any; a pause ends with it."""
+
+    def __init__(self) -> None:
+        self.came: signal.Signals | None = None
+        self._reads, self._writes = os.pipe()
+
+    def note(self, signum: signal.Signals) -> None:
+        """Note a signal, in its handler."""
+        self.came = self.came or signum
+        os.write(self._writes, b"!")
+
+    def pause(self, seconds: float) -> None:
+        """Return after some seconds, or at once if a signal came."""
+        select.select([self._reads], [], [], seconds)
 
 
 async def until_interrupted(work: Coroutine[Any, Any, T]) -> T:

@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from distcheck.run.context import Session
 
 _FILES_BESIDE_FOLLOWERS, _FILES_KEPT_FREE = 512, 64
+_COPIED_SECONDS = 5.0
 _MATES_SECONDS = 3.0
 """How long the first process of a node that did not find rank 0 waits for the others."""
+
+_LEAST_JOIN_SECONDS = 5.0
+"""For the nodes that came for numbers: they have looked at themselves for unlike times since then."""
 
 Doors = tuple[Door, ...]
 
@@ -37,7 +41,7 @@ async def arrive(run: Session) -> Role:
     """
     place = run.request.placements[0]
     run.record.begin("meeting")
-    run.join_deadline = time.monotonic() + run.asked.join_timeout_seconds
+    run.join_deadline = time.monotonic() + join_patience(run)
     # A pod may start before the service that names rank 0 exists; torch retries as well.
     patience = run.join_seconds() / 2 if "KUBERNETES_SERVICE_HOST" in run.request.environ else 0.0
     again = 2 if "peers" in run.asked.looks else 0
@@ -48,11 +52,21 @@ async def arrive(run: Session) -> Role:
     if place.master_derived and 0 in run.request.own_ranks and _is_elsewhere(run, addresses):
         return Role.ALONE  # the others look for rank 0 at those addresses until --join-timeout
     if 0 in run.request.own_ranks:
+        # A launch line copied to another node: its node 0 is at an address that is not here.
+        copied = run.request.launch is not None and _is_elsewhere(run, addresses)
+        if copied and await _finds_another_leader(run, ways, min(_COPIED_SECONDS, run.join_seconds() / 2)):
+            return Role.FOLLOWER
         return await _open_as_rank_0(run, ways, place.master_port or 0)
     role = Role.ALONE
     if addresses or lost.to_ask(run.request.environ):
         role = await _join_as_follower(run, ways, addresses)
     return await _gather_here(run) if role is Role.ALONE else role
+
+
+def join_patience(run: Session) -> float:
+    """Return --join-timeout, less what this process waited for numbers if nodes did not come for theirs."""
+    whole = run.asked.join_timeout_seconds
+    return max(whole - run.request.waited, min(whole, _LEAST_JOIN_SECONDS))
 
 
 def _job_name(run: Session) -> str:
@@ -76,7 +90,7 @@ def _hello(run: Session) -> Hello:
         ranks=tuple(sorted(run.request.own_ranks)),
         world_size=place.world_size or 0,
         seconds_left=run.remaining(),
-        waited_seconds=max(0.0, run.asked.join_timeout_seconds - (run.join_deadline - time.monotonic())),
+        waited_seconds=max(0.0, join_patience(run) - (run.join_deadline - time.monotonic())),
     )
 
 
@@ -115,11 +129,11 @@ async def _open_as_rank_0(run: Session, ways: Doors, port: int) -> Role:
     return Role.LEADER
 
 
-async def _finds_another_leader(run: Session, ways: Doors) -> bool:
-    """Return whether another process leads the roll call already; if so, join it."""
+async def _finds_another_leader(run: Session, ways: Doors, seconds: float = 0.0) -> bool:
+    """Return whether another process leads the roll call already, or within `seconds`; if so, join it."""
     if not ways:
         return False
-    attendance = await _attend(run, ways, run.request.connect_seconds, once=True)
+    attendance = await _attend(run, ways, seconds or run.request.connect_seconds, once=not seconds)
     run.record.note(attempts=attendance.attempts)
     if attendance.connection is not None and attendance.connection.welcome.uid != run.uid:
         _met(run, attendance.connection)

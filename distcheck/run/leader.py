@@ -12,12 +12,11 @@ import msgspec
 
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.quantities import count, duration
-from distcheck.facts.rank import RunAttempt
 from distcheck.rollcall.protocol import LONGEST_NAME, AskNode, Bye, Here, LastCall, NodeReport
 from distcheck.rollcall.server import Server
 from distcheck.rules import rules_for
 from distcheck.rules.diagnose import judge
-from distcheck.run import attempts, measure, peer_round, waiting
+from distcheck.run import measure, peer_round, waiting
 from distcheck.run.context import Session
 from distcheck.run.measure import FEWEST_NODES, ISOLATION_SECONDS, REPEAT_SECONDS, REPORT_RESERVE_SECONDS
 from distcheck.run.progress import StageView
@@ -147,6 +146,10 @@ async def _run_collectives(run: Session) -> None:
         await _isolate(run, job)
         job = run.record.job()
     await _repeat(run, job)
+    if run.asked.command == "gate" and job.backend == "nccl":
+        from distcheck.run import nccl_diagnostics
+
+        await nccl_diagnostics.diagnose(run, run.record.job())
 
 
 def worth_a_search(job: Job) -> bool:
@@ -205,14 +208,7 @@ async def _conclude(run: Session) -> RunResult:
     if server is not None:
         await server.close_doors()
         await _take_note_of_followers(run, server)
-    attempt = None
-    if run.memory is not None:
-        from distcheck.rules.job.run_attempts import this_attempt  # only where torchrun can restart the ranks
-
-        attempt = this_attempt(run.record.job())
-    attempts.remember(run, attempt)
-    if server is not None:
-        await _call_last(run, server, attempt)
+        await _call_last(run, server)
     run.record.begin("done", run.record.followers)
     job = run.record.job()
     diagnosis = judge(job)
@@ -221,14 +217,12 @@ async def _conclude(run: Session) -> RunResult:
     return outcome
 
 
-async def _call_last(run: Session, server: Server, attempt: RunAttempt | None) -> None:
+async def _call_last(run: Session, server: Server) -> None:
     """Ask which followers are alive: the verdict covers only processes that receive it."""
     asked = run.record.followers
     since, left = time.monotonic(), [server.followers[uid] for uid in asked]
     run.progress.begin("", lambda: waiting.followers("verdict", left, since, why="no answer yet"))
-    keepers = attempts.keepers(run.record.job(), asked) if attempt else ()
-    server.say_to_all(LastCall(attempt), keepers)
-    server.say_to_all(LastCall(), [uid for uid in asked if uid not in keepers])
+    server.say_to_all(LastCall(), asked)
     patience = max(1.0, min(_LAST_CALL_SECONDS, run.remaining(0.5)))
     heard = await server.hear_all(Here, patience, asked)
     done = {uid: server.followers[uid].heard_at for uid in heard}

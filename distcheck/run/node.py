@@ -11,24 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import msgspec
 
 from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import WriteError
-from distcheck.facts.gpu import Gpus
 from distcheck.facts.history import History
-from distcheck.facts.host import HostFacts
-from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Job
-from distcheck.facts.node import NodeState
+from distcheck.facts.node import NodeFacts
 from distcheck.facts.outputs import write
-from distcheck.facts.pci import Pci
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import RankFacts
 from distcheck.facts.storage import Storage
@@ -44,9 +41,8 @@ from distcheck.run import storage
 from distcheck.run.interrupts import InterruptedRunError, until_interrupted
 from distcheck.run.record import Record
 from distcheck.run.request import Publish, Request, RunResult
-from distcheck.run.watchdog import armed
+from distcheck.run.watchdog import armed, when_late
 
-_UNKNOWN = 20
 _RESERVE_SECONDS = 2.5
 """Kept back from --timeout: one second to kill a child that hangs, the rest to judge and report."""
 _HISTORY_RESERVE_SECONDS = 1.2
@@ -57,34 +53,27 @@ _PREFIX = "distcheck: "
 """A HealthCheckProgram recognizes the nodes that it drained by this prefix."""
 
 
-def run(asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = "") -> RunResult:
+def run(
+    asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = "", start: float | None = None
+) -> RunResult:
     """Check this node, judge it, publish the report, and return the result.
 
-    `past` is the folder with the node's history, empty without one.
+    `past` is the folder with the node's history, empty without one; `start` is when the time limit began.
     """
-    start = time.monotonic()
-    with armed(start + asked.timeout_seconds, _UNKNOWN):
+    start = time.monotonic() if start is None else start
+    with armed(start + asked.timeout_seconds, when_late(asked)):
         request = Request(asked, (Placement(),), environ, start=start)
         record = Record(request)
         seconds = max(0.1, asked.timeout_seconds - _RESERVE_SECONDS)
         try:
             with forking():  # the watchdog is the only thread
                 looking = _look_and_read(asked, environ, seconds, past, record)
-                seen, record.history = asyncio.run(until_interrupted(looking))
+                record.node, record.history = asyncio.run(until_interrupted(looking))
         except InterruptedRunError as stop:
             job = msgspec.structs.replace(record.job(), interrupted=stop.args[0])
             diagnosis = judge(job)
             return RunResult(job, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
-        node = host.collect(
-            environ,
-            accelerator=seen.accelerator,
-            gpus=seen.gpus,
-            pci=seen.pci,
-            state=seen.state,
-            infiniband=seen.adapters,
-        )
-        record.node = node = msgspec.structs.replace(node, host=seen.host, storage=seen.storage)
-        record.process = process_facts(record.uid, node)
+        record.process = process_facts(record.uid, record.node)
         # The report has one row, the node's; no variable counts as a rank's.
         record.ranks = (RankFacts(process=record.uid, placement=Placement(), environment={}),)
         record.met = True
@@ -100,21 +89,9 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = 
         return RunResult(job, code, reported=True)
 
 
-class _Seen(NamedTuple):
-    """The answers of the node, its drivers and its buses."""
-
-    accelerator: Literal["nvidia", "amd", "none"]
-    gpus: Gpus | Missing | None
-    pci: Pci | Missing | None
-    state: NodeState | Missing
-    adapters: Infiniband | Missing
-    host: HostFacts | Missing
-    storage: Storage | Missing
-
-
 async def _look_and_read(
     asked: Asked, environ: Mapping[str, str], seconds: float, folder: str, record: Record
-) -> tuple[_Seen, History | Missing | None]:
+) -> tuple[NodeFacts, History | Missing | None]:
     """Query the node, and at the same time what earlier runs found on it."""
     looking = asyncio.ensure_future(_look(asked, environ, seconds, record.uid))
     await asyncio.sleep(0)  # it starts its children
@@ -129,19 +106,26 @@ async def _look_and_read(
     return await asyncio.gather(looking, read)
 
 
-async def _look(asked: Asked, environ: Mapping[str, str], seconds: float, name: str) -> _Seen:
+async def _look(asked: Asked, environ: Mapping[str, str], seconds: float, name: str) -> NodeFacts:
     """Query NVML, the PCI bus and the node at the same time, each in a killable child."""
     accelerator = gpu.accelerator(environ=environ)
     folders = _storage(asked, environ, seconds, name)
-    if accelerator != "nvidia" and not (asked.gpus and accelerator == "none"):
-        own, adapters, system, found = await asyncio.gather(
-            state(seconds), infiniband.infiniband(seconds), health(seconds), folders
-        )
-        return _Seen(accelerator, None, None, own, adapters, system, found)
-    gpus, places, own, adapters, system, found = await asyncio.gather(
-        gpu.gpus(seconds), pci.places(seconds), state(seconds), infiniband.infiniband(seconds), health(seconds), folders
+    parts = asyncio.gather(state(seconds), infiniband.infiniband(seconds), health(seconds), folders)
+    gpus, places = None, None
+    if accelerator != "none" or asked.gpus:
+        gpus, places = await asyncio.gather(gpu.gpus(seconds, accelerator), pci.places(seconds))
+        accelerator = gpu.accelerator(environ=environ, answer=gpus)
+    own, adapters, system, found = await parts
+    node = host.collect(
+        environ,
+        accelerator=accelerator,
+        gpus=gpus,
+        pci=places,
+        state=own,
+        infiniband=adapters,
+        policy=asked.policy,
     )
-    return _Seen(gpu.accelerator(environ=environ, answer=gpus), gpus, places, own, adapters, system, found)
+    return msgspec.structs.replace(node, host=system, storage=found)
 
 
 async def _storage(asked: Asked, environ: Mapping[str, str], seconds: float, name: str) -> Storage | Missing:
@@ -183,11 +167,16 @@ def reason(job: Job, diagnosis: Diagnosis, environ: Mapping[str, str] = os.envir
 
 
 def _tell_syslog(job: Job, diagnosis: Diagnosis) -> None:
-    """Write one line to syslog, as daemon.err, .warning or .info."""
+    """Write one line to syslog, as daemon.err, .warning or .info.
+
+    A log daemon that hangs would block syslog(3), and with it the verdict: it gets no line.
+    """
     import syslog
 
     code = diagnosis.verdict.exit_code
     level = {0: syslog.LOG_INFO, 10: syslog.LOG_WARNING, 20: syslog.LOG_WARNING}.get(code, syslog.LOG_ERR)
-    syslog.openlog("distcheck", syslog.LOG_PID, syslog.LOG_DAEMON)
-    syslog.syslog(level, headline(job, diagnosis))
-    syslog.closelog()
+    line = f"{time.strftime('%b %e %H:%M:%S')} distcheck[{os.getpid()}]: {headline(job, diagnosis)}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log, suppress(OSError):
+        log.settimeout(0)
+        log.connect("/dev/log")
+        log.send(f"<{syslog.LOG_DAEMON | level}>{line}".encode())

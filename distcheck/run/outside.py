@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from distcheck.facts.base import legible
 from distcheck.facts.errors import UsageError
 from distcheck.facts.job import Job, LeftOut
 from distcheck.facts.quantities import count
@@ -134,7 +135,10 @@ class _Start:
             ended = f"the run was ended by --timeout of {request.asked.timeout_seconds:g} s"
         seconds = time.monotonic() - request.start
         job = home.job(request.asked, _shown(commands[0]), seconds, ended=ended, interrupted=self.interrupted or 0)
-        return msgspec.structs.replace(job, at=now(), host=os.uname().nodename)
+        launched = job.launched and msgspec.structs.replace(
+            job.launched, stated=request.launch and legible(request.launch)
+        )
+        return msgspec.structs.replace(job, at=now(), host=os.uname().nodename, launched=launched)
 
     def _assignment(self, launch: Outside) -> Assignment:
         request = self.request
@@ -198,7 +202,7 @@ def _shown(command: Command) -> tuple[str, ...]:
 def _left_out(job: Job, diagnosis: Diagnosis, launch: Outside) -> tuple[LeftOut, ...]:
     """Return the bad nodes if the remaining nodes are good and suffice for --need, else none."""
     need, launched = job.asked.need, job.launched
-    errors = [f for f in diagnosis.findings if f.severity == "error"]
+    errors = [f for f in diagnosis.findings if f.severity == "error" and not f.observed]
     if need is None or launched is None or not errors or any(f.scope not in {"node", "gpu"} for f in errors):
         return ()
     host_of = {rank: host for host, ranks in launch.ranks_by_name().items() for rank in ranks}

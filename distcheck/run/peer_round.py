@@ -9,8 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Interface, NetworkFacts, PeerTrial, ReverseLookup, Use
 from distcheck.facts.quantities import duration
@@ -39,7 +37,7 @@ _PATIENCE_AGAIN_SECONDS = 1.0
 
 
 def addresses(run: Session, met_at: str) -> dict[str, tuple[Use, ...]]:
-    """Return this process's addresses with their uses: the one to rank 0, NCCL's, Gloo's.
+    """Return this process's addresses with their uses: the one to rank 0, NCCL's, Gloo's, an engine's if it is another.
 
     Loopback addresses and those that need a zone are left out, because peers cannot use them; rules judge them.
     """
@@ -53,7 +51,14 @@ def addresses(run: Session, met_at: str) -> dict[str, tuple[Use, ...]]:
     for use, address in picks:
         if address == met_at or not (connection.is_loopback(address) or address.lower().startswith("fe80:")):
             found[address] = (*found.get(address, ()), use)
-    return found
+    engine = _engine(run)
+    return found if engine in found or engine not in {i.address for i in known} else found | {engine: ("engine",)}
+
+
+def _engine(run: Session) -> str:
+    """Return the address that an inference engine gives to its processes on other nodes, '' without one."""
+    launch = run.record.process.launch if run.record.process else None
+    return launch.engine.address if launch and launch.engine and launch.nodes > 1 and launch.engine.announces else ""
 
 
 def _nccl(run: Session, known: Sequence[Interface], facts: NetworkFacts | None) -> Sequence[Interface]:
@@ -95,15 +100,7 @@ async def take_part(run: Session, roster: Roster, seconds: float, others: Sequen
         ),
         _look_up([a for a in dict.fromkeys(others) if not connection.is_loopback(a)][:_MOST_LOOKED_UP], seconds),
     )
-    own = run.peer_listener.doors if run.peer_listener is not None else ()
-    return PeerReport(tuple(without_own(t, own) for t in trials), reverse)
-
-
-def without_own(trial: PeerTrial, own: Sequence[PeerDoor]) -> PeerTrial:
-    """Return a trial without the address that it was sent from, where our libraries that use the path listen there."""
-    listening = [{door.address for door in own if use in door.uses} for use in trial.uses if use != "master"]
-    elsewhere = any(addresses and trial.sent_from not in addresses for addresses in listening)
-    return trial if elsewhere else replace(trial, sent_from="")
+    return PeerReport(trials, reverse)
 
 
 async def _look_up(others: Sequence[str], seconds: float) -> tuple[ReverseLookup, ...]:

@@ -18,6 +18,7 @@ from distcheck.facts.infiniband import Counters, Infiniband, grown
 from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives, Job, Wait, usual_world_size
 from distcheck.facts.merge import combine, with_loads
+from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Attempt, PeerTrial, Resolution, ReverseLookup
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, Stage
@@ -138,6 +139,17 @@ class Record:
         elif uid in self._reports:
             report = self._reports[uid]
             self._reports[uid] = msgspec.structs.replace(report, ranks=with_runs(report.ranks))
+
+    def take_diagnostics(self, runs: Mapping[int, RankRun], uid: str) -> None:
+        """Add what NCCL's diagnostics said in later processes of the ranks to the logs of the measured ones."""
+        there = (*self.ranks, *(rank for report in self._reports.values() for rank in report.ranks))
+        added = {}
+        for rank in there:
+            before, later = rank.run, runs.get(rank.placement.rank or 0)
+            if before and later and isinstance(before.nccl, NcclLog) and isinstance(later.nccl, NcclLog):
+                log = msgspec.structs.replace(before.nccl, diagnostics=later.nccl.diagnostics)
+                added[rank.placement.rank or 0] = msgspec.structs.replace(before, nccl=log)
+        self.take_runs(added, uid)
 
     def take_loads(self, loads: GpuLoads | Missing | None, uid: str) -> None:
         """Add what a process read from its node's GPUs while the collectives ran."""

@@ -86,7 +86,7 @@ async def repeat(run: Session, backend: str, slow: Measurement | None = None) ->
             before = before if variables else figure
         elif slow and ended == "passed":
             ended = "untested"
-        words = tuple(f"{said.node}: {said.text}" for said in results[0].said[:_MOST_WORDS]) if results else ()
+        words = results[0].said[:_MOST_WORDS] if results else ()
         repeats.append(Repeat(ended, variable, value, words, figure))
         return None if ended == "untested" else repeats[-1]
 
@@ -173,6 +173,11 @@ def failed_part(plan: Plan, job: Job) -> Plan:
             sizes = [s for s in plan.sizes_bytes if f"{name} {moved_bytes(op, s, ranks, dtype)} B" in steps]
             if sizes or name in wrong or f"check {name}" in steps:
                 return _only(plan, op, dtype, min(sizes, default=min(plan.sizes_bytes)))
+    return smallest_part(plan)
+
+
+def smallest_part(plan: Plan) -> Plan:
+    """Return the plan cut to its first operation and smallest size."""
     return _only(plan, plan.operations[0], plan.dtypes[0], min(plan.sizes_bytes))
 
 

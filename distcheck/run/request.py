@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from distcheck.facts.asked import Asked, Look
 from distcheck.facts.job import Job
+from distcheck.facts.launch_command import Stated
 from distcheck.facts.placement import Placement
 
 if TYPE_CHECKING:  # followers do not load rules, and load the roll call only when they join it
@@ -38,6 +39,12 @@ class Request(NamedTuple):
     """How to start the probes if this process is not one itself."""
     on_collected: Callable[[Report], None] | None = None
     """Called with this process's own facts, before the roll call."""
+    launch: Stated | None = None
+    """What COMMAND states about its ranks."""
+    waited: float = 0.0
+    """Seconds of --join-timeout that this process waited for nodes that did not come."""
+    ended: tuple[int, str] | None = None
+    """The signal that ended this process before the run, and what it waited for."""
     history: str = ""
     """The folder with the history of the nodes; empty without one."""
 

@@ -8,7 +8,7 @@ from statistics import fmean, median
 from distcheck.collectives.plan import Computed, Timing, bus_factor
 from distcheck.facts.members import Members
 from distcheck.facts.rank import RankRun
-from distcheck.isolation.round import Compute, Ended, MemberReport, NodeGroup, Rail, Result
+from distcheck.isolation.round import Compute, Ended, NodeGroup, Rail, Result
 from distcheck.rollcall.protocol import RunReport
 
 
@@ -60,9 +60,7 @@ def result_of(
             for rank, c in computed.items()
         ),
         said=tuple(
-            MemberReport(node_of[rank], words)
-            for rank, run in runs.items()
-            if (words := _words(run, wrong=rank in wrong))
+            f"{node_of[rank]}: {words}" for rank, run in runs.items() if (words := _words(run, wrong=rank in wrong))
         ),
     )
 

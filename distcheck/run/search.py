@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
-from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Sides, Suspects
+from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives
 from distcheck.facts.members import Members
 from distcheck.facts.quantities import count, duration
 from distcheck.isolation.schedule import next_round, so_far, take
 from distcheck.isolation.state import State, lose, settings_for, start
-from distcheck.isolation.verdict import Evidence, SearchVerdict
 from distcheck.rules.collectives.groups import slow_operations
 from distcheck.run.group_tests import OPERATIONS, GroupTests
 from distcheck.run.waiting import followers
@@ -36,7 +32,6 @@ _RESERVE_SECONDS = 4.0
 """Kept back from --timeout for the report."""
 _FIRST_ON_CPUS_SECONDS, _FIRST_ON_GPUS_SECONDS = 12.0, 30.0
 """Limit for the first group of a round to end, forks and connections included; CUDA restarts in each."""
-_MOST_TOLD = 8
 _IN_ANY_GROUP = {"send_recv": "all_to_all"}
 _LEAST_ROUND_SECONDS = 4.0
 """With less time left, no further round starts."""
@@ -58,11 +53,11 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
     state = lose(state, await _without_torch(run, server, members))
     while True:
         step = next_round(state)
-        if isinstance(step, SearchVerdict):
-            return _facts(step, state.nodes)
+        if isinstance(step, Isolation):
+            return step
         left = run.remaining(_RESERVE_SECONDS)
         if left < _LEAST_ROUND_SECONDS:
-            return _ended_early(_facts(so_far(state), state.nodes))
+            return so_far(state)
         _show(run, server, _announced(step, state))
         held = GroupTests(run, server, members, backend, step, min(first, left), operations=operations)
         state = lose(take(state, step, await held.hold()), held.lost)
@@ -102,39 +97,6 @@ async def _without_torch(run: Session, server: Server | None, members: Members) 
     for task in late:
         task.cancel()
     return {waiting[task]: f"torch was not imported within {duration(seconds)}" for task in late}
-
-
-def _facts(verdict: SearchVerdict, nodes: Sequence[str]) -> Isolation:
-    # A fault on every node may be the job's own configuration; one or two nodes have no reference.
-    everybody = {n for c in verdict.culprits if c.part != "link" for n in c.nodes} >= set(nodes)
-    return Isolation(
-        kind=verdict.kind,
-        sentence=verdict.sentence,
-        culprits=tuple(
-            CulpritFacts(
-                c.part, c.nodes, c.local_ranks, c.fault, c.certain and not everybody, _tests(c.evidence), c.sentence
-            )
-            for c in verdict.culprits
-        ),
-        boundaries=tuple(Sides(b.sides, b.cause) for b in verdict.boundaries),
-        undecided=tuple(Suspects(s.nodes, _tests(s.evidence), s.sentence) for s in verdict.undecided),
-        # Lost nodes count as untested: nothing else is known about them.
-        untested=(*verdict.untested, *verdict.missing),
-        rounds=verdict.rounds,
-    )
-
-
-def _ended_early(found: Isolation) -> Isolation:
-    """Return the result of a search that ran out of time: what is found and undecided."""
-    named = [*(c.sentence for c in found.culprits), *(s.sentence for s in found.undecided)][:_MOST_TOLD]
-    return replace(found, kind="ended", sentence="; ".join(["time limit reached", *named]), boundaries=())
-
-
-def _tests(evidence: Sequence[Evidence]) -> tuple[GroupTest, ...]:
-    return tuple(
-        GroupTest(e.round, e.nodes, e.purpose, e.outcome, e.ratio, tuple(f"{s.node}: {s.text}" for s in e.said[:4]))
-        for e in evidence
-    )
 
 
 def _announced(step: Round, state: State) -> str:

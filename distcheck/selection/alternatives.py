@@ -41,7 +41,9 @@ NCCL_SETTINGS = (
     Avoidance("NCCL_NET", "Socket", inside=False),
 )
 """The ones that cost a job the least speed come first."""
-VARIABLES = frozenset({GLOO_IFNAME, *(setting.variable for setting in NCCL_SETTINGS)})
+DIAGNOSTICS = {"NCCL_RUN_DIAGNOSTICS": "1", "NCCL_RUN_RAS_DIAGNOSTICS": "1"}
+"""With these, NCCL tests its own ranks."""
+VARIABLES = frozenset({GLOO_IFNAME, *(setting.variable for setting in NCCL_SETTINGS), *DIAGNOSTICS})
 """The only variables that a repeat may set."""
 
 

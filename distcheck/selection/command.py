@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from distcheck.selection.wrappers import PYTHON, SHELLS, base_name
+
 # Options of torchrun, torch.distributed.launch, accelerate and deepspeed.
 FLAGS = frozenset({
     "standalone", "no-python", "run-path", "module", "m", "use-env", "virtual-local-rank", "help", "h",
@@ -17,7 +19,8 @@ FLAGS = frozenset({
     "use-mps-device", "ipex", "use-xpu", "tpu", "tpu-use-cluster", "tpu-cluster", "no-tpu-cluster", "tpu-use-sudo",
     "enable-cpu-affinity", "dynamo-use-fullgraph", "dynamo-use-dynamic", "dynamo-use-regional-compilation",
     "downcast-bf16", "no-local-rank", "no-ssh", "no-ssh-check", "force-multi", "save-pid", "elastic-training",
-    "bind-cores-to-rank",
+    "bind-cores-to-rank", "use-parallelism-config", "fsdp-activation-checkpointing-offload",
+    "fp8-use-autocast-during-eval",
 })  # fmt: skip
 """Those without a value; all others take the next word."""
 _VALUES = frozenset({
@@ -36,7 +39,6 @@ _SHORT = {"t": "tee", "r": "redirects"}
 _LONG_ENOUGH = 3
 """Letters from which an abbreviation is one."""
 
-_PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 _PYTHON_OPTION = re.compile(r"-([^-cmWX]*)(?:([cmWX])(.*))?", re.DOTALL)
 """Flags, then an option whose value is the rest of the word, or else the next word."""
 _LAUNCHERS: Mapping[str, tuple[str, ...]] = {
@@ -48,8 +50,6 @@ _IN_FRONT = frozenset({"env", "nohup", "nice", "ionice", "numactl", "taskset", "
 """Programs that start another one in the same folder, unless told to change it."""
 ON_NODES = frozenset({"srun", "mpirun", "mpiexec"})
 """Those that start it on the nodes of the job, likewise."""
-_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "fish"})
-"""What they set before the program that follows is in their script."""
 _CHANGE_FOLDER = ("-C", "--chdir", "-D", "--wdir", "-wd", "--container", "--multi-prog")
 _NO_FILES = ("/dev/", "/proc/")
 """Descriptors of this process, such as bash's <(...), are no files to others."""
@@ -132,16 +132,16 @@ def _full(name: str) -> str:
 def runs(command: Sequence[str]) -> Runs:
     """Return what COMMAND runs."""
     words = tuple(command)
-    program = _name(words[0]) if words else ""
+    program = base_name(words[0]) if words else ""
     if program in _IN_FRONT | ON_NODES:
-        at = next((n for n, word in enumerate(words) if _starts_python(_name(word))), len(words))
-        unknown = any(word.startswith(_CHANGE_FOLDER) or _name(word) in _SHELLS for word in words[:at])
+        at = next((n for n, word in enumerate(words) if _starts_python(base_name(word))), len(words))
+        unknown = any(word.startswith(_CHANGE_FOLDER) or base_name(word) in SHELLS for word in words[:at])
         inner = Runs() if unknown else runs(words[at:])
         if program in ON_NODES:  # an option's value may look like Python: --job-name python
             launcher = inner.launcher or program
             return inner._replace(launcher=launcher) if inner.name.endswith(".py") else Runs(launcher=launcher)
         return inner if inner.kind == "script" else Runs()  # env may set another path of modules
-    if _PYTHON.fullmatch(program):
+    if PYTHON.fullmatch(program):
         return _of_python(words)
     before = _LAUNCHERS.get(program)
     if before is None or words[1 : 1 + len(before)] != before:
@@ -149,12 +149,8 @@ def runs(command: Sequence[str]) -> Runs:
     return _of_launcher(program, words[1 + len(before) :], words[:1])
 
 
-def _name(word: str) -> str:
-    return word.rpartition("/")[2]
-
-
 def _starts_python(program: str) -> bool:
-    return program in _LAUNCHERS or _PYTHON.fullmatch(program) is not None
+    return program in _LAUNCHERS or PYTHON.fullmatch(program) is not None
 
 
 def _of_python(words: tuple[str, ...]) -> Runs:

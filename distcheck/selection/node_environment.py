@@ -22,6 +22,8 @@ import msgspec
 from distcheck.facts.placement import Launcher, Placement
 from distcheck.selection.placement import as_text, find_table, integer
 
+_TORCHRUN_PORT = 29500
+"""What torchrun takes where PET_MASTER_PORT is not set (torch/distributed/run.py)."""
 _SAGEMAKER_PORT = 7777
 """Rank 0's port in SageMaker's own containers (sagemaker-pytorch-training-toolkit)."""
 
@@ -61,7 +63,8 @@ def node_level(environ: Mapping[str, str] = os.environ) -> NodeLevel | None:
         nodes=integer(environ.get("PET_NNODES")),  # None for an elastic 1:4
         nproc=environ.get("PET_NPROC_PER_NODE", ""),
         master_addr=as_text(environ.get("MASTER_ADDR") or environ.get("PET_MASTER_ADDR")) or None,
-        master_port=integer(environ.get("MASTER_PORT") or environ.get("PET_MASTER_PORT")),
+        master_port=integer(environ.get("MASTER_PORT") or environ.get("PET_MASTER_PORT"))
+        or (_TORCHRUN_PORT if "PET_NNODES" in environ else None),
     )
 
 

@@ -3,8 +3,7 @@
 gate is the whole `distcheck gate` from outside, through srun, from its start to its end. torchrun is a bare all_reduce
 script under one torchrun per node (static rendezvous), started by the same srun on the same nodes, from start to end.
 import is only the import of torch on every node. net is the whole `distcheck net`, start only the start of distcheck's
-program on every node. dropped prints for each of three nodes when a rank says that it cannot reach a MASTER_ADDR whose
-packets are dropped, and when it ends.
+program on every node.
 
 The nodes run the package installed in the folder that PYTHONPATH names; without one, the checkout.
 """
@@ -15,7 +14,6 @@ import os
 import shutil
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -35,8 +33,6 @@ NET = ("salloc", "-N4", "distcheck", "net", "--nproc", "2")
 IMPORT = ("srun", "-N4", "--ntasks-per-node=1", "python3", "-c", "import torch, torch.distributed")
 START = ("srun", "-N4", "--ntasks-per-node=1", "distcheck", "--version")
 WHERE = ("srun", "-N4", "--ntasks-per-node=1", "python3", "-c", "import distcheck; print(distcheck.__file__)")
-RANK_1 = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
-DROP = "table inet f { chain in { type filter hook input priority 0; tcp dport != 22 drop; }; }"
 INSTALLED = "/shared/installed"
 
 
@@ -45,8 +41,7 @@ def main() -> None:
     try:
         environ = install(cluster)
         for line in sys.stdin:
-            what = line.strip()
-            print(*(dropped(cluster, environ) if what == "dropped" else [whole(cluster, what, environ)]), flush=True)
+            print(whole(cluster, line.strip(), environ), flush=True)
     finally:
         cluster.conclude()
 
@@ -73,26 +68,6 @@ def whole(cluster: Cluster, what: str, environ: dict[str, str]) -> float:
     if ended.code != 0:
         sys.exit(f"{what} ended with {ended.code}: {ended.out[-2000:]} {ended.err[-2000:]}")
     return seconds
-
-
-def dropped(cluster: Cluster, environ: dict[str, str]) -> list[float]:
-    """Return the seconds until ranks that cannot reach MASTER_ADDR say so, and until they end."""
-    cluster.netns("node1", "nft", "-f", "-", text=DROP)
-
-    def of_node(node: str) -> tuple[float, float]:
-        start = time.perf_counter()
-        running = cluster.start(node, "distcheck", "env", env={**RANK_1, **environ})
-        said = ""
-        while "still trying to reach rank 0" not in said:
-            said = running.process.stderr.readline()
-            if not said:
-                raise RuntimeError(f"the rank on {node} ended without a word of MASTER_ADDR")
-        told = time.perf_counter() - start
-        running.wait(120)
-        return told, time.perf_counter() - start
-
-    with ThreadPoolExecutor() as pool:
-        return [seconds for both in pool.map(of_node, ("node2", "node3", "node4")) for seconds in both]
 
 
 main()

@@ -11,8 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -56,12 +55,6 @@ def output_of(command: Sequence[str], **variables: str) -> str:
             f"{' '.join(command[1:4])} ended with {run.returncode}: {_end(run.stderr or run.stdout)}"
         )
     return run.stdout
-
-
-def outputs_of(command: Sequence[str], processes: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return what the processes of a job print, which differ only in these variables and run at the same time."""
-    with ThreadPoolExecutor(len(processes)) as pool:
-        return list(pool.map(lambda variables: output_of(command, **variables), processes))
 
 
 def output_of_script(name: str, *arguments: str, undisturbed: bool = False) -> str:

@@ -95,6 +95,22 @@ def estimate(samples: Sequence[float]) -> Estimate:
     return Estimate(middle, ordered[cut - 1], ordered[number - cut])
 
 
+def quantile(samples: Sequence[float], share: float) -> Estimate:
+    """Return what this share of samples does not exceed, with its interval, which is infinite where they are too few.
+
+    Source: https://en.wikipedia.org/wiki/Order_statistic#Confidence_intervals_for_quantiles
+    """
+    ordered, number, below = sorted(samples), len(samples), 0.0
+    low, high = -math.inf, math.inf
+    for rank, value in enumerate(ordered):  # `below`: the probability that at most `rank` samples lie below it
+        below += math.comb(number, rank) * share**rank * (1 - share) ** (number - rank)
+        if below <= (1 - CONFIDENCE) / 2:
+            low = value
+        if below >= (1 + CONFIDENCE) / 2 and high == math.inf:
+            high = value
+    return Estimate(ordered[math.ceil(share * number) - 1], low, high)
+
+
 def estimate_of_ratios(ratios: Iterable[float]) -> Estimate:
     """Return the same of ratios, whose logarithms are as far off upwards as downwards."""
     return Estimate(*(math.exp(value) for value in estimate([math.log(ratio) for ratio in ratios])))

@@ -7,6 +7,7 @@ heading with an empty block to docs/benchmarks.md.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -19,7 +20,6 @@ from benchmarks.large import (
     roll_call_of_many_nodes,
     starting_by_ssh,
 )
-from benchmarks.nccl_tests import figures_against_nccl_tests
 from benchmarks.pace import against_a_walk, usual
 from benchmarks.programs import (
     HERE,
@@ -43,6 +43,7 @@ from benchmarks.ratio import (
     counted,
     in_turn,
     of_growth,
+    quantile,
 )
 from benchmarks.unit_costs import unit_costs
 
@@ -81,11 +82,6 @@ def distcheck_env() -> float:
 def first_figure_against_torchrun() -> list[Row]:
     pairs = in_turn(first_figure, torchrun, 5, warm_up=lambda: seconds_of([PYTHON, "-c", BARE]))
     return [compared("bandwidth --nproc 8 to its first figure / torchrun", pairs, at_most(0.33))]
-
-
-def first_figure_against_an_import() -> list[Row]:
-    pairs = in_turn(first_figure, lambda: seconds_of([PYTHON, "-c", BARE]), 5)
-    return [compared("bandwidth --nproc 8 to its first figure / import torch and one fork", pairs, at_most(1.25))]
 
 
 def gate_before_a_command() -> list[Row]:
@@ -146,14 +142,35 @@ def net_on_four_nodes() -> list[Row]:
     return [beyond(name, pairs, at_most(2.0))]
 
 
-def a_master_whose_packets_are_dropped() -> list[Row]:
-    """Three nodes at once wait for what does not answer, so that their figures are of the same 20 seconds."""
-    with four_nodes() as ask:
-        told = ask("dropped")
-    said, ended = [[(seconds, bound) for seconds in told[i::2]] for i, bound in ((0, 10.0), (1, 23.0))]
+def hang_beside_a_running_job() -> list[Row]:
+    """On a cluster each node has CPUs of its own: here the four share two, with 64 ranks at rest."""
+    job = [sys.executable, str(HERE / "running_job.py")]  # as it is: a cluster cannot be made in a user's namespace
+    seconds = json.loads(output_of([*job, "hung"]))
+    steps = json.loads(output_of([*job, "healthy"]))
     return [
-        compared("a dropped MASTER_ADDR: said on stderr / 10 s", said, at_most(1.0)),
-        compared("a dropped MASTER_ADDR: concluded / --join-timeout + 3 s", ended, at_most(1.0)),
+        alone("hang --hosts, 64 ranks on 4 nodes of which one skips a collective", seconds, at_most(5.0)),
+        compared("a step of 4 ranks while hang looks every 5 s / while it does not", steps, at_most(1.01)),
+    ]
+
+
+def checks_by_slurm() -> list[Row]:
+    """So many checks that the interval of the slowest hundredth has an upper end."""
+    found = json.loads(output_of([PYTHON, str(HERE / "slurm_prolog.py"), "270"]))
+    quiet, busy = found["quiet"], found["busy"]
+    median = statistics.median(quiet)
+    slowest = quantile([seconds / median for seconds in quiet], 0.99)
+    beside = quantile(busy, 0.99)
+    return [
+        counted("checks by Prolog and Epilog with a finding", found["findings"], None, found["findings"], at_most(0)),
+        Row(
+            "a check, 99th percentile / median",
+            slowest.middle * median,
+            median,
+            slowest,
+            at_most(1.5),
+            times=len(quiet),
+        ),
+        Row("the same beside two busy loops, seconds", beside.middle, None, beside, at_most(3.0), times=len(busy)),
     ]
 
 
@@ -249,14 +266,13 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
         start_of_env_against_collect_env,
         start_of_node_against_typer,
         first_figure_against_torchrun,
-        first_figure_against_an_import,
         gate_before_a_command,
         gate_on_four_nodes,
         net_on_four_nodes,
-        a_master_whose_packets_are_dropped,
+        hang_beside_a_running_job,
+        checks_by_slurm,
         figures_against_a_bare_loop,
         figures_of_a_group_against_a_bare_loop,
-        figures_against_nccl_tests,
         judging_and_rendering,
         judging_half_a_million_ranks,
         roll_call_against_a_tcp_store,
@@ -272,6 +288,8 @@ TOO_LONG_FOR_A_WHOLE_RUN = frozenset(
         figures_against_a_bare_loop.__name__,
         figures_of_a_group_against_a_bare_loop.__name__,
         judging_half_a_million_ranks.__name__,
+        hang_beside_a_running_job.__name__,
+        checks_by_slurm.__name__,
     }
 )
-"""Measured with --only: rows of minutes each, and a job of which every run takes a minute."""
+"""Measured with --only: rows of minutes each, and jobs of which every run takes a minute."""

@@ -7,7 +7,7 @@ an installed, compiled package, not the checkout: pip installs it into a tempora
 Absolute times say little on a machine that has other work, so ratios are judged, by their own spread: see ratio.py. The
 exit code is 0 if every row is met, 20 if some are only undecided, else 1. A row that could not be measured is not met
 and says why. Rows of several nodes run on the test cluster, which needs root and its packages (see
-tests/cluster/install); those beside nccl-tests need several GPUs and are left out of a whole run without them.
+tests/cluster/install).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import build_scale
 import measured
-from benchmarks import nccl_tests
 from benchmarks.programs import install
 from benchmarks.ratio import Estimate, Interval, Row, at_most, counted
 from benchmarks.rows import BENCHMARKS, TOO_LONG_FOR_A_WHOLE_RUN
@@ -60,8 +59,7 @@ def measure(name: str) -> Measured:
 
 def chosen(only: str | None) -> list[str]:
     """Return the names of the benchmarks to measure."""
-    left_out = TOO_LONG_FOR_A_WHOLE_RUN | (set() if nccl_tests.possible() else {"figures_against_nccl_tests"})
-    return [name for name in BENCHMARKS if (name not in left_out if only is None else only in name)]
+    return [name for name in BENCHMARKS if (name not in TOO_LONG_FOR_A_WHOLE_RUN if only is None else only in name)]
 
 
 def _counts(rows: Sequence[Row]) -> str:

@@ -14,6 +14,8 @@ from benchmarks.ratio import (
     estimate,
     in_turn,
     judged,
+    of_growth,
+    quantile,
 )
 
 EQUAL = (0.97, 1.03)
@@ -90,6 +92,15 @@ def test_few_repetitions_decide_nothing_and_counts_need_none():
     assert Row("a", None, None, None, at_most(1), error="no torch").met == "NO"
 
 
+def test_what_grows_faster_than_its_size_is_no_pass():
+    linear = [(0.8, 0.8), (0.81, 0.8), (0.79, 0.8)]
+    rows = [
+        of_growth("a", [(large * 8**more, small) for large, small in linear], 8, at_most(1.05))
+        for more in (0, 0.05, 0.1)
+    ]
+    assert [row.met for row in rows] == ["yes", "undecided", "NO"]
+
+
 def test_seconds_beyond_another_side_are_their_difference():
     row = beyond("a", [(3.0, 2.0), (3.2, 2.1), (9.0, 8.1)], at_most(2))
     assert (row.ours, row.theirs, row.ratio.middle) == (3.2, 2.1, 1.0)
@@ -104,3 +115,12 @@ def test_sides_take_turns_in_coming_first_after_a_run_that_does_not_count():
 
     assert in_turn(side("ours"), side("theirs"), 3) == [(3, 4), (6, 5), (7, 8)]
     assert ran == ["ours", "theirs"] * 2 + ["theirs", "ours"] + ["ours", "theirs"]
+
+
+def test_the_interval_of_a_quantile_holds_the_true_one_in_99_of_100_cases():
+    random = Random(5)
+    true = -math.log(0.01)
+    found = [quantile([random.expovariate(1) for _ in range(540)], 0.99) for _ in range(500)]
+    assert sum(not each.low <= true <= each.high for each in found) <= 10
+    assert all(each.high < math.inf for each in found)
+    assert quantile(range(200), 0.99) == Estimate(197, 193, math.inf)

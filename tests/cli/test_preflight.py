@@ -44,6 +44,13 @@ def test_a_result_shows_findings_and_fixes_and_what_is_unknown():
     assert "not checked: node6 did not join" in str(result(20, unknown))
 
 
+def test_what_arm_reaches_is_the_last_line_of_the_result(monkeypatch):
+    assert str(result(0)._replace(armed="arm: nothing")) == "PASS: distcheck gate, exit code 0\narm: nothing"
+    monkeypatch.setattr(interface, "_run", lambda *_, **__: (0, b"", ""))
+    assert distcheck.preflight("env").armed == ""
+    assert distcheck.preflight("env", arm=True).armed.startswith("arm: ")
+
+
 def test_a_follower_names_who_has_the_report_and_a_broken_check_its_error():
     assert str(result(30)) == "FAIL: distcheck gate, exit code 30\nrank 0 has the report"
     assert str(result(0)) == "PASS: distcheck gate, exit code 0"
@@ -61,7 +68,7 @@ def test_an_error_keeps_its_result_between_processes():
 
 
 def test_commands_are_those_of_the_command_line_that_have_ranks():
-    assert set(get_args(interface.Command)) == set(MODULES) - {"node", "report", "explain"}
+    assert set(get_args(interface.Command)) == set(MODULES) - {"node", "hang", "policy", "report", "explain"}
 
 
 @pytest.mark.parametrize(

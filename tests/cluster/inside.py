@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import sys
 from collections import Counter
 from pathlib import Path
+from signal import SIGTERM
 from typing import TYPE_CHECKING, Any
 
+from hang.expected import PROGRAM
+from real.waiting import until
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from cluster.cluster import Cluster
     from real.ended import Ended
@@ -32,6 +38,37 @@ def mapped(prefix: str, names: str, *command: str) -> tuple[str, ...]:
     rank, world, local = (f"${prefix}{name}" for name in names.split())
     script = f'export RANK={rank} WORLD_SIZE={world} LOCAL_RANK={local}; exec "$@"'
     return ("bash", "-c", script, "bash", *command)
+
+
+Start = tuple[str, tuple[str, ...], dict[str, str]]
+"""A node, a command to which a program is added, and its variables."""
+
+
+@contextlib.contextmanager
+def running(cluster: Cluster, name: str, starts: Iterable[Start]) -> Iterator[None]:
+    """Run a job of tests/hang with 4 ranks until all are at the line of its fault; it is gone afterwards."""
+    folder = cluster.shared / name
+    folder.mkdir()
+    program, env = (str(PROGRAM), name, f"/shared/{name}"), {**MASTER, "OMP_NUM_THREADS": "1"}
+    started = [cluster.start(node, *words, *program, env={**env, **more}) for node, words, more in starts]
+    try:
+        until(lambda: len(list(folder.glob("ready.?"))) == 4, PATIENCE)
+        yield
+    finally:
+        for each in started:
+            each.interrupt(SIGTERM)  # torchrun and srun then end the ranks, which hold their pipes
+        for pipe in folder.glob("shard.*"):
+            with contextlib.suppress(OSError):  # nothing reads it
+                os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))  # data-loader workers go on, and end
+        for each in started:
+            each.wait(PATIENCE)
+
+
+def two_each(*nodes: str) -> list[Start]:
+    """Return how ranks 0 to 3 are started by hand on two nodes."""
+    shared = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": nodes[0]}
+    places = [{"RANK": str(n), "LOCAL_RANK": str(n % 2), **shared} for n in range(4)]
+    return [(nodes[n // 2], (sys.executable,), place) for n, place in enumerate(places)]
 
 
 def reports(*ended: Ended) -> list[dict[str, Any]]:

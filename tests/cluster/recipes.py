@@ -37,28 +37,28 @@ class Recipes:
     """Install the scripts and change what NVML says on a node."""
 
     def __init__(self, cluster: Cluster, nvml: Path) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self._checking = False
         shutil.copy(nvml / "libnvidia-ml.so.1", cluster.shared)
 
     def everywhere(self) -> None:
         """Give every node its two GPUs, and the scripts with the site's settings."""
-        for node in self._cluster.nodes:
+        for node in self.cluster.nodes:
             self.nvml(node)
-            for name in ("prolog.sh", "health_check.sh"):
-                self._cluster.write(node, f"/etc/slurm/{name}", (RECIPES / name).read_text())
-            self._cluster.write(node, "/etc/default/distcheck", f"distcheck={sys.prefix}/bin/distcheck gpus=2\n")
+            for name in ("prolog.sh", "task_prolog.sh", "health_check.sh"):
+                self.cluster.write(node, f"/etc/slurm/{name}", (RECIPES / name).read_text())
+            self.cluster.write(node, "/etc/default/distcheck", f"distcheck={sys.prefix}/bin/distcheck gpus=2\n")
 
     def nvml(self, node: str, fault: str = "") -> None:
         """Have NVML tell two GPUs of a node, and a fault."""
         name = f"uuid GPU-{node}-%i-aaaa-bbbb-cccc\n"
-        self._cluster.write(node, "/etc/distcheck-fake-nvml", GPUS + name + fault)
+        self.cluster.write(node, "/etc/distcheck-fake-nvml", GPUS + name + fault)
         script = "cp /shared/libnvidia-ml.so.1 /usr/lib/x86_64-linux-gnu/ && touch /dev/nvidiactl"
-        assert self._cluster.run(node, "sh", "-c", script).code == 0
+        assert self.cluster.run(node, "sh", "-c", script).code == 0
 
     def state(self, node: str) -> tuple[str, str]:
         """Return Slurm's state and reason of a node; its reason is "none" where there is none."""
-        ended = self._cluster.run("head", "sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T|%E")
+        ended = self.cluster.run("head", "sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T|%E")
         state, _, reason = ended.out.splitlines()[0].partition("|")
         return state, reason
 
@@ -70,7 +70,7 @@ class Recipes:
     def start_checking(self, seconds: int) -> None:
         """Have Slurm run the health check every so many seconds."""
         self._checking = True
-        self._cluster.slurm(
+        self.cluster.slurm(
             HealthCheckProgram="/etc/slurm/health_check.sh",
             HealthCheckInterval=str(seconds),
             HealthCheckNodeState="ANY",
@@ -80,14 +80,14 @@ class Recipes:
         """Have Slurm run no more of them, and wait for those that run."""
         if not self._checking:
             return
-        self._cluster.slurm(HealthCheckInterval="0")
+        self.cluster.slurm(HealthCheckInterval="0")
         end = time.monotonic() + 30
-        while self._cluster.processes() and time.monotonic() < end:
+        while self.cluster.processes() and time.monotonic() < end:
             time.sleep(0.2)
 
     def check_health(self, node: str, code: int = 0) -> None:
         """Run the health check once as slurmd does: with the node's name and nothing else in its environment."""
-        ended = self._cluster.run(
+        ended = self.cluster.run(
             node, "env", "-i", f"SLURMD_NODENAME={node}", "/etc/slurm/health_check.sh", cwd="/var/spool/slurmd"
         )
         assert ended.code == code, ended

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from cluster.inside import NODES, filtered, findings, judged, limit, reports
+from cluster.inside import filtered, findings, judged, limit, reports
 from cluster.reaching import on
 from forms.sampled import sampled
 from real.spoiling import DIE, FREEZE, RAISE, SITE, WRONG, site
@@ -113,14 +113,6 @@ def test_of_two_nodes_that_fail_together_neither_is_blamed(cluster, isolate):
 
 
 @pytest.mark.slow
-def test_the_speed_of_two_nodes_is_not_judged_and_that_is_reported(cluster, isolate):
-    slow_network(cluster, "node2")
-    ended, report = isolate(nodes=2)
-    assert (ended.code, told(report)) == (0, []), report["findings"]
-    assert any("not judged" in n["reason"] for n in report["not_checked"]), report["not_checked"]
-
-
-@pytest.mark.slow
 def test_a_node_cut_off_during_the_search_is_lost_and_no_node_is_blamed(cluster):
     words = ("isolate", "--hosts", "node[1-4]", "--nproc", "2", "--format", "json", "--timeout", "60")
     running = cluster.start("head", "distcheck", *words)
@@ -148,17 +140,6 @@ def closed(cluster, node, *others):
     """Let a node take no new connections of others on ephemeral ports."""
     sources = ", ".join(f"10.77.0.1{other[-1]}" for other in others)
     filtered(cluster, node, f"ip saddr {{ {sources} }} tcp dport 32768-60999 tcp flags & (syn | ack) == syn drop")
-
-
-@pytest.mark.slow
-def test_an_unreachable_node_is_named(cluster, isolate):
-    closed(cluster, "node2", *(node for node in NODES if node != "node2"))
-    for node in NODES:
-        if node != "node2":
-            closed(cluster, node, "node2")
-    ended, report = isolate()
-    assert told(report) == [("isolation-bad-node", *on(2))], report["findings"]
-    assert (ended.code, report["exclude"]["nodes"]) == (40, ["node2"])
 
 
 @pytest.mark.slow

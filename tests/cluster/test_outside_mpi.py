@@ -6,8 +6,7 @@ import sys
 
 import pytest
 from cluster.etc import PATH
-from cluster.inside import assert_broken_probe, blocks, finding, findings, judged, placed
-from real.spoiling import BROKEN, SITE
+from cluster.inside import blocks, finding, findings, judged, placed
 
 pytestmark = pytest.mark.without_slurm
 
@@ -47,11 +46,6 @@ def test_a_node_without_python_is_the_only_one_that_is_blamed(cluster, look):
     found = finding(report, "launch-probe-missing")
     assert (found["nodes"], found["ranks"]) == (["node3"], [4, 5])
     assert report["exclude"]["nodes"] == ["node3"]
-
-
-def test_a_probe_in_which_distcheck_fails_is_named_and_no_node_is_blamed(cluster, look):
-    cluster.write("node3", SITE, BROKEN)
-    assert_broken_probe(*look("env", "--join-timeout", "8"))
 
 
 def test_a_node_that_is_cut_off_is_the_only_one_that_is_blamed(cluster, look):

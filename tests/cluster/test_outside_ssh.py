@@ -59,18 +59,6 @@ def test_a_command_runs_once_where_distcheck_was_started_and_only_after_a_pass(c
     assert (failed.code, failed.out) == (20, ""), failed
 
 
-def test_a_hostfile_says_how_many_ranks_each_host_has(cluster):
-    cluster.write("head", "/tmp/hosts", "node1 slots=3\nnode2 slots=1 # small\n")
-    assert_healthy(*look(cluster, "env", "--hostfile", "/tmp/hosts", hosts=""), blocks(3, 1))
-
-
-@pytest.mark.slow
-def test_another_port_of_ssh_and_other_networks_are_ssh_configs_and_the_hosts_matter(make_cluster):
-    cluster = make_cluster(2, ssh_port=2222, networks=("192.168.77", "192.168.78"), slurm=False)
-    assert_healthy(*look(cluster, "net", hosts="node[1-2]"), blocks(2, 2))
-    assert_healthy(*look(cluster, "env", hosts="192.168.78.[11-12]"), blocks(2, 2))
-
-
 # -- nodes of which nothing comes
 
 
@@ -167,14 +155,6 @@ def test_variables_setup_and_python_are_the_jobs_and_ranks_of_the_starting_shell
         assert (names["NCCL_SOCKET_IFNAME"], names["NCCL_IB_DISABLE"]) == ("eth0", "1")
         assert not [name for name in names if name.startswith(("PET_", "TORCHELASTIC_", "GLOO_"))]
     assert {cluster.run(node, "test", "-e", "/tmp/used").code for node in NODES} == {0}
-
-
-def test_a_setup_that_fails_on_one_node_is_reported_with_its_code(cluster):
-    ended, report = look(cluster, "env", "--setup", "test $(hostname) != node3", "--join-timeout", "8")
-    assert (ended.code, findings(report)) == (20, ["launch-probe-failed"]), report
-    found = finding(report, "launch-probe-failed")
-    assert (found["nodes"], found["ranks"]) == (["node3"], [4, 5])
-    assert "--setup failed with exit code 1" in found["message"]
 
 
 # -- endings

@@ -128,14 +128,6 @@ def test_a_job_on_a_bad_node_starts_again_without_it(cluster, recipes, submit):
 
 
 @pytest.mark.slow
-def test_nodes_that_the_user_left_out_stay_left_out(recipes, submit):
-    recipes.nvml("node2", "1.lost yes\n")
-    job = submit("gate.sbatch", "--exclude=node1", nodes=1).wait()
-    assert (job.code, job.shown("ExcNodeList")) == (0, "node1,node2"), job.story
-    assert {line.split()[5] for line in trained(job)} == {"node3"}
-
-
-@pytest.mark.slow
 def test_a_job_whose_second_nodes_are_bad_too_stops(recipes, submit):
     recipes.nvml("node1", "1.lost yes\n")
     recipes.nvml("node2", "1.lost yes\n")

@@ -1,4 +1,4 @@
-"""A job leaves out the Prolog's check by its comment, on real slurmds; job_submit.lua of the docs decides who may."""
+"""A job leaves out the checks of Prolog and Epilog by its comment; the docs' job_submit.lua says who may."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from real.waiting import until
 
 @pytest.fixture
 def bad_node(cluster, fake_nvml):
-    """Every node has the docs' Prolog; node2 has a lost GPU. slurmctld asks the docs' job_submit.lua."""
+    """Every node has the docs' Prolog and Epilog; node2 has a lost GPU. slurmctld asks the docs' job_submit.lua."""
     recipes = Recipes(cluster, fake_nvml.folder)
     recipes.everywhere()
     recipes.nvml("node2", "1.lost yes\n")
     script = (RECIPES / "job_submit.lua").read_text()
     cluster.write("head", "/etc/slurm/job_submit.lua", script.replace("most_nodes = 16", "most_nodes = 1"))
-    cluster.slurm(Prolog="/etc/slurm/prolog.sh", JobSubmitPlugins="lua")
+    cluster.slurm(Prolog="/etc/slurm/prolog.sh", Epilog="/etc/slurm/prolog.sh", JobSubmitPlugins="lua")
     return recipes
 
 

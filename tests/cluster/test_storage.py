@@ -81,25 +81,3 @@ def test_the_file_of_a_leader_that_dies_is_removed_by_another_node(two):
     assert ended.code == 20, ended
     assert [name for name in two.shared.iterdir() if name.name.startswith(".distcheck")] == []
     first.close()
-
-
-def test_a_home_that_does_not_answer_on_one_node_is_named_there_by_all(two):
-    for node in two.nodes:
-        assert two.run(node, "mkdir", "-p", "/p/home").code == 0
-    hung = two.start("node2", sys.executable, str(HUNG), "/p/home")
-    assert hung.process.stdout.readline() == "mounted\n"
-    variables = {
-        "MASTER_ADDR": "node1",
-        "MASTER_PORT": "29500",
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": "0",
-        "HOME": "/p/home",
-    }
-    look = ("distcheck", "net", "--format", "json")
-    both = [two.start(f"node{n + 1}", *look, env={**variables, "RANK": str(n)}) for n in range(2)]
-    first, second = (one.wait() for one in both)
-    two.run("node2", "kill", "-KILL", *two.run("node2", "pidof", sys.executable).out.split())
-    assert (first.code, second.code) == (20, 20), (first, second)
-    (finding,) = [f for f in reports(first)[0]["findings"] if f["severity"] != "info"]
-    assert (finding["rule"], finding["nodes"], finding["ranks"]) == ("storage-hangs", ["node2"], [1])
-    assert finding["message"].startswith("node2: /p/home (fuse nas:/hung at /p/home) did not answer within")

@@ -87,21 +87,6 @@ def test_all_others_report_the_loss_of_rank_0s_node_and_end_alike(cluster, by_ha
         assert end.seconds < TIMEOUT + BEYOND_SECONDS
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("fault", "node"), [("freeze", "node3"), ("cut", "node3"), ("freeze", "node1")])
-def test_from_outside_a_node_lost_in_the_collectives_is_named_within_the_timeout(cluster, fault, node):
-    words = ("bandwidth", *LONG, "--hosts", "node[1-3]", "--nproc", "1", "--timeout", str(TIMEOUT), "--format", "json")
-    run = cluster.start("head", "distcheck", *words)
-    wait_until_busy(cluster, NODES[:3], [run])
-    getattr(cluster, fault)(node)
-    ended = run.wait(TIMEOUT + 30)
-    (report,) = reports(ended)
-    rank = NODES.index(node)
-    assert {(tuple(ranks), tuple(nodes)) for _, ranks, nodes in errors(report)} == {((rank,), (node,))}, report
-    assert (ended.code, report["exclude"]["nodes"]) == (20, [])
-    assert ended.seconds < TIMEOUT + BEYOND_SECONDS
-
-
 def left(cluster):
     """Return what is on the nodes of the job besides their services: processes, and files in /tmp and /dev/shm."""
     processes = {node: len(there) for node, there in cluster.processes().items() if node in NODES}
@@ -129,16 +114,6 @@ def test_a_signal_in_the_collectives_leaves_nothing_on_any_node(cluster, signum)
 
 def shrink(cluster, node):
     assert cluster.run(node, "mount", "-o", "remount,size=8m", "/dev/shm").code == 0
-
-
-@pytest.mark.slow
-def test_only_the_node_with_a_full_tmp_is_named(cluster):
-    fill = "mount -t tmpfs -o size=4m tmpfs /tmp && dd if=/dev/zero of=/tmp/full bs=1M; df /tmp"
-    assert "100%" in cluster.run("node3", "sh", "-c", fill).out
-    ended, report = judged(cluster, *GATE, timeout=200)
-    assert (ended.code, errors(report)) == (20, [("host-disk-full", [], ["node3"])]), report["findings"]
-    (found,) = [f for f in report["findings"] if f["rule"] == "host-disk-full"]
-    assert "node3: /tmp has 0 B free of 4 MiB" in found["message"]
 
 
 @pytest.mark.slow

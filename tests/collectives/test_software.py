@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from distcheck.collectives.software import software  # isort: split
+from distcheck.collectives.software import lack_of, software  # isort: split
 
 import torch
 
@@ -40,8 +40,12 @@ def test_an_older_torch_has_no_uuid(device):
     assert software(device()).gpu is None
 
 
-def test_amds_sixteen_letters_are_none(device):
+def test_an_amd_gpus_sixteen_characters_are_its_unique_id(device):
+    shown = "61316232-3030-3030-3030-303030303130"  # a1b2000000000010, as torch shows bytes
+    assert software(device(hip="6.4", uuid=shown)).gpu == "GPU-a1b2000000000010"
+    assert software(device(hip="6.4", uuid="a1b2000000000010")).gpu == "GPU-a1b2000000000010"
     assert software(device(hip="6.4", uuid=UUID)).gpu is None
+    assert software(device(hip="6.4")).gpu is None
 
 
 def test_a_cpu_has_none():
@@ -57,3 +61,8 @@ def test_it_becomes_a_fact_of_the_rank():
         return before, rank.run().gpu
 
     assert asyncio.run(run()) == (None, f"GPU-{UUID}")
+
+
+def test_a_backend_of_another_name_must_be_registered_with_torch():
+    assert lack_of("gloo", "gloo") == ""
+    assert lack_of("gloo", "nccl-lazy-2") == f"this torch {torch.__version__} has no backend nccl-lazy-2"

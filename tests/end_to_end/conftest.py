@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ import psutil
 import pytest
 from real.cgroups import cgroups
 from real.ended import Ended
+from real.ports import claimed_port
 from real.waiting import until
 
 from distcheck.probe.gpu import accelerator
@@ -166,38 +164,17 @@ def gpu(distcheck, fake_nvml):
     return gpu
 
 
-_numbers = itertools.count()
-
-
-@contextlib.contextmanager
-def _claimed_port(worker_id: str) -> Iterator[int]:
-    """Give a free port below the ephemeral range that no test takes meanwhile, also of another run of the tests."""
-    worker = int(worker_id.removeprefix("gw")) if worker_id.startswith("gw") else 0
-    while True:
-        candidate = 11000 + worker * 800 + next(_numbers) % 800
-        with socket.socket(socket.AF_UNIX) as claim, socket.socket() as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                claim.bind(f"\0distcheck-test-port-{candidate}")
-                sock.bind(("0.0.0.0", candidate))
-            except OSError:
-                continue
-            sock.close()
-            yield candidate
-            return
-
-
 @pytest.fixture
 def port(worker_id):
     """A free port below the ephemeral range that no other test takes."""
-    with _claimed_port(worker_id) as claimed:
+    with claimed_port(worker_id) as claimed:
         yield claimed
 
 
 @pytest.fixture
 def other_port(worker_id):
     """Another one."""
-    with _claimed_port(worker_id) as claimed:
+    with claimed_port(worker_id) as claimed:
         yield claimed
 
 

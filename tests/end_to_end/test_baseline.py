@@ -64,22 +64,3 @@ def test_a_saved_run_is_held_to_another_one_later(distcheck, saved, tmp_path):
     assert distcheck("report", "now.json", "--baseline", "before.json").code == 0
     quicker(saved, 1000)
     assert distcheck("report", "now.json", "--baseline", "before.json").code == 20
-
-
-@pytest.mark.slow
-def test_other_ranks_are_reported_and_not_compared(distcheck, saved):
-    quicker(saved, 1000)
-    ended = distcheck(*RUN[:2], "3", *RUN[3:], "--baseline", "before.json")
-    assert ended.code == 20, "unknown is never a pass"
-    assert ended.report["findings"] == []
-    (unlooked,) = [n for n in ended.report["not_checked"] if n["rule"] == "perf-below-baseline"]
-    assert "ranks on each node: 1 x 2, now 1 x 3" in unlooked["reason"]
-
-
-@pytest.mark.parametrize(("text", "words"), [(None, "cannot be read"), ("{}", "is not a distcheck job file")])
-def test_an_invalid_baseline_is_refused_before_anything_is_measured(distcheck, tmp_path, text, words):
-    if text is not None:
-        (tmp_path / "other.json").write_text(text)
-    ended = distcheck(*RUN, "--baseline", "other.json")
-    assert (ended.code, ended.out) == (2, "")
-    assert words in ended.err

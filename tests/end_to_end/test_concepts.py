@@ -47,11 +47,6 @@ def test_the_figures_are_up_to_date():
     assert build_figures.stale() == [], "run python docs/build_figures.py"
 
 
-def test_a_figure_that_was_edited_is_stale(monkeypatch):
-    monkeypatch.setattr(build_figures, "figures", lambda: {build_figures.FIGURES / "groups.svg": "edited"})
-    assert build_figures.stale() == ["groups.svg"]
-
-
 def test_the_tests_know_every_command_and_every_script_of_the_page():
     commands = re.findall(r"(?m)^\$ (.*)$", PAGE)
     assert len(TRAIN) == 3

@@ -91,3 +91,13 @@ def test_a_dead_path_of_the_command_line_is_reported_in_time(run, dead, line, co
     if code == 70:
         assert ended.out.startswith("UNKNOWN: ")
         assert "storage-hangs" in ended.out
+
+
+@pytest.mark.parametrize("command", ["env", "node"])
+def test_a_policy_on_a_dead_mount_is_not_used_and_keeps_nobody_waiting(run, dead, command):
+    folder, _ = dead
+    ended = run(command, env={"DISTCHECK_POLICY": str(folder / "policy.toml")})
+    assert ended.code == 0
+    assert ended.seconds < 10 + BEYOND_SECONDS
+    assert "tool-policy-not-used" in ended.out
+    assert "did not answer within" in ended.out

@@ -7,16 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 
 import pytest
-from forms.sampled import sampled
 from real.cgroups import Cgroups
 from real.ended import STARTING_SECONDS
 from real.spoiling import MEMORY, SHARED_MEMORY, planted, spoiled
 
-LONG = ["--sizes", "16M:16M", "--iters", "400"]
 SMALL = ["--sizes", "1M:1M", "--op", "all_reduce"]
 KILL_ITSELF = """
     signal.raise_signal(signal.{name})
@@ -24,9 +21,7 @@ KILL_ITSELF = """
 """To this thread, as a crash is: what os.kill() sends to a process, another thread may take."""
 
 
-@pytest.mark.parametrize(
-    "name", sampled(["SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGKILL", "SIGFPE"], "SIGSEGV", "SIGBUS", "SIGKILL")
-)
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGKILL"])
 def test_only_a_rank_killed_by_a_signal_is_named_with_it(distcheck, tmp_path, name):
     env = spoiled(tmp_path, (2,), KILL_ITSELF, name=name)
     ended = distcheck("bandwidth", "--nproc", "3", "--timeout", "30", "--format", "json", *SMALL, env=env)
@@ -40,7 +35,7 @@ def test_only_a_rank_killed_by_a_signal_is_named_with_it(distcheck, tmp_path, na
     assert ended.seconds < 30 + STARTING_SECONDS
     if name == "SIGBUS":
         assert "its /dev/shm has" in found["message"]
-    if name in {"SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL"}:
+    if name == "SIGSEGV":
         assert "it was in fault (site/sitecustomize.py:" in found["message"]
 
 
@@ -59,15 +54,6 @@ def test_a_killed_rank_is_named_where_the_starting_process_ignores_or_blocks_the
     found = ended.error
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [2]), ended
     assert "was killed by SIGKILL" in found["message"]
-
-
-def test_a_rank_whose_process_ends_with_a_shells_code_is_explained_as_the_signal(distcheck, tmp_path):
-    env = spoiled(tmp_path, (1,), "    os._exit(139)\n")
-    ended = distcheck("bandwidth", "--nproc", "2", "--timeout", "30", "--format", "json", *SMALL, env=env)
-    found = ended.error
-    assert (ended.code, found["ranks"]) == (20, [1])
-    assert "exited with code 139" in found["message"]
-    assert "native library crashed" in found["fix"]["text"]
 
 
 @pytest.fixture
@@ -97,20 +83,6 @@ def test_a_rank_that_the_memory_limit_kills_is_named_with_the_limit(start, tmp_p
     assert ended.report["exclude"]["nodes"] == []
 
 
-def test_a_rank_killed_by_hand_is_not_reported_as_oom_killed(start, small_memory):
-    run = start(
-        "bandwidth", "--nproc", "2", "--timeout", "30", "--format", "json", *LONG, program=small_memory(4 << 30)
-    )
-    ranks = run.ranks(2)
-    time.sleep(1)
-    os.kill(ranks[1].pid, signal.SIGKILL)
-    ended = run.wait()
-    found = ended.error
-    assert (ended.code, found["ranks"]) == (20, [1])
-    assert found["message"].endswith("the kernel did not OOM-kill any process in its cgroup")
-    assert "sender is not known" in found["fix"]["text"]
-
-
 @pytest.fixture
 def small_shm():
     """Return the start of a command that runs the rest of it with a /dev/shm of so many MiB, in mounts of its own."""
@@ -138,20 +110,6 @@ def test_a_rank_that_a_small_dev_shm_kills_is_named_with_its_size(start, tmp_pat
     assert "free of 8 MiB" in found["message"]
     assert "# add to docker run: --shm-size=8g" in found["fix"]["commands"]
     assert ended.finding("host-shm-too-small")
-
-
-def test_a_small_dev_shm_is_reported_before_anything_dies_of_it(start, small_shm):
-    ended = start("bandwidth", "--nproc", "2", "--format", "json", *SMALL, program=small_shm(8)).wait()
-    assert (ended.code, ended.rules) == (0, []), ended
-    found = ended.finding("host-shm-too-small")
-    assert found["severity"] == "info", "Gloo needs none of it"
-    assert "/dev/shm has 8 MiB free of 8 MiB" in found["message"]
-
-
-def test_sufficient_shared_memory_kills_no_rank(distcheck, tmp_path):
-    env = spoiled(tmp_path, (1,), SHARED_MEMORY, bytes=32 << 20)
-    ended = distcheck("bandwidth", "--nproc", "2", "--format", "json", *SMALL, env=env)
-    assert (ended.code, ended.rules) == (0, []), ended
 
 
 @pytest.mark.parametrize(("number", "name"), [(11, "SIGSEGV"), (9, "SIGKILL")])

@@ -23,17 +23,16 @@ SECOND_SIZE_NEVER_ENDS = """
 """
 
 
-@pytest.mark.parametrize("which", sampled([0, 2], 2))
-def test_a_rank_stopped_in_the_bandwidth_test_is_named_and_no_other(start, which):
+def test_a_rank_stopped_in_the_bandwidth_test_is_named_and_no_other(start):
     run = start("bandwidth", "--nproc", "4", "--timeout", "30", "--format", "json", *LONG)
     ranks = run.ranks(4)
     time.sleep(1)
-    os.kill(ranks[which].pid, signal.SIGSTOP)
+    os.kill(ranks[2].pid, signal.SIGSTOP)
     ended = run.wait()
     assert ended.code == 20
     assert ended.seconds < 35 + STARTING_SECONDS
     errors = [f for f in ended.report["findings"] if f["severity"] == "error"]
-    assert [(f["rule"], f["ranks"]) for f in errors] == [("collective-rank-stopped", [which])]
+    assert [(f["rule"], f["ranks"]) for f in errors] == [("collective-rank-stopped", [2])]
 
 
 @pytest.mark.parametrize(
@@ -95,13 +94,6 @@ def test_a_failed_import_of_torch_shows_its_error(distcheck, tmp_path):
     assert ended.seconds < 10 + STARTING_SECONDS
 
 
-def test_env_net_gpu_and_node_never_import_torch(distcheck, tmp_path):
-    env = planted(tmp_path, "raise SystemExit('torch was imported')\n", "torch/__init__.py")
-    for words in (("env", "--nproc=2"), ("net", "--nproc=2"), ("gpu", "--nproc=2", "--backend=gloo"), ("node",)):
-        ended = distcheck(*words, env=env)
-        assert ended.code == 0, (words, ended)
-
-
 def test_a_closed_pipe_is_reported_in_one_line(start):
     reader, writer = os.pipe()
     os.close(reader)
@@ -112,11 +104,6 @@ def test_a_closed_pipe_is_reported_in_one_line(start):
     assert len(err.splitlines()) == 1
     assert "Broken pipe" in err
     assert "Traceback" not in err
-
-
-def test_python_m_distcheck_is_distcheck(start):
-    ended = start("--version", program=[sys.executable, "-m", "distcheck"]).wait()
-    assert ended.out.startswith("distcheck 0.")
 
 
 @pytest.mark.parametrize("closed", ["2>&- <&-", "<&-", "2>&-"])

@@ -179,3 +179,34 @@ def test_a_framework_trains_only_if_the_checks_pass(frameworks, start, tmp_path,
     assert (ended.code == 0) == passes, ended
     assert len([*saved.iterdir()]) == 2, ended  # a job of each process
     assert ("PreflightError" in ended.out + ended.err) != passes, ended
+
+
+TYPED = {
+    "accelerate launch --multi_gpu --num_processes 2 --main_process_port {port}": """
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+accelerator.wait_for_everyone()
+print("DONE", accelerator.process_index, accelerator.num_processes)
+accelerator.end_training()
+""",
+    "fabric run --accelerator cpu --devices 2 --main-port {port}": """
+from lightning.fabric import Fabric
+fabric = Fabric(accelerator="cpu", devices=2)
+fabric.barrier()
+print("DONE", fabric.global_rank, fabric.world_size)
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "text"), TYPED.items(), ids=["accelerate", "fabric"])
+def test_a_frameworks_own_launcher_starts_the_ranks_that_were_tested(frameworks, start, port, tmp_path, line, text):
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    program, *words = line.format(port=port).split()
+    env = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONWARNINGS": "ignore", "HF_HOME": str(tmp_path)}
+    gate = ("-m", "distcheck", "gate", "--sizes", "1M:1M", "--")
+    command = (str(frameworks.with_name(program)), *words, str(script))
+    ended = start(*gate, *command, program=[str(frameworks)], env=env).wait(300)
+    assert (ended.code, sorted(re.findall(r"DONE \d \d", ended.out))) == (0, ["DONE 0 2", "DONE 1 2"]), ended
+    assert re.search(r"placement from .*: 2 ranks on this node", ended.err), ended

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from forms.sampled import sampled
 from made.nvml_jobs import PROFILES
 from real.ended import BEYOND_SECONDS, STARTING_SECONDS
 
@@ -13,10 +12,6 @@ BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
 H100, H200 = (PROFILES[name] for name in ("dgx_h100", "h200"))
 MODELS = "".join(f"{i}.name NVIDIA {name}\n" for i, name in enumerate(["T4", "A100", "A100", "T4"]))
 MIXED = H200 + "count 4\n" + MODELS + "cuda.order 1 2 0 3\n"
-STEP = {
-    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0",
-    "SLURM_STEP_GPUS": "0,1",
-}  # fmt: skip
 
 
 def h100(index):
@@ -27,17 +22,7 @@ def indices(ended):
     return [row["gpu"] and row["gpu"]["index"] for row in ended.report["ranks"]]
 
 
-@pytest.mark.parametrize(
-    ("profile", "nproc"),
-    sampled(
-        [
-            ("dgx_a100", 8), ("dgx_h100", 8), ("h200", 8), ("pcie_l40s", 8),
-            ("dgx_h100_mig", 1), ("gh200", 1), ("h200", 1), ("h200_vm", 1),
-        ],
-        ("dgx_h100", 8),
-        ("dgx_h100_mig", 1),
-    ),
-)  # fmt: skip
+@pytest.mark.parametrize(("profile", "nproc"), [("dgx_h100", 8), ("dgx_h100_mig", 1)])
 def test_a_healthy_machine_passes_in_silence(gpu, profile, nproc):
     ended = gpu(nproc, PROFILES[profile])
     assert (ended.code, ended.report["findings"], ended.unchecked) == (0, [], [])
@@ -46,16 +31,8 @@ def test_a_healthy_machine_passes_in_silence(gpu, profile, nproc):
 
 @pytest.mark.parametrize(
     ("nproc", "variables", "expected"),
-    sampled(
-        {
-            "all": (8, {}, range(8)),
-            "reversed": (4, {"CUDA_VISIBLE_DEVICES": "3,2,1,0"}, (3, 2, 1, 0)),
-            "by UUID": (2, {"CUDA_VISIBLE_DEVICES": f"{h100(6)},{h100(2)}"}, (6, 2)),
-            "half": (2, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, (4, 5)),
-        },
-        "all",
-        "by UUID",
-    ),
+    [(8, {}, range(8)), (2, {"CUDA_VISIBLE_DEVICES": f"{h100(6)},{h100(2)}"}, (6, 2))],
+    ids=["all", "by UUID"],
 )
 def test_each_rank_has_the_gpu_that_cuda_would_give_it(gpu, nproc, variables, expected):
     ended = gpu(nproc, H100, **variables)
@@ -71,44 +48,29 @@ def test_each_rank_has_the_gpu_that_cuda_would_give_it(gpu, nproc, variables, ex
 
 ALL, BOTH = list(range(8)), [0, 1]
 FAULTS = {
-    "gpu-outside-allocation": (2, H100, {"CUDA_VISIBLE_DEVICES": "0,2", **STEP}, 30, [1], ""),
     "env-local-rank-out-of-range": (9, H100, {}, 30, [8], "LOCAL_RANK 8 and sees 8 GPUs"),
-    "env-local-rank-out-of-range list": (4, H100, {"CUDA_VISIBLE_DEVICES": "0,1"}, 30, [2, 3], "invalid device"),
     "gpu-duplicate": (2, H100, {"CUDA_VISIBLE_DEVICES": "5"}, 30, BOTH, h100(5)),
-    "gpu-cvd-bad-item": (4, H100, {"CUDA_VISIBLE_DEVICES": "0 1 2 3"}, 30, [0, 1, 2, 3], ""),
     "gpu-nvml-init-failed": (8, H100 + "init !18\n", {}, 40, ALL, ""),
     "gpu-fell-off-bus": (8, H100 + "7.lost yes\n", {}, 40, [7], ""),
-    "gpu-ecc-uncorrected": (8, H200 + "3.ecc.1.0 2\n", {}, 40, [3], "GPU 3 (0000:61:00.0)"),
-    "gpu-ecc-uncorrected its own": (
+    "gpu-ecc-uncorrected": (
         2, H200 + "5.ecc.1.0 1\n", {"CUDA_VISIBLE_DEVICES": "4,5"}, 40, [1], "GPU 5 (0000:c3:00.0)"
     ),
-    "gpu-needs-reset": (8, H200 + "3.field.230 type 1 1\n", {}, 40, [3], "GPU 3 (0000:61:00.0)"),
     "gpu-nvlink-down": (8, H200 + "3.link.state.5 0\n", {}, 20, [3], "GPU 3 (0000:61:00.0)"),
-    "gpu-pcie-downgraded": (8, H200 + "3.pcie.width 8\n", {}, 0, [3], "GPU 3 (0000:61:00.0)"),
-    "gpu-other-processes": (8, H200 + "3.processes 4711:2000000000\n", {}, 0, [3], "GPU 3 (0000:61:00.0)"),
     "gpu-mixed-models": (8, H200 + "3.memory.total 70000000000\n", {}, 0, [3], "GPU 3 (0000:61:00.0)"),
     "gpu-hidden-from-cuda": (8, H200 + "cuda.hidden 7\n", {}, 20, [7], "GPU 7 (0000:df:00.0) is hidden"),
-    "gpu-cuda-init-failed 999": (2, H200 + "cuda.init !999\n", {}, 20, BOTH, "error 999 ("),
-    "gpu-cuda-init-failed 100": (2, H200 + "cuda.init !100\n", {}, 20, BOTH, "error 100 ("),
-    "gpu-cuda-init-failed 46": (2, H200 + "cuda.init !46\n", {}, 20, BOTH, "error 46 ("),
+    "gpu-cuda-init-failed": (2, H200 + "cuda.init !999\n", {}, 20, BOTH, "error 999 ("),
     "gpu-fabric-manager-down": (2, H200 + "cuda.init !802\n", {}, 40, BOTH, "error 802 ("),
-    "sw-compat-libcuda 803": (2, H200 + "cuda.init !803\n", {}, 40, BOTH, "error 803 ("),
-    "sw-compat-libcuda 804": (2, H200 + "cuda.init !804\n", {}, 30, BOTH, "error 804 ("),
-    "sw-compat-libcuda 34": (2, H200 + "cuda.init !34\n", {}, 30, BOTH, "error 34 ("),
+    "sw-compat-libcuda": (2, H200 + "cuda.init !804\n", {}, 30, BOTH, "error 804 ("),
 }  # fmt: skip
-SLOW = (
-    "gpu-needs-reset", "gpu-other-processes", "gpu-mixed-models", "gpu-cuda-init-failed 100", "gpu-cuda-init-failed 46",
-    "gpu-fabric-manager-down", "sw-compat-libcuda 803", "sw-compat-libcuda 34",
-)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sampled({name: name for name in FAULTS}, *(n for n in FAULTS if n not in SLOW)))
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_one_finding_at_its_ranks_and_decides_the_exit_code(gpu, name):
     nproc, text, variables, code, ranks, words = FAULTS[name]
     ended = gpu(nproc, text, **variables)
     (found,) = [f for f in ended.report["findings"] if f["severity"] != "info"]
     severity = "error" if code else "warning"
-    assert (ended.code, found["rule"], found["severity"], found["ranks"]) == (code, name.split()[0], severity, ranks)
+    assert (ended.code, found["rule"], found["severity"], found["ranks"]) == (code, name, severity, ranks)
     assert words in found["message"]
     node = ended.report["ranks"][0]["node"]
     assert ended.report["exclude"] == {"hostlist": node if code == 40 else "", "nodes": [node] if code == 40 else []}
@@ -129,22 +91,12 @@ def test_gpus_are_listed_in_cudas_order_and_a_gpu_that_cuda_hides_is_none(gpu):
     assert indices(gpu(9, H100))[7:] == [7, None]
 
 
-def test_a_fault_of_a_gpu_that_no_rank_takes_is_worth_knowing(gpu):
-    ended = gpu(2, H200 + "3.ecc.1.0 1\n", CUDA_VISIBLE_DEVICES="4,5")
-    assert (ended.code, [f["severity"] for f in ended.report["findings"]]) == (0, ["info"])
-
-
-@pytest.mark.parametrize(
-    ("changed", "rules"), sampled({"healthy": ("", []), "lost": ("3.lost yes\n", ["gpu-fell-off-bus"])}, "lost")
-)
-def test_a_bare_shell_sees_the_gpus_and_their_faults_before_it_is_told_to_set_rank(
-    distcheck, fake_nvml, changed, rules
-):
-    env = fake_nvml.variables(H100 + changed)
+def test_a_bare_shell_sees_the_gpus_and_their_faults_before_it_is_told_to_set_rank(distcheck, fake_nvml):
+    env = fake_nvml.variables(H100 + "3.lost yes\n")
     ended = distcheck("gpu", "--format", "json", env=env)
     errors = [f["rule"] for f in ended.report["findings"] if f["severity"] == "error"]
-    assert (ended.code, errors) == (30, ["env-rank-unset", *rules])
-    assert [row["lost"] for row in ended.report["gpus"]] == [bool(changed) and i == 3 for i in range(8)]
+    assert (ended.code, errors) == (30, ["env-rank-unset", "gpu-fell-off-bus"])
+    assert [row["lost"] for row in ended.report["gpus"]] == [i == 3 for i in range(8)]
     assert ended.report["gpus"][0]["gpu"]["uuid"] == h100(0)
     text = distcheck("gpu", env=env).out
     assert ": 8 GPUs, driver 550.54.15\n" in text
@@ -179,15 +131,9 @@ def test_cpu_ranks_need_no_gpu_and_ask_cuda_nothing(gpu):
 
 
 @pytest.mark.without_gpus
-@pytest.mark.parametrize("text", sampled({"no driver": H100 + "init !9\n", "no GPU": H100 + "count 0\n"}, "no driver"))
-def test_nccl_without_a_gpu_is_not_a_pass(gpu, text):
-    ended = gpu(2, text, "--backend", "nccl")
+def test_nccl_without_a_gpu_is_not_a_pass(gpu):
+    ended = gpu(2, H100 + "init !9\n", "--backend", "nccl")
     assert (ended.code, ended.error["rule"]) == (30, "gpu-none-visible")
-
-
-def test_nccl_without_nvmls_library_is_not_a_pass(distcheck):
-    ended = distcheck("gpu", "--nproc", "2", "--backend", "nccl", "--format", "json")
-    assert ended.code != 0 or all(row["gpu"] for row in ended.report["ranks"])
 
 
 def test_a_container_without_cudas_library_fails_an_nccl_job(gpu, fake_nvml, fake_torch, tmp_path):

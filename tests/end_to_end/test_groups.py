@@ -46,14 +46,6 @@ def test_each_dimension_has_its_figures(distcheck, tmp_path):
     assert all(figure["bursts"] >= 6 for figure in figures if not figure.get("lacks"))
 
 
-def test_groups_have_several_bursts_also_with_a_number_of_calls(distcheck, tmp_path):
-    saved = tmp_path / "job.json"
-    ended, findings = run(distcheck, "--save", str(saved), "--iters", "2")
-    assert (ended.code, findings) == (0, []), ended
-    figures = json.loads(saved.read_text())["collectives"]["groups"]
-    assert min(figure["bursts"] for figure in figures if not figure.get("lacks")) >= 6
-
-
 def test_a_wrong_sum_in_one_group_names_its_ranks(distcheck, tmp_path):
     ended, (found,) = run(distcheck, env=spoiled(tmp_path, (3,), IN_A_GROUP + WRONG))
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-wrong-result", [3]), ended

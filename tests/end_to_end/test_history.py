@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
 
-import msgspec
 import pytest
 from made.nvml_jobs import PROFILES
 from real.ended import STARTING_SECONDS
 from real.spoiling import planted
 from real.waiting import until
-
-from distcheck.facts import saved
-from distcheck.probe.history import collect
-from distcheck.rules.diagnose import judge
 
 H100 = PROFILES["dgx_h100"]
 
@@ -67,52 +61,6 @@ def test_a_node_that_failed_three_times_is_named_when_it_is_healthy_again(on_nod
     assert "6 runs of 2 nodes\n1 line could not be read\n" in shown.stdout
     assert re.search(r"\nnode3 +3 +5 +60% +20\S+ \S+ +gpu-fell-off-bus +20", shown.stdout)
     assert "1 node never failed" in shown.stdout
-
-
-def test_a_folder_that_cannot_be_used_costs_one_warning_and_one_line(on_node, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "file").touch()
-    for name, why in (("pipe", "is not a folder"), ("file", "is not a folder"), ("absent", "No such file")):
-        began = time.monotonic()
-        done = on_node("node", "--history", name)
-        assert time.monotonic() - began < 10
-        assert done.returncode == 0
-        assert re.search(rf"not checked: --history: {name}:? {why}", done.stdout)
-        (line,) = done.stderr.splitlines()
-        assert line.startswith("distcheck: warning: --history: this run is not recorded for every node: ")
-        assert why in line
-
-
-def test_a_report_of_what_is_no_history_is_a_usage_error(on_node, tmp_path):
-    (tmp_path / "file").touch()
-    for args, words in (
-        (("--history", "file"), "--history file is not a folder"),
-        (("--history", "absent"), "mkdir -p absent"),
-        (("--history", ".", "job.json"), "drop job.json"),
-        (("--history", ".", "--format", "junit"), "only text, json, html, markdown"),
-    ):
-        done = on_node("report", *args)
-        assert (done.returncode, done.stdout) == (2, "")
-        (line,) = done.stderr.splitlines()
-        assert words in line
-
-
-def test_the_figures_of_a_gate_are_compared_with_those_in_the_history(on_node, tmp_path):
-    """The figure of one gate, made ten times as high, is its history."""
-    (folder := tmp_path / "history").mkdir()
-    command = ("gate", "--nproc", "2", "--backend", "gloo", "--sizes", "1M:1M", "--history", "history")
-    assert on_node(*command, "--ignore", "host-shm-too-small", "--save", "job.json", text="").returncode == 0
-    once = json.loads((folder / "node3.jsonl").read_text())
-    (other, (name, value)) = sorted(once["figures"].items())
-    assert (other[0].split()[0], name.split()[0]) == ("all_reduce", "broadcast")
-    before = [once | {"run": str(n), "figures": {name: value * (10 if n < 5 else 1)}} for n in range(7)]
-    (folder / "node3.jsonl").write_text("".join(json.dumps(run) + "\n" for run in before))
-    past = collect(folder, ("node3",), 5, time.time())
-    job = msgspec.structs.replace(saved.load(tmp_path / "job.json"), history=past)
-    (found,) = [f for f in judge(job).findings if f.rule == "perf-below-history"]
-    assert (found.severity, found.nodes) == ("warning", ("node3",))
-    assert found.message.startswith("broadcast of 1 MiB: ")
-    assert found.message.endswith("90% lower")
 
 
 def test_the_leader_writes_one_line_for_each_node_of_a_job(by_hand, tmp_path):

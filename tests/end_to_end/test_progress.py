@@ -21,7 +21,6 @@ RUN = (
     "--timeout",
     "120",
 )
-SHORT = ("bandwidth", "--nproc", "2", "--op", "all_reduce", "--sizes", "64K:64K", "--iters", "5")
 
 
 def seen_on_a_terminal(start, *words, env=None, seen=lambda _shown: None):
@@ -69,15 +68,3 @@ def test_a_terminal_shows_who_is_awaited_and_what_is_measured_and_is_clean_at_th
     assert "1/1 figures" in shown
     assert shown.endswith("\x1b[2K"), "the line is taken away"
     assert "\n" not in shown
-
-
-def test_quiet_shows_nothing(start):
-    ended, shown = seen_on_a_terminal(start, *SHORT, "--quiet")
-    assert (ended.code, shown) == (0, "")
-
-
-def test_a_pipe_gets_one_line_for_each_stage_in_which_ranks_wait(distcheck):
-    ended = distcheck(*SHORT)
-    (text,) = ended.err.splitlines()
-    assert ended.code == 0
-    assert re.fullmatch(r"distcheck: collectives: 2 ranks with gloo, 1 figure, \d+ s at most", text)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 
 def test_one_process_of_a_job_writes_the_message(by_hand, tmp_path):
     logs = [tmp_path / f"log{rank}" for rank in range(2)]
@@ -11,14 +9,3 @@ def test_one_process_of_a_job_writes_the_message(by_hand, tmp_path):
     ended = [run.wait() for run in runs]
     assert [log.exists() for log in logs] == [bool(each.out) for each in ended] == [True, False]
     assert logs[0].read_text().startswith("PASS: 2 ranks on 1 node; variables and placement agree. exit code 0\n")
-
-
-@pytest.mark.without_gpus
-def test_a_single_pod_reports_why_it_failed(distcheck, tmp_path):
-    log = tmp_path / "log"
-    ended = distcheck(
-        "gate", "--backend", "nccl", "--nproc", "2", "--", "true", env={"DISTCHECK_TERMINATION_LOG": str(log)}
-    )
-    assert ended.code in {20, 30}
-    assert "error: gpu-none-visible: " in log.read_text()
-    assert "fix: " in log.read_text()

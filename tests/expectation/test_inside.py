@@ -1,10 +1,11 @@
 """How the GPUs of a node are connected, by what NVML reports."""
 
 import pytest
+from made import amd, amd_jobs
 
 from distcheck.expectation.hardware import NvLinkWay, PcieWay
 from distcheck.expectation.inside import inside
-from distcheck.expectation.links import AMPERE, HOPPER, VOLTA
+from distcheck.expectation.links import AMPERE, HOPPER, MI300, VOLTA
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import NOT_SUPPORTED, Gpu, GpuHealth, Gpus, NvLinks, PcieLink, PeerAccess
 
@@ -113,3 +114,18 @@ def test_a_card_that_lost_lanes_is_slower():
 )
 def test_unreadable_facts_are_missing(gpus, reason):
     assert reason in inside(gpus, used(gpus)).reason
+
+
+def test_every_pair_of_eight_mi300x_has_a_link(tmp_path):
+    gpus, _ = amd_jobs.read(tmp_path, amd.MI300X)
+    assert inside(gpus, gpus.devices) == NvLinkWay(MI300, 7, switched=False, exact=True)
+    assert inside(gpus, gpus.devices[:4]) == NvLinkWay(MI300, 3, switched=False, exact=False)
+
+
+def test_amd_gpus_of_which_some_pairs_have_no_link_have_no_model(tmp_path):
+    gpus, _ = amd_jobs.read(tmp_path / "a", amd.MI250X)
+    assert inside(gpus, gpus.devices) == Missing(reason="there is no model for the links of AMD Instinct MI250X")
+    links = {pair: n for pair, n in amd.FULL.items() if pair != (5, 2)}
+    gpus, _ = amd_jobs.read(tmp_path / "b", amd.MI300X._replace(links=links))
+    assert inside(gpus, gpus.devices) == Missing(reason="not every pair of the GPUs has an XGMI link")
+    assert inside(gpus, gpus.devices[:2]) == NvLinkWay(MI300, 1, switched=False, exact=False)

@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distcheck.expectation import published as results
 from distcheck.expectation.ladder import expect
-from distcheck.expectation.published import model, published
-from distcheck.facts.base import Missing
 
 REFERENCES = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "published_bandwidth.py"))["REFERENCES"]
 
@@ -74,61 +71,3 @@ def test_every_figure_has_its_source():
         assert 0 < row.low_GBps <= row.high_GBps, row
         assert row.ranks % row.nodes == 0, row
         assert row.hardware is not None or row.unlike, row
-
-
-def test_the_results_of_one_node_are_those_of_large_messages():
-    found = {}
-    for row in REFERENCES:
-        large = row.kind == "measured" and (row.bytes is None or row.bytes >= 4 << 30)
-        if large and row.nodes == 1 and row.gpu in dict(results._MODELS):
-            found.setdefault((row.gpu, row.op, row.ranks), []).append(row)
-    for key, rows in found.items():
-        most = max(rows, key=lambda row: row.high_GBps)
-        assert results._RESULTS[key] == (min(row.low_GBps for row in rows), most.high_GBps, most.url)
-    assert found.keys() == results._RESULTS.keys()
-
-
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [
-        ("NVIDIA H100 80GB HBM3", "H100-SXM"),
-        ("NVIDIA A100-SXM4-80GB", "A100-SXM4"),
-        ("NVIDIA H200", "H200"),
-        ("NVIDIA H200 NVL", ""),
-        ("NVIDIA H100 PCIe", ""),
-        ("NVIDIA H100 NVL", ""),
-        ("NVIDIA A100 80GB PCIe", ""),
-        ("NVIDIA L40S", ""),
-        ("", ""),
-    ],
-)
-def test_a_card_is_known_by_its_whole_name(name, known):
-    assert model(name) == known
-
-
-def hardware(gpu, ranks, nodes=1):
-    row = next(row for row in REFERENCES if row.inside is not None and row.gpu == "H200")
-    where = row.hardware
-    return type(where)("nccl", ranks, nodes, ranks // nodes, gpu, Missing("not read"))
-
-
-def test_published_figures_replace_unreadable_links():
-    found = published("all_reduce", hardware("NVIDIA H200", 8))
-    assert (found.rung, found.certain) == ("published", False)
-    assert (found.low_GBps, found.high_GBps, found.most_GBps) == (367.2, None, 482.26)
-    assert "https://" in found.source
-    rack = published("all_reduce", hardware("NVIDIA GB200", 72, nodes=18))
-    assert (rack.low_GBps, rack.most_GBps) == (834, 847)
-
-
-@pytest.mark.parametrize(
-    ("op", "gpu", "ranks", "nodes"),
-    [
-        ("all_reduce", "NVIDIA H200", 3, 1),
-        ("broadcast", "NVIDIA H200", 8, 1),
-        ("all_reduce", "", 8, 1),
-        ("all_reduce", "NVIDIA H200", 16, 2),
-    ],
-)
-def test_without_published_figures_there_is_no_expectation(op, gpu, ranks, nodes):
-    assert published(op, hardware(gpu, ranks, nodes)) is None

@@ -6,7 +6,8 @@ from pathlib import PurePath
 
 import pytest
 
-from distcheck.explain.places import Place, of_path, place, plain, when
+from distcheck.explain import places
+from distcheck.explain.places import Place, message, of_path, place, plain, when
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,9 @@ from distcheck.explain.places import Place, of_path, place, plain, when
         ("(4l0_1:13 WorkerDict pid=20, ip=[2605:340::1]) RuntimeError: x", None, "2605:340::1"),
         ("(worker1, rank=1, pid=4503, ip=10.0.0.7) [rank12]: RuntimeError: x", 12, "worker1"),
         ("[2024-02-27T21:05:18.6Z] fa88a9df [rank=3] || RuntimeError: x", 3, None),
+        ("[3]:RuntimeError: x", 3, None),
+        ("r12i0n8:3: RuntimeError: x", 3, "r12i0n8"),
+        ("conv2d.py:12: UserWarning: x", None, None),
         ("RuntimeError: x", None, None),
         ("ValueError: invalid literal", None, None),
         ("nvidia-container-cli: initialization error 802", None, None),
@@ -51,6 +55,26 @@ from distcheck.explain.places import Place, of_path, place, plain, when
 )
 def test_prefixes_of_launchers_and_loggers_name_rank_and_node(line, rank, node):
     assert place(line)[:2] == (rank, node)
+
+
+@pytest.mark.parametrize(
+    ("template", "line", "expected"),
+    [
+        ("${role_name} ${rank} on ${hostname} | ", "default 3 on node2 | RuntimeError: x", Place(3, "node2")),
+        ("<${local_rank}/${rank}>", "<1/9>[rank9]: RuntimeError: x", Place(9, local_rank=1)),
+        ("r${rank}+${rank}: ", "r4+4: RuntimeError: x", Place(4)),
+        ("${rank}", "RuntimeError: x", Place()),
+        ("no macro: ", "no macro: [rank2]: RuntimeError: x", Place(2)),
+    ],
+)
+def test_a_template_of_torchruns_variable_is_read(monkeypatch, template, line, expected):
+    monkeypatch.setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", template)
+    places._templated.cache_clear()
+    try:
+        assert place(line) == expected
+        assert message(line) == "RuntimeError: x"
+    finally:
+        places._templated.cache_clear()
 
 
 @pytest.mark.parametrize(

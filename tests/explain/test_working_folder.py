@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from explain.answered import HEALTHY, found, rules
+from explain.answered import HEALTHY, found
 
 SHELL = (
     "shell-init: error retrieving current directory: getcwd: cannot access parent directories: No such file or"
@@ -61,53 +61,3 @@ def test_the_node_of_slurms_daemon_is_the_node():
 def test_a_folder_that_a_shell_would_not_take_as_it_is_is_left_out(name):
     (first, *_) = found(CHDIR.replace("/shared/run", name)).causes
     assert first.fix.commands[0] == "ls -ld FOLDER  # on every node"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "python: can't open file '/tmp/train.py': [Errno 2] No such file or directory\n",
-        "FileNotFoundError: [Errno 2] No such file or directory: 'config.yaml'\n",
-        "ModuleNotFoundError: No module named 'my_model'\n",
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n",
-        "srun: error: node2: task 1: Exited with exit code 2\n",
-    ],
-)
-@pytest.mark.parametrize("before", [SHELL, CHDIR])
-def test_what_then_does_not_find_its_files_is_a_consequence(before, line):
-    assert rules(f"{before}srun: error: node1: task 0: Exited with exit code 2\n{line}")[0] == "storage-path-missing"
-
-
-@pytest.mark.parametrize("before", [SHELL, CHDIR])
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n", "CUDA out of memory"),
-        ("[rank1]: KeyError: 'lr'\n", "KeyError"),
-        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'\n", "/data/train.bin"),
-        ("RuntimeError: No CUDA GPUs are available\n", "No CUDA GPUs"),
-    ],
-)
-def test_a_failure_that_has_nothing_to_do_with_the_directory_is_the_answer(before, line, text):
-    answer = found(before + line)
-    assert text in answer.telling.text
-    assert all(cause.rule != "storage-path-missing" or text in cause.text for cause in answer.causes[:1])
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        f"{TRACEBACK}    path = os.path.abspath(name)\n    sock.connect(path)\n{ERROR}",
-        f"{TRACEBACK}    here = os.getcwd()\n    sock.connect(here)\n{ERROR}",
-        "FileNotFoundError: [Errno 2] No such file or directory: 'config.yaml'\n",
-        "Intel MKL FATAL ERROR: Cannot load libmkl_avx2.so or libmkl_def.so.\n",
-        "print(os.getcwd())\n",
-    ],
-)
-def test_lines_that_are_like_these_do_not_blame_the_working_directory(lines):
-    assert "storage-path-missing" not in rules(HEALTHY + lines)
-
-
-@pytest.mark.parametrize("error", ["Stale file handle", "Input/output error"])
-def test_a_directory_that_does_not_answer_is_a_file_system_that_hangs(error):
-    assert rules(SHELL.replace("No such file or directory", error))[0] == "storage-hangs"

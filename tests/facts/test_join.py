@@ -6,7 +6,6 @@ from made.jobs import healthy_job
 from msgspec.structs import replace
 
 from distcheck.facts import saved
-from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.merge import combine
 from distcheck.facts.saved import join, merge
 
@@ -44,20 +43,6 @@ def test_many_records_are_combined_once(monkeypatch):
     job = healthy_job(16, 2)
     assert merge(records(job)).ranks == job.ranks
     assert len(calls) == 1
-
-
-def test_processes_that_each_see_their_own_gpu_keep_it_and_the_node_has_all():
-    def with_gpu(record, number):
-        gpu = Gpu(
-            index=0, uuid=f"GPU-{number}", pci=f"0000:0{number}:00.0", name="H200", memory_bytes=1, memory_used_bytes=0
-        )
-        (node,) = record.nodes
-        return replace(record, nodes=(replace(node, gpus=Gpus(driver="1", cuda_driver="12.4", devices=(gpu,))),))
-
-    first, *others = (with_gpu(record, n) for n, record in enumerate(records(healthy_job(1, 3))))
-    whole = join(first, facts(others))
-    assert [gpu.uuid for gpu in whole.nodes[0].gpus.devices] == ["GPU-0", "GPU-1", "GPU-2"]
-    assert [[gpu.uuid for gpu in p.gpus.devices] for p in whole.processes] == [["GPU-0"], ["GPU-1"], ["GPU-2"]]
 
 
 def test_the_longest_record_with_further_facts_gives_the_seconds():

@@ -9,7 +9,6 @@ from made.jobs import healthy_job
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuHealth, Gpus
 from distcheck.facts.merge import combine
-from distcheck.facts.saved import merge
 from distcheck.rules import all_rules
 from distcheck.rules.diagnose import diagnose
 
@@ -67,13 +66,6 @@ def test_one_that_sees_all_beside_one_that_does_not():
     assert len(next(iter(nodes.values())).gpus.devices) == 4
     assert processes[0].gpus is None
     assert [gpu.index for gpu in processes[1].gpus.devices] == [0]
-
-
-def test_an_nvml_failure_of_one_process_stays_reported():
-    pairs = views(range(4), range(4))
-    silent = replace(pairs[0][0], gpus=Missing(reason="NVML did not answer"))
-    nodes, _ = combine([(silent, pairs[0][1]), pairs[1]])
-    assert next(iter(nodes.values())).gpus == Missing(reason="NVML did not answer")
 
 
 def verdict_on(pairs):
@@ -168,22 +160,3 @@ def said(job):
 def test_an_index_is_read_in_the_view_of_its_own_process():
     assert said(isolated_job("0")) == set()
     assert said(isolated_job("1")) == {"gpu-cvd-bad-item"}
-
-
-def test_files_of_processes_without_a_roll_call_are_merged_the_same_way():
-    job = isolated_job("0")
-    apart = [
-        replace(
-            job,
-            run=f"run {place}",
-            met=False,
-            nodes=(replace(job.nodes[0], gpus=process.gpus),),
-            processes=(replace(process, gpus=None),),
-            ranks=(rank,),
-        )
-        for place, (process, rank) in enumerate(zip(job.processes, job.ranks, strict=True))
-    ]
-    merged = merge(apart)
-    assert isinstance(merged.nodes[0].gpus, Gpus)
-    assert [gpu.uuid for gpu in merged.nodes[0].gpus.devices] == [f"GPU-1-{n}" for n in range(4)]
-    assert said(merged) == set()

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from distcheck.facts.mesh import Mesh, placed, role
@@ -84,15 +82,6 @@ def test_nodes_and_rails_are_a_mesh_wherever_the_ranks_are(nodes, own_groups):
 @pytest.mark.parametrize("nodes", ["aab", "aaabbc", "abba", ""])
 def test_nodes_with_other_numbers_of_ranks_or_no_order_are_no_mesh(nodes):
     assert placed(list(nodes)) is None
-
-
-def test_sixty_five_thousand_ranks_take_no_time():
-    mesh = Mesh({"pp": 16, "dp": 64, "cp": 8, "tp": 8})
-    start = time.process_time()
-
-    assert sum(len(mesh.groups(name)) for name in mesh.names) == 65536 // 16 + 65536 // 64 + 2 * (65536 // 8)
-    assert mesh.coordinates(65535) == {"pp": 15, "dp": 63, "cp": 7, "tp": 7}
-    assert time.process_time() - start < 0.5
 
 
 def test_usual_names_tell_what_a_dimension_is_for():

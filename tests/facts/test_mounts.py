@@ -26,7 +26,7 @@ SCRATCH = Mount("/scratch", ("rw", "nosuid"), "tmpfs", "", ("rw",))
 )  # fmt: skip
 def test_a_path_is_on_the_mount_nearest_to_it_and_in_front(tmp_path, path, mount):
     (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/mountinfo").write_text(MOUNTS)
+    (tmp_path / "proc/self/mountinfo").write_bytes(MOUNTS.encode() + b"43 22 0:43 / /m\xe9 rw - tmpfs none rw\n")
     assert mount_at(path, tmp_path) == mount
 
 

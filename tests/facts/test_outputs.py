@@ -60,25 +60,19 @@ def test_a_pipe_whose_reader_comes_a_moment_later_is_written_to_its_end(tmp_path
 
 
 def test_a_file_is_written_under_a_temporary_name_and_then_renamed(tmp_path, monkeypatch):
-    opened: list[tuple[Path, str]] = []
-    opens, replaces = Path.open, Path.replace
-
-    def watched_open(path, mode="r", *args, **more):
-        opened.append((path, mode))
-        return opens(path, mode, *args, **more)
+    replaces, renamed = Path.replace, []
 
     def watched_replace(path, target):
-        assert path.read_text() == "whole"
+        renamed.append(target)
+        assert (path.parent, path.read_text()) == (tmp_path, "whole")
         assert target.read_text() == "of before"
         return replaces(path, target)
 
     target = tmp_path / "report"
     target.write_text("of before")
-    monkeypatch.setattr(Path, "open", watched_open)
     monkeypatch.setattr(Path, "replace", watched_replace)
     outputs.write(target, "whole")
-    ((temporary, mode),) = [(p, m) for p, m in opened if m != "r"]
-    assert (temporary.parent, mode) == (tmp_path, "xb")
+    assert renamed == [target]
     assert target.read_text() == "whole"
     assert list(tmp_path.iterdir()) == [target]
 

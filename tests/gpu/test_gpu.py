@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.nccl_tests import may_share
 
 RECORD = os.environ.get("DISTCHECK_RECORD_GPU")
 """A folder that receives the facts of these runs, to become test data."""
@@ -60,6 +61,13 @@ def test_bandwidth_runs_nccl_on_the_gpu_that_was_predicted(distcheck, cards, tmp
 def test_the_gate_passes_and_becomes_the_command(distcheck):
     ended = distcheck("gate", "--nproc", "1", "--timeout", "120", "--", "echo", "trained")
     assert (ended.code, ended.out) == (0, "trained\n"), ended
+
+
+def may_share():
+    """Return whether the NCCL that torch loads knows NCCL_MULTI_RANK_GPU_ENABLE."""
+    code = "from distcheck.collectives.software import nccl_version; print(nccl_version())"
+    version = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return tuple(map(int, version.split("."))) >= (2, 30)
 
 
 def two_on_one(by_hand, command, *words, ranks=2, **env):

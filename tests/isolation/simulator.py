@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from distcheck.isolation import alone, larger, pairing
 from distcheck.isolation.pairing import rounds_of_pairs
-from distcheck.isolation.round import Compute, MemberReport, NodeGroup, Rail, Result, Round
+from distcheck.isolation.round import Compute, NodeGroup, Rail, Result, Round
 from distcheck.isolation.schedule import next_round, take
 from distcheck.isolation.state import Settings, State, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from distcheck.facts.isolation import Isolation
     from distcheck.isolation.round import Ended
-    from distcheck.isolation.verdict import SearchVerdict
 
 BUSBW = 40.0
 
@@ -26,21 +26,23 @@ def names(number: int) -> list[str]:
     return [f"node{i}" for i in range(1, number + 1)]
 
 
-def convicted(verdict: SearchVerdict, *, certain: bool = True) -> tuple[str, ...]:
+def convicted(verdict: Isolation, *, certain: bool = True) -> tuple[str, ...]:
     """Return the nodes that a verdict convicts, never by link; only the certain ones, unless told otherwise."""
     found = (n for c in verdict.culprits if c.part != "link" and (c.certain or not certain) for n in c.nodes)
     return tuple(dict.fromkeys(found))
 
 
-def is_certain(verdict: SearchVerdict) -> bool:
+def is_certain(verdict: Isolation) -> bool:
     """Whether certain culprits explain every failure."""
-    gaps = verdict.undecided or verdict.boundaries or verdict.untested or verdict.only_alone
+    gaps = verdict.undecided or verdict.boundaries or verdict.untested or "with no other node" in verdict.sentence
     return not gaps and all(c.certain for c in verdict.culprits)
 
 
 def most_rounds(nodes: int) -> int:
     """Return the bound on the rounds of a whole search."""
-    return 1 + alone.RUNS + pairing.ROUNDS + pairing.FURTHER_ROUNDS + larger.most_rounds(nodes)
+    doublings = max(1, (nodes - 1).bit_length())
+    in_groups = len(larger.sizes(nodes)) + 5 * doublings + 4
+    return 1 + alone.RUNS + pairing.ROUNDS + pairing.FURTHER_ROUNDS + in_groups
 
 
 def link(a: str, b: str) -> frozenset[str]:
@@ -84,7 +86,7 @@ def measured(cluster: Cluster, index: int, group: NodeGroup, random: Random) -> 
     if any(random.random() >= passes for passes in _passes(cluster, group.nodes, alone=alone)) or (
         not alone and _path_fails(cluster, group.nodes)
     ):
-        said = tuple(MemberReport(n, "timed out") for n in group.nodes)
+        said = tuple(f"{n}: timed out" for n in group.nodes)
         return Result(group=index, ended=cluster.ended, said=said)
     speed = BUSBW * _noise(cluster, random)
     if not alone:
@@ -143,9 +145,14 @@ def _compute(cluster: Cluster, node: str, rank: int, random: Random) -> Compute:
 class Run:
     """A finished search."""
 
-    verdict: SearchVerdict
+    verdict: Isolation
     rounds: list[Round]
     state: State
+
+    @property
+    def largest_passed(self) -> int:
+        """The most nodes that passed together."""
+        return max((len(t.nodes) for t in self.state.tests if t.outcome == "passed"), default=0)
 
     @property
     def pair_rounds(self) -> int:

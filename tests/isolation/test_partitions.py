@@ -19,11 +19,11 @@ from distcheck.isolation.state import lose, start
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from distcheck.facts.isolation import Isolation
     from distcheck.isolation.state import State
-    from distcheck.isolation.verdict import SearchVerdict
 
 
-def verdicts(cluster: Cluster) -> Iterator[tuple[State, SearchVerdict]]:
+def verdicts(cluster: Cluster) -> Iterator[tuple[State, Isolation]]:
     """Yield the verdict for a time limit after every round, and at last the final one."""
     state, random = start(cluster.nodes), Random(0)
     while isinstance(now := next_round(state), Round):

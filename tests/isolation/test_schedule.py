@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isolation.simulator import Cluster, convicted, measured, most_rounds, names, search
 
+from distcheck.facts.isolation import Isolation
 from distcheck.isolation.round import Compute, Rail, Result, Round
 from distcheck.isolation.schedule import next_round, so_far, take
 from distcheck.isolation.state import State, by_name, lose, start
-from distcheck.isolation.verdict import SearchVerdict
 
 ENDINGS = ["passed", "passed", "passed", "failed", "wrong", "hung", "untested"]
 
 
-def finish(state: State, data: st.DataObject) -> tuple[State, SearchVerdict]:
+def finish(state: State, data: st.DataObject) -> tuple[State, Isolation]:
     """Drive a search with arbitrary results, some of them left out."""
     while isinstance(now := next_round(state), Round):
         assert now.number == len(state.rounds) + 1 <= most_rounds(len(state.nodes) + len(state.missing))
@@ -58,7 +58,7 @@ def test_any_results_lead_to_a_verdict_within_the_bound(n, seed, data):
         assert verdict.culprits == ()
         assert not verdict.undecided
         assert not any(t.hard for t in state.tests if set(t.nodes) <= set(state.nodes))
-    msgspec.json.decode(msgspec.json.encode(verdict), type=SearchVerdict)
+    msgspec.json.decode(msgspec.json.encode(verdict), type=Isolation)
 
 
 @given(st.integers(2, 60), st.data())
@@ -102,7 +102,7 @@ def test_missing_nodes_are_reported_and_take_no_part():
     assert state.nodes == ("node1", "node3", "node4")
     while isinstance(now := next_round(state), Round):
         state = take(state, now, [Result(group=i, ended="passed") for i in range(len(now.groups))])
-    assert now.missing == {"node2": "no answer on port 29500", "node9": "could not log in"}
+    assert now.untested == ("node2", "node9")
     assert "missing: node2 (no answer on port 29500)" in now.sentence
 
 
@@ -114,8 +114,8 @@ def test_a_node_that_leaves_is_missing_and_its_partner_is_not_blamed():
         if "hung" in ended:
             state = lose(state, {"node4": "connection lost"})
     assert now.kind == "healthy", now.sentence
-    assert now.missing == {"node4": "connection lost"}
-    assert now.largest_passed == 7
+    assert now.untested == ("node4",)
+    assert "missing: node4 (connection lost); 7 nodes passed alone and in groups of up to 7" in now.sentence
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 9, 40])
@@ -152,6 +152,17 @@ def test_a_decided_bad_node_is_named_at_the_time_limit(n):
         while isinstance(now := next_round(state), Round) and not any(g.purpose == "group" for g in now.groups):
             state = take(state, now, [measured(cluster, i, g, random) for i, g in enumerate(now.groups)])
         assert convicted(so_far(state)) == (bad,)
+
+
+def test_undecided_nodes_at_the_time_limit_are_reported():
+    state = start(names(2))
+    while isinstance(now := next_round(state), Round):
+        state = take(
+            state, now, [Result(group=i, ended="hung" if now.number > 1 else "passed") for i in range(len(now.groups))]
+        )
+    found = so_far(state)
+    assert (found.kind, [s.nodes for s in found.undecided]) == ("ended", [("node1", "node2")])
+    assert found.sentence.startswith("time limit reached; node1 and node2 each pass alone")
 
 
 def test_a_node_whose_only_partner_left_is_in_one_group_a_round():

@@ -9,7 +9,7 @@ import pytest
 from isolation.simulator import Cluster, convicted, link, names, search
 
 from distcheck.isolation.figures import mark_slow, settled, trials_of
-from distcheck.isolation.round import Compute, MemberReport, NodeGroup, Rail, Result, Round, Trial
+from distcheck.isolation.round import Compute, NodeGroup, Rail, Result, Round, Trial
 from distcheck.isolation.schedule import next_round, take
 from distcheck.isolation.state import Settings, settings_for, start
 
@@ -35,7 +35,7 @@ def test_several_slow_nodes_are_all_named(share):
     for n in (10, 50, 400):
         for seed in range(20 if n < 400 else 3):
             slow = Random(f"{n} {seed}").sample(names(n), max(1, int(share * n)))
-            run = search(Cluster(names(n), slow=dict.fromkeys(slow, 0.4), noise=0.03), seed, Settings(groups=False))
+            run = search(Cluster(names(n), slow=dict.fromkeys(slow, 0.4), noise=0.03), seed)
             assert set(convicted(run.verdict)) == set(slow), run.verdict.sentence
 
 
@@ -100,13 +100,13 @@ def test_a_rank_that_computes_slowly_is_named_after_a_repetition(n):
     run = search(Cluster(names(n), slow_compute=slow, local_ranks=8, noise=0.02))
     (culprit,) = run.verdict.culprits
     assert (culprit.part, culprit.nodes, culprit.local_ranks) == ("rank", ("node1",), (3,))
-    assert culprit.certain
+    assert culprit.certain == (n > 1), "a node alone may show the job's own configuration"
     assert culprit.sentence.startswith("local rank 3 of node1 does its matrix multiplication at ")
     assert "(rounds 1, 2 and 3)" in culprit.sentence
     assert {e.ratio for e in culprit.evidence} == {None}, "the collective was not slow"
-    told = [s.text for e in culprit.evidence for s in e.said]
+    told = [said for e in culprit.evidence for said in e.said]
     assert len(told) == 3
-    assert all(text.startswith("local rank 3: matrix multiplication at ") for text in told), told
+    assert all(text.startswith("node1: local rank 3: matrix multiplication at ") for text in told), told
 
 
 def test_ranks_on_different_devices_are_not_compared():
@@ -202,17 +202,6 @@ def test_unlike_groups_are_not_compared():
     assert [t.outcome for t in mark_slow(trials_of(now, alike), ())] == ["slow", *["passed"] * 5]
 
 
-def test_a_floor_makes_every_pair_below_it_slow_even_of_two_nodes():
-    fast = search(Cluster(names(2)), settings=Settings(floor_GBps=30.0)).verdict
-    assert fast.kind == "healthy"
-    slow = search(Cluster(names(2)), settings=Settings(floor_GBps=50.0)).verdict
-    assert slow.kind == "undecided"
-    assert "together are slow" in slow.sentence
-    everywhere = search(Cluster(names(16)), settings=Settings(floor_GBps=50.0)).verdict
-    assert everywhere.kind == "shared"
-    assert convicted(everywhere, certain=False) == ()
-
-
 def test_a_node_that_reports_a_failure_is_not_blamed_for_it():
     """In every failing pair the good node complains, as in practice: the bad one is silent."""
     state = start(names(8))
@@ -220,11 +209,11 @@ def test_a_node_that_reports_a_failure_is_not_blamed_for_it():
         results = []
         for i, group in enumerate(now.groups):
             bad = "node5" in group.nodes and len(group.nodes) > 1
-            said = tuple(MemberReport(n, "timeout in all_reduce") for n in group.nodes if n != "node5") if bad else ()
+            said = tuple(f"{n}: timeout in all_reduce" for n in group.nodes if n != "node5") if bad else ()
             results.append(Result(group=i, ended="hung" if bad else "passed", said=said))
         state = take(state, now, results)
     assert convicted(now) == ("node5",)
-    assert {s.node for e in now.culprits[0].evidence for s in e.said}.isdisjoint({"node5"})
+    assert not any(said.startswith("node5") for e in now.culprits[0].evidence for said in e.said)
 
 
 @pytest.mark.parametrize(("too_good", "certain"), [(2.1, False), (5.1, False), (12.0, True)])

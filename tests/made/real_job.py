@@ -332,7 +332,7 @@ FAULTS: dict[str, Fault] = {
         lambda n: replace(n, shm=Space(total_bytes=64 << 20, free_bytes=0, free_files=None, writable=True))
     ),
     "their cores are taken": _on_nodes(lambda n: replace(n, host=replace(n.host, load=900.0, running=900))),
-    "GPUs of others' processes": _health(processes=(GpuProcess(4242, 70 * GIB),), utilisation_percent=99),
+    "GPUs of others' processes": _health(processes=(GpuProcess(4242, 70 * GIB),)),
     "NCCL was set to be slow": _environment(NCCL_P2P_DISABLE="1", NCCL_IB_DISABLE="1"),
     "the ranks of a node died": _run(outcome="died", detail="SIGKILL", step="all_reduce 1048576 B"),
     "wrong results": _run(wrong=dict.fromkeys(OPERATIONS, 7)),

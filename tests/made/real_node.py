@@ -110,7 +110,7 @@ def node_facts(node: NodeFacts, n: int, tree: Pci, *, sparse: bool) -> NodeFacts
             memory_bytes=2015 * GIB, available_bytes=1990 * GIB, load=1.5 + n % 7 / 10, uptime_seconds=1e6 + n,
             tasks=2900 + n % 50, most_tasks=4 << 20, zombies=0, oom_kills=n % 3, cpu_model="Xeon Platinum 8480C",
             settings={"scaling_governor": "performance", "transparent_hugepage": "madvise", "smt": "on"},
-            throttled_seconds=0.0, running=3, numa_cpus={0: "0-55,112-167", 1: "56-111,168-223"},
+            throttled_seconds=0.0, running=3,
         ),
     )  # fmt: skip
 
@@ -158,7 +158,6 @@ def process_facts(process: ProcessFacts, n: int, *, sparse: bool) -> ProcessFact
     process = replace(
         process,
         arrived_seconds=0.5 + n % 97 / 1000,
-        clock_ahead_seconds=0.0,
         bind=process.bind if n == 0 else None,
         limits=_limits(),
         clock_offset_seconds=0.002 + n % 89 / 1e5 if n else None,
@@ -214,10 +213,8 @@ def _gpu(gpu: Gpu, place: int, address: str, n: int, load: GpuLoad | None) -> Gp
         temperature_celsius=29 + (n + 3 * place) % 7,
         slowdown_celsius=87,
         compute_mode=0,
-        persistence=True,
         processes=(),
         mps_processes=(),
-        utilisation_percent=0,
         display=False,
         vbios="96.00.61.00.01",
         cpus=machines.DGX_H100.cpus[place // 4],
@@ -255,7 +252,7 @@ def rank_facts(rank: RankFacts, number: int, nodes: int, per_node: int, *, spars
     out = nodes > 1
     log = NcclLog(
         version="2.28.9", ranks=nodes * per_node, nodes=nodes, local_ranks=per_node,
-        nvls_channels=16, nvls_available=True, nvls_created=True,
+        nvls_channels=16, nvls_available=True,
         algorithms={f"{op} {1 << n}": "NVLS/SIMPLE" for op in OPERATIONS for n in SIZES} if number == 0 else {},
         transports={"P2P/CUMEM": 48} | ({f"NET/IB/{local}/GDRDMA": 2} if out else {}),
         peers={"P2P": beside} | ({"NET": ((number + per_node) % (nodes * per_node),)} if out else {}),

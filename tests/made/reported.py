@@ -20,7 +20,7 @@ from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Installed, ProcessFacts, RankFacts, RankRun, Role
 from distcheck.rules.diagnose import Diagnosis
-from distcheck.rules.finding import Finding, Fix, NotChecked, verdict
+from distcheck.rules.finding import Finding, Fix, NamedGpu, NotChecked, verdict
 
 LOOKS = ("environment", "meeting", "peers", "gpu", "collectives")
 SIZES = (1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
@@ -65,7 +65,6 @@ def a_node(name: str, gpus: int, celsius: Callable[[int], int]) -> NodeFacts:
         unprivileged_port_start=1024,
         accelerator="nvidia" if gpus else "none",
         cpus=224 if gpus else 64,
-        cpu_vendor="GenuineIntel",
         gpus=Gpus("580.65.06", "13.0", devices) if gpus else None,
     )
 
@@ -228,6 +227,7 @@ def messy() -> Case:
         ),
         Finding(
             rule="gpu-lost", scope="gpu", owner="admin", ranks=(32,), nodes=("node5",),
+            gpus=(NamedGpu("node5", 0, "GPU-node5-0"),),
             message="GPU 0 of node5 fell off the bus", evidence={"nvml": "NVML error 15: GPU is lost"},
             fix=Fix("Drain the node and reset the GPU.",
                     ("scontrol update nodename=node5 state=drain reason=gpu-lost", "nvidia-smi --gpu-reset -i 0")),

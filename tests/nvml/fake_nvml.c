@@ -249,7 +249,6 @@ static nvmlReturn_t unsigned_at(device_t d, const char *key, unsigned place, uns
 #define ONE_NUMBER(name, key) \
     nvmlReturn_t nvmlDeviceGet##name(device_t d, unsigned *out) { return unsigned_of(d, key, out); }
 ONE_NUMBER(ComputeMode, "compute_mode")
-ONE_NUMBER(PersistenceMode, "persistence")
 ONE_NUMBER(DisplayActive, "display")
 ONE_NUMBER(CurrPcieLinkGeneration, "pcie.gen")
 ONE_NUMBER(CurrPcieLinkWidth, "pcie.width")
@@ -257,6 +256,7 @@ ONE_NUMBER(MaxPcieLinkGeneration, "pcie.max_gen")
 ONE_NUMBER(MaxPcieLinkWidth, "pcie.max_width")
 ONE_NUMBER(PcieReplayCounter, "pcie.replays")
 ONE_NUMBER(EnforcedPowerLimit, "power.limit")
+ONE_NUMBER(PowerUsage, "power.usage")
 ONE_NUMBER(PowerManagementDefaultLimit, "power.default")
 ONE_NUMBER(RetiredPagesPendingStatus, "retired.pending")
 
@@ -267,6 +267,12 @@ ONE_NUMBER_OF_A_KIND(ApplicationsClock, "clock.application")
 ONE_NUMBER_OF_A_KIND(DefaultApplicationsClock, "clock.application_default")
 ONE_NUMBER_OF_A_KIND(Temperature, "temperature")
 ONE_NUMBER_OF_A_KIND(TemperatureThreshold, "temperature.threshold")
+
+struct utilization { unsigned gpu, memory; };
+nvmlReturn_t nvmlDeviceGetUtilizationRates(device_t d, struct utilization *out) {
+    out->memory = 0;
+    return unsigned_of(d, "utilization", &out->gpu);
+}
 
 /* Old drivers do not have this one: "temperature.versions !13". */
 struct temperature { unsigned version, sensor; int celsius; };
@@ -286,12 +292,6 @@ nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(device_t d, unsigned long lo
 nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(device_t d, unsigned long long *out) {
     nvmlReturn_t found = number(d, "throttle_reasons", out);
     return found == NOT_SUPPORTED ? number(d, "reasons", out) : found;
-}
-struct rates { unsigned gpu, memory; };
-nvmlReturn_t nvmlDeviceGetUtilizationRates(device_t d, struct rates *out) {
-    nvmlReturn_t found = unsigned_of(d, "utilisation", &out->gpu);
-    if (found == SUCCESS && unsigned_of(d, "utilisation.memory", &out->memory) != SUCCESS) out->memory = 0;
-    return found;
 }
 
 /* Errors of the memory: ecc.KIND.SINCE, each 0 or 1 as in nvml.h */

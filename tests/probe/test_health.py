@@ -9,17 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from real.waiting import until
 
 from distcheck.facts.base import Missing
 from distcheck.facts.host import StuckProcess
 from distcheck.probe import health
 
-FREEZERS = [
-    (place, *(("freezer.state", "FROZEN", "THAWED") if kind == "cgroup" else ("cgroup.freeze", "1", "0")))
-    for _, place, kind, options, *_ in map(str.split, Path("/proc/self/mounts").read_text().splitlines())
-    if kind == "cgroup2" or (kind == "cgroup" and "freezer" in options.split(","))
-]
 KERNEL, NO_PROGRAM_YET = 0x00200000, 0x00000040
 
 
@@ -183,13 +177,6 @@ def test_zombies_are_counted_and_one_with_a_blocked_thread_is_ending(machine):
     assert (found.zombies, found.stuck) == (2, (StuckProcess(12, "python", "ending"),))
 
 
-def test_the_cpus_of_numa_nodes_are_read_where_there_are_several(machine):
-    machine.file("sys/devices/system/node/node0/cpulist", "0-31\n")
-    assert machine.state().numa_cpus == {}
-    machine.file("sys/devices/system/node/node1/cpulist", "32-63\n")
-    assert machine.state().numa_cpus == {0: "0-31", 1: "32-63"}
-
-
 ETC, USR = "etc/systemd/logind.conf", "usr/lib/systemd/logind.conf"
 
 
@@ -270,33 +257,3 @@ def test_a_real_process_that_the_kernel_holds_is_found_unless_it_waits_for_its_c
     finally:
         os.killpg(child.pid, 9)
         child.communicate()
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can freeze a cgroup")
-@pytest.mark.parametrize(("top", "file", "frozen", "thawed"), FREEZERS)
-@pytest.mark.process
-def test_a_really_frozen_process_is_not_stuck(monkeypatch, top, file, frozen, thawed):
-    monkeypatch.setattr(health, "_STUCK_SECONDS", 0.1)
-    parent = Path(top) / f"distcheck-test-{os.getpid()}"
-    group = parent / "inner"
-    try:
-        group.mkdir(parents=True)
-    except OSError as error:
-        pytest.skip(f"no cgroup can be made: {error}")
-    # sleep waits in hrtimer_nanosleep when it is frozen, cat in __refrigerator or elsewhere, by kernel
-    children = [subprocess.Popen(words, stdin=subprocess.PIPE) for words in (["sleep", "60"], ["cat"])]
-    try:
-        for child in children:
-            (group / "cgroup.procs").write_text(str(child.pid))
-        (parent / file).write_text(frozen)
-        until(lambda: all(health.frozen(child.pid) for child in children))
-        found = asyncio.run(health.system()).stuck
-        assert not {p.pid for p in found} & {child.pid for child in children}
-    finally:
-        (parent / file).write_text(thawed)
-        for child in children:
-            child.kill()
-            child.communicate()
-        until(lambda: not (group / "cgroup.procs").read_text())
-        group.rmdir()
-        parent.rmdir()

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.network import Interface, NetworkFacts
+from distcheck.facts.network import Interface
 from distcheck.facts.node import TorchBuild
-from distcheck.probe import host, process
+from distcheck.probe import host, limits
 from distcheck.probe.own import process_facts
 
 
@@ -30,24 +30,14 @@ def test_torchs_version_is_read_without_importing_it():
     assert ("torch" in sys.modules) == before
 
 
-def test_the_vendor_of_the_cpus_is_empty_where_the_kernel_names_none(tmp_path):
-    assert host.cpu_vendor(tmp_path) == ""
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc" / "cpuinfo").write_text("processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n")
-    assert host.cpu_vendor(tmp_path) == "", "an ARM machine"
-    (tmp_path / "proc" / "cpuinfo").write_text("processor\t: 0\nvendor_id\t: AuthenticAMD\n")
-    assert host.cpu_vendor(tmp_path) == "AuthenticAMD"
-
-
 def test_a_process_on_a_node_with_gpus_looks_at_its_container():
     node = host.collect({})
-    assert node.cpu_vendor == host.cpu_vendor()
     plain, gpus = (
         process_facts("1", msgspec.structs.replace(node, accelerator=kind), {}) for kind in ("none", "nvidia")
     )
     assert (plain.shm_device, plain.memory_policy_error) == (None, None)
     assert isinstance(gpus.shm_device, int)
-    assert gpus.memory_policy_error == process.memory_policy_error()
+    assert gpus.memory_policy_error == limits.memory_policy_error()
 
 
 def test_a_missing_torch_is_a_fact(monkeypatch):
@@ -64,12 +54,6 @@ def test_the_nccl_version_is_read_from_the_wheels_folder(monkeypatch, tmp_path):
     assert host.nccl_beside(TorchBuild("2.1.2+cu118", "11.8", None)) == "", "it is linked into torch"
     assert host.nccl_beside(TorchBuild("2.13.0+cpu", None, None)) == ""
     assert host.nccl_beside(Missing(reason="torch is not installed in this Python")) == ""
-
-
-def test_the_loopback_interface_is_listed():
-    interfaces = host.interfaces()
-    assert not isinstance(interfaces, Missing)
-    assert any(i.address == "127.0.0.1" and i.mtu_bytes > 1000 for i in interfaces)
 
 
 def test_the_ports_of_a_meshs_sidecar_are_read_in_pods_only(monkeypatch):
@@ -112,54 +96,30 @@ def _listed(monkeypatch, *addresses, down=()):
     monkeypatch.setattr(psutil, "net_if_stats", lambda: stats)
 
 
-def test_addresses_are_in_the_order_of_getifaddrs_ipv4_first(monkeypatch):
+def test_addresses_are_in_the_order_of_getifaddrs_ipv4_first_each_as_up_as_its_interface(monkeypatch):
     _listed(
         monkeypatch,
         ("lo", socket.AF_INET, "127.0.0.1", "255.0.0.0"),
         ("lo", socket.AF_INET6, "::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+        ("eth1", socket.AF_INET, "10.0.0.1", "255.255.254.0"),
+        ("eth1", socket.AF_INET, "10.9.0.1", "255.255.255.255"),
+        ("eth1", socket.AF_INET6, "fd00:1::1", "ffff:ffff:ffff:ffff::"),
+        ("wg0", socket.AF_INET, "10.8.0.1", None),
+        ("wg0:1", socket.AF_INET, "10.8.0.2", "255.255.255.0"),
         ("eth0", socket.AF_PACKET, "02:00:00:00:00:01", None),
         ("eth0", socket.AF_INET6, "fe80::1%eth0", "ffff:ffff:ffff:ffff::"),
-        ("eth0", socket.AF_INET, "10.0.0.1", "255.255.254.0"),
-        ("eth0", socket.AF_INET, "10.9.0.1", "255.255.255.255"),
-        ("wg0", socket.AF_INET, "10.8.0.1", None),
         down=("wg0",),
     )
     assert host.interfaces() == (
         Interface("lo", "127.0.0.1", up=True, mtu_bytes=65536, prefix_bits=8),
-        Interface("eth0", "10.0.0.1", up=True, mtu_bytes=1500, prefix_bits=23),
-        Interface("eth0", "10.9.0.1", up=True, mtu_bytes=1500, prefix_bits=32),
+        Interface("eth1", "10.0.0.1", up=True, mtu_bytes=1500, prefix_bits=23),
+        Interface("eth1", "10.9.0.1", up=True, mtu_bytes=1500, prefix_bits=32),
         Interface("wg0", "10.8.0.1", up=False, mtu_bytes=1500, prefix_bits=None),
+        Interface("wg0:1", "10.8.0.2", up=False, mtu_bytes=1500, prefix_bits=24),
         Interface("lo", "::1", up=True, mtu_bytes=65536, prefix_bits=128),
         Interface("eth0", "fe80::1", up=True, mtu_bytes=1500, prefix_bits=64),
+        Interface("eth1", "fd00:1::1", up=True, mtu_bytes=1500, prefix_bits=64),
     )
-
-
-def test_an_interface_without_ipv4_keeps_its_place_among_ipv6(monkeypatch):
-    _listed(
-        monkeypatch,
-        ("lo", socket.AF_INET, "127.0.0.1", "255.0.0.0"),
-        ("eth1", socket.AF_INET, "10.1.0.1", "255.255.255.0"),
-        ("eth1", socket.AF_INET6, "fd00:1::1", "ffff:ffff:ffff:ffff::"),
-        ("eth0", socket.AF_INET6, "fd00::1", "ffff:ffff:ffff:ffff::"),
-    )
-    assert [i.address for i in host.interfaces()] == ["127.0.0.1", "10.1.0.1", "fd00::1", "fd00:1::1"]
-
-
-def test_an_address_with_a_label_is_as_up_as_its_interface(monkeypatch):
-    _listed(
-        monkeypatch,
-        ("eth0", socket.AF_INET, "10.0.0.1", "255.255.255.0"),
-        ("eth0:7", socket.AF_INET, "10.0.0.7", "255.255.255.0"),
-        ("wg0", socket.AF_INET, "10.8.0.1", "255.255.255.0"),
-        ("wg0:1", socket.AF_INET, "10.8.0.2", "255.255.255.0"),
-        down=("wg0",),
-    )
-    assert [(i.name, i.up, i.mtu_bytes) for i in host.interfaces()] == [
-        ("eth0", True, 1500),
-        ("eth0:7", True, 1500),
-        ("wg0", False, 1500),
-        ("wg0:1", False, 1500),
-    ]
 
 
 def test_interfaces_that_cannot_be_listed_are_missing(monkeypatch):
@@ -175,14 +135,6 @@ def test_interfaces_that_cannot_be_listed_are_missing(monkeypatch):
 def test_the_loopbacks_subnet_is_known():
     (loopback,) = [i for i in host.interfaces() if i.address == "127.0.0.1"]
     assert (loopback.name, loopback.prefix_bits, loopback.up) == ("lo", 8, True)
-
-
-def test_network_facts_are_part_of_the_node():
-    network = NetworkFacts(links=(), own_name=Missing(reason="-"), own_name_binds=Missing(reason="-"))
-    node = host.collect({}, network=network)
-    assert node.network == network
-    assert node.cpus >= 1
-    assert host.collect({}).network is None
 
 
 def test_the_versions_of_loaded_network_drivers_are_read_from_sys_module(tmp_path):

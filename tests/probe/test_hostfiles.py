@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.probe import hostfiles
+from distcheck.probe import own
 
 
 @pytest.mark.parametrize(
@@ -19,10 +19,10 @@ from distcheck.probe import hostfiles
 )
 def test_each_host_of_a_file_counts_once(tmp_path, text, hosts):
     (tmp_path / "hosts").write_text(text)
-    found = hostfiles.hosts_listed({"PBS_NODEFILE": str(tmp_path / "hosts"), "LSB_DJOB_HOSTFILE": ""})
+    found = own.hosts_listed({"PBS_NODEFILE": str(tmp_path / "hosts"), "LSB_DJOB_HOSTFILE": ""})
     assert found == ({"PBS_NODEFILE": hosts} if hosts else {})
 
 
 @pytest.mark.parametrize("path", ["/nowhere/hosts", "/", "a\0b"])
 def test_a_file_that_cannot_be_read_does_not_count(path):
-    assert hostfiles.hosts_listed({"PBS_NODEFILE": path}) == {}
+    assert own.hosts_listed({"PBS_NODEFILE": path}) == {}

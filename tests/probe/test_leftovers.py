@@ -69,21 +69,14 @@ def test_in_a_container_nothing_is_said(tmp_path):
     assert isinstance(leftovers.unused(machine(tmp_path, namespace=7)), Missing)
 
 
-def test_a_file_of_a_user_whose_processes_are_hidden_may_be_in_use(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("own", "program", "left"), [(True, "python", 0), (True, "ssh-agent", 1), (False, "python", 1)]
+)
+def test_a_file_may_be_in_use_by_hidden_processes_of_its_user_but_for_agents(tmp_path, monkeypatch, own, program, left):
     monkeypatch.setattr(leftovers, "in_use", lambda _: None)
-    assert leftovers.unused(machine(tmp_path, uid=str(os.getuid()))) == []
-
-
-def test_a_hidden_agent_of_the_user_uses_no_file_of_a_job(tmp_path, monkeypatch):
-    monkeypatch.setattr(leftovers, "in_use", lambda _: None)
-    machine(tmp_path, uid=str(os.getuid()))
-    (tmp_path / "proc/5/comm").write_text("ssh-agent\n")
-    assert [file.name for file in leftovers.unused(tmp_path)] == ["torch_77_1_2"]
-
-
-def test_hidden_processes_of_other_users_do_not_matter(tmp_path, monkeypatch):
-    monkeypatch.setattr(leftovers, "in_use", lambda _: None)
-    assert [file.name for file in leftovers.unused(machine(tmp_path, uid="54321"))] == ["torch_77_1_2"]
+    machine(tmp_path, uid=str(os.getuid() if own else 54321))
+    (tmp_path / "proc/5/comm").write_text(f"{program}\n")
+    assert [file.name for file in leftovers.unused(tmp_path)] == ["torch_77_1_2"] * left
 
 
 def test_a_machine_without_shared_memory_has_no_files(tmp_path):

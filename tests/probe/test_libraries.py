@@ -128,3 +128,13 @@ def test_a_cut_or_damaged_library_is_none_and_never_an_exception(fake_torch, tmp
         dynamic(cut)
     assert dynamic(tmp_path / "absent.so") is None
     assert dynamic(Path(__file__)) is None
+
+
+def test_a_rocm_torch_loads_rccl_and_its_plugin(seen, fake_torch):
+    lib, made = fake_torch.site / "torch" / "lib", fake_torch.libraries
+    (lib / "libtorch_cuda.so").unlink()
+    shutil.copy(made / "hip" / "libtorch_hip.so", lib)
+    shutil.copy(made / "rccl" / "librccl.so.1", lib)
+    found = seen(LD_LIBRARY_PATH=f"{made / 'rccl'}:{made / 'v8'}")
+    assert (found.nccl, found.version, found.found_by) == (str((lib / "librccl.so.1").resolve()), "2.22.6", "torch")
+    assert [(plugin.kind, plugin.name) for plugin in found.plugins] == [("net", "librccl-net.so")]

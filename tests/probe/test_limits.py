@@ -6,63 +6,14 @@ import os
 import resource
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from made.cgroups import MIB, Machine
 
 from distcheck.facts.host import CgroupLimit, CpuQuota
-from distcheck.probe.limits import limits
+from distcheck.probe import limits as limits_module
+from distcheck.probe.limits import limits, memory_policy_error
 from distcheck.probe.waiting import throttled
-
-MIB = 1 << 20
-
-
-class Machine:
-    """A /proc/self and the hierarchies of one cgroup version, in a folder."""
-
-    def __init__(self, folder: Path, version: int) -> None:
-        self.version, self.root = version, folder
-        self.own = "job/step"
-        proc = folder / "proc" / "self"
-        proc.mkdir(parents=True)
-        names = ("cpu,cpuacct", "memory", "pids")
-        if version == 2:
-            (proc / "cgroup").write_text(f"0::/{self.own}\n")
-            (proc / "mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
-        else:
-            (proc / "cgroup").write_text("".join(f"{n}:{name}:/{self.own}\n" for n, name in enumerate(names, 1)))
-            lines = (f"cgroup /sys/fs/cgroup/{name} cgroup rw,{name} 0 0\n" for name in names)
-            (proc / "mounts").write_text("".join(lines))
-        for name in names:
-            self.folder(name).mkdir(parents=True, exist_ok=True)
-
-    def folder(self, controller: str, group: str = "job/step") -> Path:
-        return self.root / "sys/fs/cgroup" / ("" if self.version == 2 else controller) / group
-
-    def write(self, controller: str, group: str, **files: object) -> None:
-        for name, text in files.items():
-            (self.folder(controller, group) / name.replace("__", ".")).write_text(f"{text}\n")
-
-    def memory(self, group: str, limit: object, used: int, cache: int = 0) -> None:
-        stat = f"anon 1\ninactive_file {cache}\nactive_file 0\n"
-        if self.version == 2:
-            self.write("memory", group, memory__max=limit, memory__current=used, memory__stat=stat)
-        else:
-            none, total = 9223372036854771712, f"inactive_file 7\ntotal_inactive_file {cache}\ntotal_active_file 0\n"
-            limit = none if limit == "max" else limit
-            self.write("memory", group, **{"memory.limit_in_bytes": limit, "memory.usage_in_bytes": used})
-            self.write("memory", group, memory__stat=total)
-
-    def cpu(self, group: str, quota: object, periods: int, stopped: int, seconds: float) -> None:
-        counted = f"nr_periods {periods}\nnr_throttled {stopped}\n"
-        if self.version == 2:
-            stat = f"{counted}throttled_usec {int(seconds * 1e6)}\n"
-            self.write("cpu,cpuacct", group, cpu__max=f"{quota} 100000", cpu__stat=stat)
-        else:
-            quota = -1 if quota == "max" else quota
-            stat = f"{counted}throttled_time {int(seconds * 1e9)}\n"
-            self.write("cpu,cpuacct", group, **{"cpu.cfs_quota_us": quota, "cpu.cfs_period_us": 100000})
-            self.write("cpu,cpuacct", group, cpu__stat=stat)
 
 
 @pytest.fixture(params=[1, 2], ids=["cgroup v1", "cgroup v2"])
@@ -152,18 +103,8 @@ def test_the_processes_of_a_user_are_counted_against_rlimit_nproc():
     assert limits().stack_bytes == resource.getrlimit(resource.RLIMIT_STACK)[0]
 
 
-_POLICY = """
-import ctypes, os
-from distcheck.probe.limits import limits
-number = {"x86_64": 238, "aarch64": 237}[os.uname().machine]
-before = limits().memory_policy
-failed = ctypes.CDLL(None).syscall(ctypes.c_long(number), 2, ctypes.byref(ctypes.c_ulong(1)), ctypes.c_ulong(64))
-print(repr(before), failed, limits().memory_policy)
-"""
-
-
-@pytest.mark.skipif(os.uname().machine not in {"x86_64", "aarch64"}, reason="the number of set_mempolicy is unknown")
-@pytest.mark.process
-def test_the_memory_policy_of_a_real_process_is_read():
-    told = subprocess.run([sys.executable, "-c", _POLICY], capture_output=True, text=True, timeout=60, check=True)
-    assert told.stdout.split() in (["''", "0", "bind", "0"], ["''", "-1"]), "without NUMA the kernel has no such call"
+def test_a_memory_policy_that_cannot_be_read_has_an_error_where_the_call_is_known(monkeypatch):
+    monkeypatch.setattr(limits_module, "_GET_MEMPOLICY", {os.uname().machine: 100000})
+    assert memory_policy_error() == "Function not implemented"
+    monkeypatch.setattr(limits_module, "_GET_MEMPOLICY", {})
+    assert memory_policy_error() is None

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
-import shutil
 from pathlib import Path
 
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.network import Link, NetworkFacts, Resolution
+from distcheck.facts.network import Link, Resolution
 from distcheck.probe import links
 
 OWN = Resolution(name="node1", addresses=("127.0.0.1",), seconds=0.001)
@@ -132,15 +130,6 @@ def test_a_bond_names_its_members_and_which_of_them_are_down(tmp_path, interface
     assert [member.members for member in members] == [{}, {}, {}]
 
 
-@pytest.mark.parametrize(
-    ("everywhere", "here", "arp_ignore"), [("0", "0", 0), ("1", "0", 1), ("0", "2", 2), ("", "", 0)]
-)
-def test_of_two_settings_of_arp_ignore_the_stricter_one_counts(one, write, everywhere, here, arp_ignore):
-    for name, value in ("all", everywhere), ("eth0", here):
-        write(f"proc/sys/net/ipv4/conf/{name}/arp_ignore", value)
-    assert one().arp_ignore == arp_ignore
-
-
 # -- the own name
 
 
@@ -181,15 +170,6 @@ def test_the_users_file_overrides_the_systems(tmp_path, write):
     assert links.nccl_files({}, tmp_path)["NCCL_SOCKET_IFNAME"] == "eth0"
 
 
-def test_nccl_conf_file_replaces_the_users_file(tmp_path, write):
-    write("home/eve/.nccl.conf", "NCCL_SOCKET_IFNAME=eth1\n")
-    write("site/nccl.conf", "NCCL_SOCKET_IFNAME=eth2\n")
-    environ = {"HOME": "/home/eve", "NCCL_CONF_FILE": "/site/nccl.conf"}
-    assert links.nccl_files(environ, tmp_path) == {"NCCL_SOCKET_IFNAME": "eth2"}
-    assert links.nccl_files(environ | {"NCCL_CONF_FILE": "/nowhere"}, tmp_path) == {}
-    assert links.nccl_files(environ | {"NCCL_CONF_FILE": ""}, tmp_path) == {"NCCL_SOCKET_IFNAME": "eth1"}
-
-
 def test_nothing_is_trimmed_and_the_first_setting_of_a_name_wins(tmp_path, write):
     lines = [
         "# NCCL_SOCKET_FAMILY=AF_INET",
@@ -203,14 +183,6 @@ def test_nothing_is_trimmed_and_the_first_setting_of_a_name_wins(tmp_path, write
     ]
     write("etc/nccl.conf", "\n".join(lines))
     assert links.nccl_files({}, tmp_path) == {"NCCL_SOCKET_IFNAME": " eth0 ", "NCCL_SOCKET_NTHREADS": "a=b"}
-
-
-def test_unreadable_files_are_skipped(tmp_path, write):
-    (tmp_path / "etc/nccl.conf").mkdir(parents=True)
-    assert links.nccl_files({"HOME": "/nowhere"}, tmp_path) == {}
-    shutil.rmtree(tmp_path / "etc/nccl.conf")
-    (tmp_path / "etc/nccl.conf").write_bytes(b"NCCL_SOCKET_IFNAME=\xff\xfe\n\0\n")
-    assert list(links.nccl_files({}, tmp_path)) == ["NCCL_SOCKET_IFNAME"]
 
 
 # -- limits
@@ -232,11 +204,6 @@ def test_a_kernel_without_connection_tracking(tmp_path, write, files):
     assert isinstance(found.connections_tracked, Missing)
     assert isinstance(found.listen_backlog, Missing)
     assert "somaxconn cannot be read" in found.listen_backlog.reason
-
-
-def test_open_files_are_those_of_this_process(monkeypatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda _what: (1024, resource.RLIM_INFINITY))
-    assert links.open_files() == (1024, -1)
 
 
 # -- the hardware
@@ -323,15 +290,6 @@ def test_the_program_runs_only_if_there_are_such_devices_and_is_killed_if_it_han
     assert asked() == {}
 
 
-def test_a_real_host_can_be_read():
-    found = links.collect(dict(os.environ), OWN, open_files=links.open_files())
-    assert isinstance(found, NetworkFacts)
-    assert found.own_name_binds == "127.0.0.1"
-    assert isinstance(found.listen_backlog, int)
-    (lo,) = [link for link in found.links if link.name == "lo"]
-    assert lo.kind == "loopback"
-
-
 MOUNTS = """\
 22 1 0:21 / / rw shared:1 - ext4 /dev/vda1 rw
 40 22 0:40 / /shared rw shared:2 - nfs4 server:/x rw,vers=4.2,local_lock=none
@@ -357,12 +315,3 @@ def test_a_rendezvous_file_is_read_with_its_mount(tmp_path, path, kind, locks, s
 
 def test_without_mounts_a_rendezvous_file_is_missing(tmp_path):
     assert isinstance(links.rendezvous_file("/tmp/meet", tmp_path), Missing)
-
-
-def test_mounts_with_letters_of_any_language_and_without_a_source_are_read(tmp_path):
-    (tmp_path / "proc/self").mkdir(parents=True)
-    lines = "22 1 0:21 / / rw - ext4 /dev/vda1 rw\n40 22 0:40 / /données rw - nfs4 s:/x rw,nolock\n"
-    mounts = (lines + "41 22 0:41 / /mnt rw - tmpfs  rw\n").encode() + b"42 22 0:42 / /m\xe9 rw - tmpfs none rw\n"
-    (tmp_path / "proc/self/mountinfo").write_bytes(mounts)
-    kinds = {path: links.rendezvous_file(f"{path}/meet", tmp_path).file_system for path in ("/données", "/mnt", "/x")}
-    assert kinds == {"/données": "nfs4", "/mnt": "tmpfs", "/x": "ext4"}

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from made.cgroups import MIB, Machine
 
 from distcheck.facts.base import Missing
-from distcheck.probe.memory import Shortage, marks, since
-
-MIB = 1 << 20
+from distcheck.probe.memory import death, marks
 
 
-class Machine:
-    """A /proc/self and a cgroup hierarchy of one version, in a folder."""
-
-    def __init__(self, folder: Path, version: int, own: str = "/job/step") -> None:
-        self.version, self.top, self.root = version, folder, folder / "cgroup"
-        self.proc = folder / "proc" / "self"
-        self.proc.mkdir(parents=True)
-        line = f"0::{own}" if version == 2 else f"12:cpu,cpuacct:/\n4:memory:{own}\n0::/elsewhere"
-        (self.proc / "cgroup").write_text(line + "\n")
-        kind = "cgroup2 /cgroup cgroup2 rw" if version == 2 else "cgroup /cgroup cgroup rw,memory"
-        not_utf_8 = b"tmpfs /mnt/caf\xe9 tmpfs rw 0 0\n"
-        (self.proc / "mounts").write_bytes(not_utf_8 + f"tmpfs /dev/shm tmpfs rw 0 0\n{kind} 0 0\n".encode())
-        self.group("/")
-
-    def group(self, path: str, *, limit: int | None = None, shortages: int = 0, kills: int = 0) -> None:
-        folder = self.root / path.lstrip("/")
-        folder.mkdir(parents=True, exist_ok=True)
-        if self.version == 2:
-            (folder / "memory.events").write_text(f"low 0\nhigh 7\nmax 9\noom {shortages}\noom_kill {kills}\n")
-            (folder / "memory.max").write_text(f"{'max' if limit is None else limit}\n")
-        else:
-            (folder / "memory.oom_control").write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
-            (folder / "memory.failcnt").write_text(f"{shortages}\n")
-            (folder / "memory.limit_in_bytes").write_text(f"{9223372036854771712 if limit is None else limit}\n")
+def since(before, root):
+    """Return the kills, and the limit that was reached with its cgroup."""
+    found = death(before, "the last words", root)
+    assert found.said == "the last words"
+    assert found.shm is not None
+    return found.oom_kills, found.memory_limit_bytes, found.memory_cgroup
 
 
 @pytest.fixture(params=[1, 2], ids=["cgroup v1", "cgroup v2"])
@@ -43,57 +22,44 @@ def machine(request, tmp_path):
     return Machine(tmp_path, request.param)
 
 
-def test_without_a_kill_there_is_no_shortage(machine):
-    machine.group("/job", limit=512 * MIB, kills=3)
-    machine.group("/job/step", kills=3)
-    before = marks(machine.top)
-    assert since(before, machine.top) == Shortage(0, None, "")
+LIMIT, TIGHT = {"limit": 512 * MIB}, {"limit": 64 * MIB}
+SHORT, KILLED = {"shortages": 5, "kills": 2}, {"kills": 2}
 
 
-def test_a_reached_limit_without_a_kill_is_not_reported(machine):
-    machine.group("/job/step", limit=512 * MIB)
-    before = marks(machine.top)
-    machine.group("/job/step", limit=512 * MIB, shortages=40)
-    assert since(before, machine.top) == Shortage(0, None, "")
+@pytest.mark.parametrize(
+    ("before", "after", "kills", "short"),
+    [
+        ((LIMIT | KILLED, KILLED), (LIMIT | KILLED, KILLED), 0, ""),
+        (({}, LIMIT), ({}, LIMIT | {"shortages": 40}), 0, ""),  # the limit was reached, and nothing was killed
+        (({}, {}), ({}, KILLED), 2, ""),  # the memory of the node
+        ((LIMIT | {"shortages": 2, "kills": 1}, {"kills": 1}), (LIMIT | SHORT, KILLED), 1, "job"),
+        ((LIMIT, TIGHT), (LIMIT | SHORT, TIGHT | SHORT), 2, "job/step"),  # the inner one before the outer one
+    ],
+)
+def test_after_a_kill_the_innermost_limit_that_was_reached_is_named(machine, before, after, kills, short):
+    def count(*groups):
+        for group, counted in zip(("job", "job/step"), groups, strict=True):
+            machine.memory(group, **counted)
 
-
-def test_the_innermost_limit_that_was_reached_is_named(machine):
-    machine.group("/job", limit=512 * MIB, shortages=2, kills=1)
-    machine.group("/job/step", kills=1)
-    before = marks(machine.top)
-    machine.group("/job", limit=512 * MIB, shortages=5, kills=2)
-    machine.group("/job/step", kills=2)
-    assert since(before, machine.top) == Shortage(1, 512 * MIB, str(machine.root / "job"))
-
-
-def test_an_inner_limit_is_preferred_to_an_outer_one(machine):
-    machine.group("/job", limit=512 * MIB)
-    machine.group("/job/step", limit=64 * MIB)
-    before = marks(machine.top)
-    machine.group("/job", limit=512 * MIB, shortages=3, kills=2)
-    machine.group("/job/step", limit=64 * MIB, shortages=3, kills=2)
-    assert since(before, machine.top) == Shortage(2, 64 * MIB, str(machine.root / "job" / "step"))
-
-
-def test_a_kill_without_a_limit_is_a_shortage_of_the_node(machine):
-    machine.group("/job/step")
-    before = marks(machine.top)
-    machine.group("/job/step", kills=1)
-    assert since(before, machine.top) == Shortage(1, None, "")
+    count(*before)
+    marked = marks(machine.root)
+    count(*after)
+    limit = {"": None, "job": 512 * MIB, "job/step": 64 * MIB}[short]
+    assert since(marked, machine.root) == (kills, limit, short and str(machine.folder("memory", short)))
 
 
 def test_a_container_that_sees_its_cgroup_as_the_root_is_read_there(machine):
-    machine.group("/", limit=64 * MIB)  # /job/step is not to be seen
-    before = marks(machine.top)
-    machine.group("/", limit=64 * MIB, shortages=1, kills=1)
-    assert since(before, machine.top) == Shortage(1, 64 * MIB, str(machine.root))
+    machine.folder("memory").rename(machine.root / "elsewhere")
+    machine.memory("", 64 * MIB)
+    before = marks(machine.root)
+    machine.memory("", 64 * MIB, shortages=1, kills=1)
+    assert since(before, machine.root) == (1, 64 * MIB, str(machine.folder("memory", "")))
 
 
 def test_missing_counters_have_a_reason(tmp_path):
     machine = Machine(tmp_path, 2)
-    (machine.root / "memory.events").unlink()
-    assert isinstance(marks(machine.top), Missing)
-    (machine.proc / "mounts").write_text("")
-    assert marks(machine.top) == Missing(reason="no cgroup limits the memory of this process")
-    assert isinstance(since(Missing(reason="gone"), machine.top), Missing)
+    assert isinstance(marks(machine.root), Missing)
+    (tmp_path / "proc/self/mounts").write_text("")
+    assert marks(machine.root) == Missing(reason="no cgroup limits the memory of this process")
+    assert since(Missing(reason="gone"), machine.root)[0] == Missing(reason="gone")
     assert isinstance(marks(tmp_path / "nothing"), Missing)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -19,18 +18,6 @@ from distcheck.probe import process
 def test_a_process_knows_its_command_and_ancestors():
     assert process.command_of(os.getpid())[0].endswith(("python", "python3", "python3.11")) or sys.executable
     assert process.ancestors()
-
-
-@pytest.mark.process
-def test_a_stopped_process_shows_state_t():
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    try:
-        child.send_signal(signal.SIGSTOP)
-        until(lambda: process.state_of(child.pid) == "T")
-    finally:
-        child.kill()
-        child.wait()
-    assert process.state_of(child.pid) == ""
 
 
 TOLD = "from distcheck.probe.process import given_devices; import os; print(given_devices(os.environ))"
@@ -137,14 +124,6 @@ def test_the_device_of_shared_memory_is_read_in_pods_and_with_gpus(environ, gpus
     assert isinstance(process.shm_device(environ, gpus=gpus), int) == known
 
 
-def test_a_memory_policy_can_be_read_here_or_the_error_is_named(monkeypatch):
-    assert process.memory_policy_error() in {"", "Operation not permitted", "Function not implemented"}
-    monkeypatch.setattr(process, "_GET_MEMPOLICY", {os.uname().machine: 100000})
-    assert process.memory_policy_error() == "Function not implemented"
-    monkeypatch.setattr(process, "_GET_MEMPOLICY", {})
-    assert process.memory_policy_error() is None
-
-
 def test_the_cpus_on_which_this_process_may_run_are_listed():
     listed = unfold(process.allowed_cpu_list())
     assert listed == os.sched_getaffinity(0)
@@ -170,16 +149,7 @@ def test_a_process_s_slurm_job_and_container_are_in_its_cgroup(monkeypatch, cgro
     assert (process.slurm_job_of(gone), process.container_of(gone)) == (job, container)
 
 
-@pytest.mark.process
 def test_without_a_cgroup_the_variables_give_the_slurm_job(monkeypatch):
     monkeypatch.setattr(process, "_text", lambda _: "0::/\n")
-    sleeper = ["sleep", "30"]
-    with subprocess.Popen(sleeper, env={"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]}) as running:
-        try:
-            for _ in range(100):
-                if process.command_of(running.pid) == tuple(sleeper):
-                    break
-                time.sleep(0.02)
-            assert process.slurm_job_of(running.pid) == "7"
-        finally:
-            running.kill()
+    monkeypatch.setattr(process, "variables_of", lambda _: {"SLURM_JOB_ID": "7"})
+    assert process.slurm_job_of(1 << 22) == "7"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -60,24 +58,6 @@ def test_a_resolver_that_hangs_costs_seconds_but_no_other_fact(monkeypatch):
     assert isinstance(found.spaces["/tmp"], Space)
 
 
-@pytest.mark.process
-def test_the_module_prints_one_line_without_an_environment():
-    command = [sys.executable, "-m", "distcheck.probe.state", "9"]
-    done = subprocess.run(command, env={}, check=True, capture_output=True)
-    assert done.stdout.count(b"\n") == 1
-    assert msgspec.json.decode(done.stdout, type=NodeState).slurm_context == ""
-    assert done.stderr == b""
-
-
 def test_a_slurm_prolog_is_recognised():
     found = state.collect({"SLURM_SCRIPT_CONTEXT": "prolog_slurmd", "SLURM_JOB_ID": "77"})
     assert (found.slurm_context, found.slurm_job) == ("prolog_slurmd", "77")
-
-
-@pytest.mark.process
-def test_a_child_that_hangs_is_killed(other_python):
-    other_python("exec sleep 60")
-    began = time.monotonic()
-    answer = asyncio.run(state.state(0.3))
-    assert answer == Missing(reason="this node did not answer within 0.3 s: its resolver or a file system hangs")
-    assert time.monotonic() - began < 20

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import threading
 import time
 
@@ -148,19 +147,6 @@ def test_the_file_is_removed_when_the_process_that_asked_is_killed(tmp_path):
         os.kill(asking, signal.SIGKILL)
         os.waitpid(asking, 0)
     until(lambda: not files_in(tmp_path))
-
-
-@pytest.mark.process
-def test_a_child_that_cannot_start_is_a_missing_fact(tmp_path, monkeypatch):
-    async def run():
-        child = Conversation(question(task(tmp_path)), 5, os.environ)
-        answer = await child.hear(Storage, 5)
-        child.say("x")
-        await child.close(1)
-        return answer
-
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert "could not start" in asyncio.run(run()).reason
 
 
 def test_the_rates_are_of_the_best_chunk(tmp_path, monkeypatch):

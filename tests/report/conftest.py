@@ -14,7 +14,7 @@ import distcheck.rules
 from distcheck.facts.asked import Asked
 from distcheck.facts.job import Job
 from distcheck.rules import Rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Finding, Fix, NamedGpu, NotChecked
 
 GOLDENS = Path(__file__).parent / "golden"
 
@@ -133,6 +133,7 @@ def failing() -> Case:
             owner="admin",
             ranks=(32,),
             nodes=("node3",),
+            gpus=(NamedGpu("node3", 0, "GPU-node3-0"),),
             message="GPU 0 of node3 fell off the bus",
             evidence={"nvml": "GPU is lost", "since": None, "traceback": "line one\nline two"},
             fix=Fix("Drain the node and reset the GPU.", ("scontrol update nodename=node3 state=drain", "reboot")),

@@ -22,10 +22,11 @@ replace = msgspec.structs.replace
 KEYS = {
     "": (
         "schema distcheck command verdict exit_code headline seconds world findings not_checked ranks missing_ranks "
-        "bandwidth exclude models gpus devices mesh groups training critical_path comparison at host command_line"
+        "bandwidth exclude models gpus devices mesh groups training critical_path comparison hang at host command_line "
+        "policy would"
     ),
     "world": "ranks nodes launcher backend torch nccl",
-    "findings": "rule aliases severity scope owner confirmed ranks nodes message evidence fix docs",
+    "findings": "rule aliases severity scope owner confirmed ranks nodes message evidence fix docs observed gpus",
     "not_checked": "rule ranks nodes reason",
     "ranks": "rank node local_rank gpu master stage status mesh",
     "bandwidth": (

@@ -7,8 +7,7 @@ import json
 import pytest
 from report.test_html import Tags
 
-from distcheck.facts.history import Failure
-from distcheck.facts.past_run import NodeTotal, Totals
+from distcheck.facts.history import Failure, NodeTotal, Totals
 from distcheck.report.history import FORMATS, document, render
 
 NOW = 1_795_000_000.0
@@ -87,3 +86,28 @@ def test_control_characters_of_a_name_reach_no_terminal(name):
     text = render(name, document("/h\x1b", totals), everything=True)
     assert "\x1b" not in text
     assert "\x07" not in text
+
+
+SPARED = Totals(
+    nodes=(
+        NodeTotal("node3", 12, 3, NOW, NOW, Failure(NOW, ("gpu-xid",)), RULES, {"gpu-xid": 2, "isolation-bad-node": 1}),
+        NodeTotal("node4", 8, 1, NOW, NOW, Failure(NOW, ("gpu-xid",)), {"gpu-xid": 1}, {"gpu-xid": 1}),
+        NodeTotal("node1", 20, 0, NOW, NOW),
+    ),
+    lines=40,
+)
+
+
+def test_the_rules_that_would_have_drained_nodes_are_a_table_for_who_decides_to_enforce():
+    assert render("text", document("/h", SPARED), would=True) == (
+        "history of /h\n40 runs of 3 nodes\n\n"
+        "rule                nodes      times  share of runs\n"
+        "------------------  ---------  -----  -------------\n"
+        "gpu-xid             node[3-4]      3             8%\n"
+        "isolation-bad-node  node3          1             2%\n"
+    )
+    found = json.loads(render("json", document("/h", SPARED)))["would"]
+    assert found[0] == {"rule": "gpu-xid", "nodes": ["node3", "node4"], "times": 3, "share": 0.075}
+    assert "no run would have excluded a node" in render("text", document("/h", TOTALS), would=True)
+    assert "| gpu-xid | node\\[3-4\\] | 3 |" in render("markdown", document("/h", SPARED), would=True)
+    assert "node[3-4]" in render("html", document("/h", SPARED), would=True)

@@ -19,7 +19,6 @@ from distcheck.report.html import facts, heat
 from distcheck.report.html.curves import charts
 from distcheck.report.html.facts import sheet
 from distcheck.report.html.heat import heat_map
-from distcheck.report.html.stages import time_line
 from distcheck.rules.finding import Finding, Fix
 
 VOID = {"meta", "input", "br"}
@@ -148,16 +147,6 @@ def test_html_shows_hostile_strings_literally(hostile):
     assert "{{ 7*7 }}" in text
 
 
-def test_html_has_an_uncertainty_column_only_for_repeated_bursts(healthy):
-    job, diagnosis = healthy
-    for bursts, column in ((1, False), (9, True)):
-        figures = tuple(msgspec.structs.replace(m, bursts=bursts) for m in job.collectives.measurements)
-        collectives = msgspec.structs.replace(job.collectives, measurements=figures)
-        page = render("html", msgspec.structs.replace(job, collectives=collectives), diagnosis)
-        assert ('<th scope="col" class="number">±</th>' in page) is column
-        assert ('<p class="quiet">±: relative uncertainty' in page) is column, "explained where it is shown"
-
-
 def test_html_colours_are_readable_on_light_and_dark(healthy):
     style = render("html", *healthy).partition("<style>")[2].partition("</style>")[0]
     schemes = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
@@ -229,79 +218,6 @@ def test_facts_that_would_make_the_page_too_large_are_left_out_healthy_nodes_fir
     assert found.nodes[0].name == "node11"
     assert (len(found.nodes) + found.left_out, found.left_out > 10) == (20, True)
     assert f'<p class="quiet">{found.left_out} nodes are left out' in render("html", *judged)
-
-
-@pytest.mark.slow
-def test_a_page_of_8192_ranks_with_many_variables_stays_below_five_megabytes():
-    job, diagnosis = reported.large()
-    shared = {f"NCCL_{n}": "x" * 30 for n in range(60)}
-    ranks = tuple(
-        msgspec.structs.replace(
-            rank,
-            environment=rank.environment
-            | shared
-            | {f"SLURM_{n}": f"a-value-of-{rank.placement.rank}-{n}" for n in range(40)},
-        )
-        for rank in job.ranks
-    )
-    page = render("html", msgspec.structs.replace(job, ranks=ranks), diagnosis)
-    assert len(page.encode()) < 5 * MEGABYTE
-
-
-def test_the_time_line_shows_when_each_node_began_each_stage_since_the_first_process(empty):
-    job, diagnosis = reported.healthy()
-    line = time_line(job)
-    assert [row.name for row in line.rows] == ["node1", "node2"]
-    first, second = line.rows
-    assert [bar.meaning for bar in second.bars] == ["started 0.10", "meeting 0.22", "peers 0.85", "collectives 1.20"]
-    assert first.bars[0].left == 0
-    assert [bar.left for bar in second.bars] == sorted(bar.left for bar in second.bars)
-    assert second.bars[-1].left + second.bars[-1].width == pytest.approx(100 * 6.2 / 6.35, abs=0.1), "done ends it"
-    assert line.steps == ["import torch", "process group", "first all_reduce", "first broadcast"]
-    assert second.steps == ["1.60", "0.600", "0.900", "0.100"]
-    assert "The last node, node2, joined the roll call after 0.22 s." in render("html", job, diagnosis)
-    assert time_line(empty.job) is None
-
-
-def delayed(job, changes):
-    """Return a job in which the processes of some nodes began some stages at other times, None for never."""
-    processes = list(job.processes)
-    for n, times in changes.items():
-        began = {stage: at for stage, at in (processes[n].began_seconds | times).items() if at is not None}
-        processes[n] = msgspec.structs.replace(processes[n], began_seconds=began)
-    return msgspec.structs.replace(job, processes=tuple(processes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "rows"),
-    [
-        ({}, ["node[01-40] (40 nodes)"]),
-        ({7: {"started": 3.0, "meeting": 3.1}}, ["node08", "node[01-07,09-40] (39 nodes)"]),
-        ({7: {"meeting": 3.1}, 9: {"meeting": 5.2}}, ["node10", "node08", "node[01-07,09,11-40] (38 nodes)"]),
-        ({7: {"collectives": None, "done": None}}, ["node08", "node[01-07,09-40] (39 nodes)"]),
-        ({n: {"peers": 9.0} for n in range(40)}, ["node[01-40] (40 nodes)"]),
-    ],
-)
-def test_the_time_line_of_many_nodes_shows_those_that_stand_out_and_folds_the_rest(changes, rows):
-    line = time_line(delayed(reported.build(40, 2, measured=False), changes))
-    assert [row.name for row in line.rows] == rows
-    if not changes:
-        assert line.rows[0].began == ["0.00-0.60", "0.12-0.72", "0.85", "1.20", "6.20"]
-
-
-def test_a_node_whose_ranks_imported_torch_slowly_stands_out():
-    job = reported.build(12, 2)
-    slow = msgspec.structs.replace(job.ranks[5], run=msgspec.structs.replace(job.ranks[5].run, import_seconds=9.0))
-    line = time_line(msgspec.structs.replace(job, ranks=(*job.ranks[:5], slow, *job.ranks[6:])))
-    assert [(row.name, row.steps[0]) for row in line.rows] == [("node03", "9.00"), (line.rows[1].name, "1.60")]
-
-
-def test_the_nodes_that_stand_out_are_listed_up_to_a_limit():
-    changes = {n: {"meeting": 4.0 + n} for n in range(30)}
-    line = time_line(delayed(reported.build(100, 1, measured=False), changes))
-    assert len(line.rows) == 25
-    assert line.rows[0].name == "node030"
-    assert line.notes == ["6 more nodes stand out"]
 
 
 def test_findings_of_one_rule_with_one_fix_are_one_finding():

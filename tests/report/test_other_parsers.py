@@ -1,12 +1,16 @@
-"""Programs of others read the formats: junitparser, prometheus_client, markdown-it, jsonschema."""
+"""Programs of others read the formats: junitparser, prometheus_client, node_exporter, markdown-it, jsonschema."""
 
 import copy
 import json
 import re
+import shutil
+import subprocess
+import urllib.request
 from pathlib import Path
 
 import jsonschema
 import junitparser
+import msgspec
 import pytest
 import yaml
 from markdown_it import MarkdownIt
@@ -15,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from distcheck.report import Detail, render
 from distcheck.report.harmless import harmless
 from distcheck.report.schema.document import json_schema
-from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.finding import Finding, Fix, NamedGpu
 
 DOCS = Path(__file__).parents[2] / "docs"
 DASHBOARD = json.loads((DOCS / "grafana.json").read_text())
@@ -40,6 +44,12 @@ def families(job):
     return {family.name: family.samples for family in text_string_to_metric_families(render("prometheus", *job))}
 
 
+@pytest.fixture
+def failing(failing):
+    """The job with the time at which it ended."""
+    return failing._replace(job=msgspec.structs.replace(failing.job, at="2026-11-28 20:31:43 +0100"))
+
+
 def test_prometheus_client_reads_the_values(failing, healthy):
     read = families(failing)
     assert {sample.labels["verdict"]: sample.value for sample in read["distcheck_verdict"]} == {
@@ -58,6 +68,81 @@ def test_prometheus_client_reads_back_labels_with_quotes(job_of, judge):
     assert sample.labels == {"rule": 'a"b\\c\\nd', "severity": "error"}
 
 
+def labelled(text):
+    """Return the samples of metrics by name and labels; an empty label is as good as none."""
+    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    return {(s.name, *sorted((k, v) for k, v in s.labels.items() if v)): s.value for s in samples}
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """Return what a real node_exporter shows of a file of metrics."""
+
+    def exported(text):
+        (tmp_path / "distcheck.prom").write_text(text)
+        command = ["prometheus-node-exporter", "--web.listen-address=127.0.0.1:0", "--collector.disable-defaults"]
+        command += ["--collector.textfile", f"--collector.textfile.directory={tmp_path}"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as exporter:
+            try:
+                addresses = (re.search(r"Listening on.*address=(\S+)", line) for line in exporter.stderr)
+                address = next(filter(None, addresses))[1]
+                with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
+                    return labelled(answer.read().decode())
+            finally:
+                exporter.terminate()
+
+    return exported
+
+
+@pytest.mark.process
+@pytest.mark.skipif(shutil.which("prometheus-node-exporter") is None, reason="apt-get install prometheus-node-exporter")
+def test_node_exporter_shows_every_sample_and_none_with_a_timestamp(exported, any_job):
+    text = render("prometheus", *any_job)
+    shown = exported(text)
+    assert shown[("node_textfile_scrape_error",)] == 0
+    assert labelled(text).items() <= shown.items()
+    assert exported("distcheck_exit_code 0 1700000000000\n")[("node_textfile_scrape_error",)] == 1
+
+
+GPU = NamedGpu("node1", 3, "GPU-3")
+
+
+@pytest.mark.parametrize(
+    ("finding", "places"),
+    [
+        ({"nodes": ("node1", "node2")}, [("node1", "", ""), ("node2", "", "")]),
+        ({"nodes": ("node1",), "gpus": (GPU,)}, [("node1", "3", "GPU-3")]),
+        ({"nodes": ("node1", "node2"), "gpus": (GPU,)}, [("node1", "3", "GPU-3"), ("node2", "", "")]),
+        ({"nodes": ("node1",), "gpus": (NamedGpu("node1", 3, None),)}, [("node1", "3", "")]),
+        ({}, []),
+    ],
+)
+def test_the_places_of_a_finding_are_its_gpus_and_its_nodes_without_one(job_of, judge, finding, places):
+    found = judge(job_of(1, 1), Finding(rule="r", message="m", fix=Fix("f"), **finding))
+    labels = [{"rule": "r", "severity": "error", **dict(zip(("node", "gpu", "uuid"), p, strict=True))} for p in places]
+    assert [sample.labels for sample in families(found)["distcheck_node_findings"]] == labels
+
+
+def test_findings_of_many_nodes_are_few_series_and_errors_come_first(job_of, judge):
+    nodes = tuple(f"node{n}" for n in range(8192))
+    about = [
+        Finding(rule=severity, severity=severity, message="m", fix=Fix("f"), nodes=there)
+        for severity, there in (("warning", nodes), ("error", nodes[:3]))
+    ]
+    samples = families(judge(job_of(1, 1), *about))["distcheck_node_findings"]
+    assert [sample.labels["severity"] for sample in samples[:4]] == ["error", "error", "error", "warning"]
+    assert len(samples) == 256
+
+
+@pytest.mark.parametrize(
+    ("at", "seconds"), [("2026-11-28 20:31:43 +0100", [1795894303]), ("", []), ("yesterday", []), ("0 +", [])]
+)
+def test_the_time_of_the_run_is_a_sample(failing, at, seconds):
+    job = msgspec.structs.replace(failing.job, at=at)
+    read = families(failing._replace(job=job))
+    assert [sample.value for sample in read["distcheck_last_run_timestamp_seconds"]] == seconds
+
+
 def test_the_page_names_every_metric_with_its_labels(failing, healthy):
     samples = [sample for job in (failing, healthy) for each in families(job).values() for sample in each]
     written = {(sample.name, *sorted(sample.labels)) for sample in samples}
@@ -65,11 +150,10 @@ def test_the_page_names_every_metric_with_its_labels(failing, healthy):
     assert {(name, *sorted(re.findall(r"`(\w+)`", labels))) for name, labels in rows} == written
 
 
-def test_the_alerts_of_the_page_use_written_metrics(failing):
-    (block,) = re.findall(r"(?s)```yaml\n(.*?)```", (DOCS / "monitoring.md").read_text())
-    rules = [rule for group in yaml.safe_load(block)["groups"] for rule in group["rules"]]
-    assert set(re.findall(r"distcheck_\w+", " ".join(rule["expr"] for rule in rules))) == {"distcheck_verdict"}
-    assert "node" in {sample.labels["verdict"] for sample in families(failing)["distcheck_verdict"]}
+def test_the_alerts_use_written_metrics(failing):
+    (group,) = yaml.safe_load((DOCS / "monitoring" / "alerts.yaml").read_text())["groups"]
+    used = set(re.findall(r"distcheck_\w+", " ".join(rule["expr"] for rule in group["rules"])))
+    assert used <= set(families(failing))
 
 
 def queries():
@@ -91,7 +175,7 @@ def test_the_dashboard_uses_labels_that_the_metrics_have(failing, healthy):
         labels = {label for sample in samples if sample.name == name for label in sample.labels}
         for label, value in re.findall(r'(\w+)\s*(?:=~|!=|!~|=)\s*"([^"]*)"', selector):
             assert label in labels | {"instance"}, f"{name} has no label {label}"  # the scrape adds instance
-            values = {sample.labels.get(label) for sample in samples if sample.name == name}
+            values = {sample.labels[label] for sample in samples if label in sample.labels}
             assert value.startswith("$") or value in values, f"{name} has no {label} {value}"
     for wanted in re.findall(r"by \(([^)]*)\)", " ".join(queries())):
         named = {label.strip() for label in wanted.split(",")}

@@ -3,6 +3,7 @@ import re
 import msgspec
 import pytest
 from made import reported
+from made.jobs import healthy_job
 
 from distcheck.facts.asked import Asked
 from distcheck.facts.job import Collectives, Measurement
@@ -158,6 +159,24 @@ def test_quiet_shows_findings_and_the_verdict_line(failing):
     assert report.splitlines()[-1].startswith("FAIL: ranks 16 and 17 both run on ")
 
 
+def test_a_meeting_place_that_distcheck_derived_is_named_in_front_of_a_command(job_of, judge):
+    change = msgspec.structs.replace
+    job = job_of(2, 1)
+    job = change(job, asked=change(job.asked, program="python"))
+    place = change(job.ranks[0].placement, master_derived=True, master_addr="node1", master_port=20042)
+    derived = change(job, ranks=(change(job.ranks[0], placement=place), *job.ranks[1:]))
+    passed_on = change(derived, asked=change(derived.asked, export=True))
+    line = "tested at node1:20042, which COMMAND does not name; it may meet elsewhere\n"
+    assert [line in text(judge(each)) for each in (derived, job, passed_on)] == [True, False, False]
+
+
+def test_quiet_shows_one_line_of_a_job_that_passes(job_of, judge):
+    assert (
+        text(judge(job_of(2, 2)), quiet=True)
+        == "PASS: 4 ranks on 2 nodes; all_reduce 552.6, broadcast 311.6 GB/s at 256 MiB. exit code 0\n"
+    )
+
+
 @pytest.mark.parametrize("name", ["text", "markdown"])
 def test_quiet_shows_what_makes_the_verdict_unknown(job_of, judge, name):
     gaps = (
@@ -172,9 +191,12 @@ def test_quiet_shows_what_makes_the_verdict_unknown(job_of, judge, name):
     assert "the collectives were not started" not in failed, "the finding decides"
 
 
-def test_the_default_of_two_ranks_is_reported(single):
-    job = msgspec.structs.replace(single.job, asked=Asked("gate", (), started_here=True, by_default=True))
+def test_the_default_number_of_ranks_is_reported(single):
+    asked = Asked("gate", (), started_here=True, by_default=True)
+    job = msgspec.structs.replace(single.job, asked=asked)
     assert "No rank count given; using 2 local Gloo ranks." in text((job, single.diagnosis))
+    job = msgspec.structs.replace(healthy_job(1, 4, gpus=4), asked=asked)
+    assert "No rank count given; using 4 local ranks, one per GPU." in text((job, single.diagnosis))
 
 
 def test_only_severities_and_the_verdict_are_coloured(failing):

@@ -63,10 +63,10 @@ class Leader:
         secret: bytes | None = None,
         port: int | None = None,
         found: Found = "master",
-        pci: Pci | Missing | None = None,
+        said: Report | None = None,
         **fields,
     ) -> Attendance:
-        """Join as a well-behaved follower, through another `port` than the leader's own if one is given."""
+        """Join as a well-behaved follower that reports `said`, through a `port` if one is given."""
         ways = client.doors(["127.0.0.1"], port or self.port, JOB, side=False)
         came = await client.attend(
             tuple(door._replace(found=found) for door in ways),
@@ -77,7 +77,7 @@ class Leader:
         )
         if came.connection is not None:
             self.writers.append(came.connection.writer)
-            came.connection.say(report_of(uid, *ranks, pci=pci))
+            came.connection.say(said or report_of(uid, *ranks))
         return came
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -14,6 +14,7 @@ from distcheck.rollcall import client, framing, identity, protocol, wire
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.handshake import Door
 from distcheck.rollcall.protocol import Welcome
+from distcheck.rollcall.server import Server
 
 
 async def _attend(hello, *ways: Door, seconds: float = 0.5, connect_seconds: float = 0.4):
@@ -257,12 +258,35 @@ async def test_who_was_told_that_the_leader_is_full_knows_it_though_nobody_answe
         writer.close()
 
 
-async def test_a_refused_master_port_is_reported_though_a_side_port_answers(leading, hello, closed_port):
-    async with leading() as leader:
-        ways = _door(closed_port), _door(leader.port, side=True)
-        came, _ = await _attend(hello, *ways, seconds=30, connect_seconds=25)
-        assert [(a.door, a.outcome) for a in came.attempts] == [("master", "refused"), ("side", "met")]
-        assert came.connection.leader_address == "127.0.0.1"
+@pytest.mark.parametrize("agent", [False, True])
+async def test_a_master_port_that_turns_a_process_away_does_not_delay_the_side_ports(
+    leading, hello, closed_port, monkeypatch, agent
+):
+    """It is closed, or torchrun's agent listens there."""
+    answer, asked, began = Server.answer, [], time.monotonic()
+    monkeypatch.setattr(Server, "answer", lambda self, said: asked.append(time.monotonic()) or answer(self, said))
+
+    async with leading() as leader, leading() as other:
+        master = _door(other.port, only_connect=True) if agent else _door(closed_port)
+        came, _ = await _attend(hello, master, _door(leader.port, side=True), seconds=30, connect_seconds=5)
+    assert {(a.door, a.outcome) for a in came.attempts} == {
+        ("master", "agent" if agent else "refused"),
+        ("side", "met"),
+    }
+    assert came.connection.leader_address == "127.0.0.1"
+    assert asked[0] - began < client._MASTER_PATIENCE_SECONDS
+
+
+async def test_no_side_port_is_asked_where_the_master_port_answers(leading, hello):
+    knocks = []
+
+    async def side(_reader, writer):
+        knocks.append(1)
+        writer.close()
+
+    async with _serving(side) as port, leading() as leader:
+        came, _ = await _attend(hello, _door(leader.port), _door(port, side=True))
+    assert ([(a.door, a.outcome) for a in came.attempts], knocks) == ([("master", "met")], [])
 
 
 async def test_the_master_port_is_tried_briefly_after_a_side_port_answered(leading, hello):

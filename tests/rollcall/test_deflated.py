@@ -10,7 +10,7 @@ import pytest
 from real.relay import relay
 from real.waiting import soon
 
-from distcheck.rollcall import client, framing, protocol, seal
+from distcheck.rollcall import framing, protocol, seal
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Deflated, Here, Trouble
 from distcheck.rollcall.wire import HEADER, MAGIC, ProtocolError
@@ -26,21 +26,12 @@ def large(report, uid: str, rank: int):
     return msgspec.structs.replace(said, ranks=(msgspec.structs.replace(facts, environment=environment),))
 
 
-async def _report(leader, hello, said, port: int, secret=None) -> None:
-    ways = client.doors(["127.0.0.1"], port, "a job", side=False)
-    uid, (rank,) = said.process.uid, said.ranks
-    came = await client.attend(ways, hello(uid, rank.placement.rank), seconds=10, connect_seconds=5, secret=secret)
-    assert came.connection is not None
-    leader.writers.append(came.connection.writer)
-    came.connection.say(said)
-
-
 @pytest.mark.parametrize("secret", [None, SECRET])
-def test_a_large_report_is_compressed(leading, live, hello, report, secret):
+def test_a_large_report_is_compressed(leading, live, report, secret):
     async def main():
         async with leading(2, secret) as leader, relay(leader.port) as (port, said):
             sent = large(report, "follower", 1)
-            await _report(leader, hello, sent, port, secret)
+            await leader.come("follower", 1, said=sent, port=port, secret=secret)
             assert await leader.server.wait_for_all(10)
             assert leader.server.followers["follower"].report.ranks == sent.ranks
             return sum(map(len, said["follower"])), len(msgspec.msgpack.encode(sent))

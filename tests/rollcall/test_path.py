@@ -116,7 +116,11 @@ async def test_a_peer_that_closes_early_got_a_part_and_causes_no_wait():
     assert sent.bytes < TRANSFER_BYTES
 
 
-@pytest.mark.parametrize("said", [b"", b"nonce c\n", b"220 mail.example ESMTP\r\n", WORD.answer[:-1]])
+@pytest.mark.parametrize(
+    "said",
+    [b"", peer_handshake("nonce", "c").answer, b"220 mail.example ESMTP\r\n", WORD.answer[:-1]],
+    ids=["nothing", "another peer", "a mail server", "a part"],
+)
 def test_a_process_that_is_not_the_peer_gets_no_data(live, said):
     heard: list[bytes] = []
 
@@ -135,7 +139,7 @@ def test_a_process_that_is_not_the_peer_gets_no_data(live, said):
             await asyncio.sleep(0.05)
 
     live(main())
-    assert heard == [b""]
+    assert heard in ([b""], [WORD.knock])
 
 
 async def test_without_a_listener_or_an_answer_there_is_no_transfer(closed_port):
@@ -180,18 +184,12 @@ class _Telling:
         return self._raw[:size]
 
 
-def test_a_kernel_that_does_not_count_all_of_them_is_as_good_as_one_that_counts_nothing():
+def test_counters_of_a_kernel_that_lacks_some_has_not_measured_yet_or_counts_segments_that_arrived_twice():
     raw = path._TCP_INFO.pack(9, 70_000, 50, 120, 300_000, 100_000, 4)
     assert tcp_info(_Telling(raw)) == (5, 70_000, 50, 0.2, 0.00012)
     assert tcp_info(_Telling(raw[:-4])) is None
-
-
-def test_segments_that_arrived_twice_are_not_counted_as_lost():
-    assert tcp_info(_Telling(path._TCP_INFO.pack(3, 1, 9, 0, 0, 0, 7))).repeated == 0
-
-
-def test_the_round_trip_is_unknown_until_the_kernel_has_measured_one():
-    assert tcp_info(_Telling(path._TCP_INFO.pack(3, 1, 9, 0xFFFFFFFF, 0, 0, 7))).round_trip_seconds is None
+    told = tcp_info(_Telling(path._TCP_INFO.pack(3, 1, 9, 0xFFFFFFFF, 0, 0, 7)))
+    assert (told.repeated, told.round_trip_seconds) == (0, None)
 
 
 # -- datagrams

@@ -12,7 +12,6 @@ from rollcall.conftest import endpoints
 
 from distcheck.facts.network import PeerTrial, Transfer
 from distcheck.rollcall import peers, seal
-from distcheck.rollcall.doors import peer_handshake
 from distcheck.rollcall.peers import better_of, choose, doubtful, send_again, try_peers
 from distcheck.rollcall.protocol import PeerDoor, Roster
 
@@ -35,14 +34,14 @@ def test_no_process_is_the_first_target_of_all():
     assert len({tried[0].uid for tried in choose(_doors(64)).values()}) == 64
 
 
-@pytest.mark.parametrize("count", [65, 100, 128, 1024, 8192])
-def test_beyond_64_each_process_is_tested_as_often_as_it_tests(count):
-    chosen = choose(_doors(count))
-    tried = Counter(d.uid for doors in chosen.values() for d in doors)
-    tries = {uid: len({d.uid for d in doors} - {uid}) for uid, doors in chosen.items()}
-    assert tried == tries
-    assert min(tries.values()) >= 6
-    assert max(tries.values()) <= 13
+@pytest.mark.long
+def test_beyond_64_each_process_tests_few_others_and_is_tested_as_often_at_least_six_times():
+    for count in (*range(65, 140), *(near + by for near in (256, 1024, 4096) for by in (-1, 0, 1)), 12_500):
+        chosen = choose(_doors(count))
+        tried = Counter(d.uid for doors in chosen.values() for d in doors)
+        tries = {uid: len({d.uid for d in doors} - {uid}) for uid, doors in chosen.items()}
+        assert tried == tries, count
+        assert 6 <= min(tries.values()) <= max(tries.values()) <= 10, count
 
 
 async def test_two_processes_find_each_other_on_every_kind_of_address():
@@ -54,7 +53,6 @@ async def test_two_processes_find_each_other_on_every_kind_of_address():
         ]
         assert [t.datagrams for t in trials] == [{256: True, 1400: True}, {256: True, 1500: True}]
         assert [t.transfer.bytes for t in trials] == [1 << 21, 1 << 21]
-        assert [t.sent_from for t in trials] == ["127.0.0.1", "::1"]
         assert not any(t.transfer.stalled for t in trials)
         assert all(0 < t.round_trip_seconds < 1 for t in trials)
 
@@ -70,7 +68,7 @@ async def test_with_a_token_only_processes_of_the_job_find_each_other():
         assert (trial.outcome, trial.transfer) == ("foreign", None)
     async with endpoints() as pretender:  # it knows the round's nonce, and not the token
         (trial,) = await try_peers("a", Roster("nonce", pretender.doors, 0.5), secret=secret)
-        assert (trial.outcome, trial.transfer) == ("silent", None)
+        assert (trial.outcome, trial.transfer) == ("foreign", None)
 
 
 async def test_a_trial_has_the_uses_of_its_endpoint():
@@ -138,7 +136,7 @@ async def test_an_endpoint_of_another_process_or_roster_is_foreign():
         doors = (PeerDoor("b", "127.0.0.1", door.port), door)
         trials = await try_peers("a", Roster("nonce", doors, 3.0))
         assert [(t.target, t.outcome) for t in trials] == [("b", "foreign"), ("c", "met")]
-        assert trials[0].detail == "nonce c"
+        assert trials[0].detail.endswith(" c")
         assert (trials[0].transfer, trials[0].datagrams) == (None, {})
         stale = await try_peers("a", Roster("other", (door,), 3.0))
         assert [t.outcome for t in stale] == ["foreign"]
@@ -161,7 +159,7 @@ async def test_every_open_endpoint_gets_its_transfer_though_others_stall(monkeyp
 
     async def transfer(door, word, _seconds, _singly=0):
         turns.append(door.address)
-        assert word == peer_handshake("nonce", "b")
+        assert word.answer.endswith(b" b\n")
         if door.address.endswith(".1"):
             await asyncio.sleep(0.7)
             return None
@@ -176,63 +174,38 @@ async def test_every_open_endpoint_gets_its_transfer_though_others_stall(monkeyp
         assert [t.transfer for t in trials] == [None, good, good, good]
 
 
-async def test_transfers_with_losses_are_repeated_because_one_proves_nothing(monkeypatch):
-    repeated = iter([60, 0, 0, 0, 0, 0, *[60] * 6])
-
-    async def sent(_door, _word, _limit, _singly=0):
-        return Transfer(bytes=1 << 21, seconds=0.001, stalled=False, segments=1000, repeated=next(repeated))
-
-    monkeypatch.setattr(peers, "transfer", sent)
-    door, now = PeerDoor("b", "127.0.0.1", 1), asyncio.get_running_loop().time()
-    late = await peers._at_its_best(door, b"word", 3.0, now + 60)
-    assert (late.segments, late.repeated) == (5000, 0)
-    lossy = await peers._at_its_best(door, b"word", 3.0, now + 60)
-    assert (lossy.segments, lossy.repeated) == (5000, 300)
-    repeated = iter([60, 0, 0, 0, 0, 0, 60, 0, 0, 0, 2, 0, 60, 0, 0, 0])
-    assert (await peers._at_its_best(door, b"word", 3.0, now)).repeated == 0, "a moment later it is no less in doubt"
-    assert (await peers._at_its_best(door, b"word", 3.0, now - 60)).repeated == 60
-    repeated = iter([3, 0])
-    assert (await peers._at_its_best(door, b"word", 3.0, now + 60)).repeated == 3, "that little is sent once"
+_SLOW = ((0.5, 0), (0.2, 1), (0.3, 0), (0.9, 1))
 
 
-async def test_what_goes_slowly_is_sent_again_and_the_best_counts_with_what_was_repeated_from_then_on(monkeypatch):
-    seconds = iter([1.0, 0.5, 0.25, 0.001, 1.0])
-
-    async def sent(_door, _word, _limit, _singly=0):
-        return Transfer(bytes=1 << 21, seconds=next(seconds), stalled=False, segments=1000, repeated=1)
-
-    monkeypatch.setattr(peers, "transfer", sent)
-    door, now = PeerDoor("b", "127.0.0.1", 1), asyncio.get_running_loop().time()
-    best = await peers._at_its_best(door, b"word", 3.0, now + 60)
-    assert (best.seconds, best.segments, best.repeated) == (0.25, 3000, 3)
-    assert (await peers._at_its_best(door, b"word", 3.0, now + 60)).segments == 1000
-    assert (await peers._at_its_best(door, b"word", 3.0, now)).segments == 1000, "its time is over"
-
-
-async def test_after_the_transfers_that_show_the_speed_some_is_sent_packet_by_packet_and_more_where_that_is_lost(
-    monkeypatch,
+@pytest.mark.parametrize(
+    ("left", "singly", "transfers", "expected"),
+    [
+        (60, 0, [(0.01, 0)], ([0], 0.01, 1000, 0)),
+        (60, 500, [(0.01, 0), (0.001, 2)], ([0, 500], 0.01, 2000, 2)),  # packets tell no speed
+        (60, 500, _SLOW, ([0, 0, 0, 500], 0.2, 4000, 2)),
+        (0, 0, _SLOW, ([0], 0.5, 1000, 0)),
+        (60, 500, [(0.01, 0), (0.02, 20), *[(0.02, 0)] * 4], ([0, *[500] * 5], 0.01, 4000, 0)),  # once is no proof
+        (60, 500, [(0.01, 20), *[(0.02, 20)] * 5], ([0, *[500] * 5], 0.01, 5000, 100)),
+        (60, 500, [(0.5, 100)] * 9, ([0, 0, 0, 500, 500, 500], 0.5, 5000, 500)),
+        (0, 0, [(0.01, 60), *[(0.01, 0)] * 5], ([0] * 6, 0.01, 5000, 0)),  # a moment later it is no less in doubt
+        (-60, 0, [(0.01, 60)], ([0], 0.01, 1000, 60)),
+        (60, 0, [(0.01, 3)], ([0], 0.01, 1000, 3)),
+    ],
+)
+async def test_what_is_slow_or_lost_is_sent_again_and_some_packet_by_packet(
+    monkeypatch, left, singly, transfers, expected
 ):
-    async def best_of(singly, *transfers):
-        made, left = [], iter(transfers)
+    sizes, made = [], iter(transfers)
 
-        async def sent(_door, _word, _limit, size=0):
-            made.append(size)
-            seconds, repeated = next(left)
-            return Transfer(bytes=1 << 21, seconds=seconds, stalled=False, segments=1000, repeated=repeated)
+    async def sent(_door, _word, _limit, size=0):
+        sizes.append(size)
+        seconds, repeated = next(made)
+        return Transfer(bytes=1 << 21, seconds=seconds, stalled=False, segments=1000, repeated=repeated)
 
-        monkeypatch.setattr(peers, "transfer", sent)
-        until = asyncio.get_running_loop().time() + 60
-        best = await peers._at_its_best(PeerDoor("b", "127.0.0.1", 1), b"word", 3.0, until, singly)
-        return made, best.seconds, best.segments, best.repeated
-
-    assert await best_of(0, (0.01, 0)) == ([0], 0.01, 1000, 0)
-    assert await best_of(500, (0.01, 0), (0.001, 2)) == ([0, 500], 0.01, 2000, 2), "packets tell no speed"
-    slow = ((0.5, 0), (0.2, 1), (0.3, 0), (0.9, 1))
-    assert await best_of(500, *slow) == ([0, 0, 0, 500], 0.2, 4000, 2)
-    clean = ((0.01, 0), (0.02, 20), *[(0.02, 0)] * 4)
-    assert await best_of(500, *clean) == ([0, *[500] * 5], 0.01, 4000, 0), "once is no proof"
-    lossy = ((0.01, 20), *[(0.02, 20)] * 5)
-    assert await best_of(500, *lossy) == ([0, *[500] * 5], 0.01, 5000, 100)
+    monkeypatch.setattr(peers, "transfer", sent)
+    until = asyncio.get_running_loop().time() + left
+    best = await peers._at_its_best(PeerDoor("b", "127.0.0.1", 1), b"word", 3.0, until, singly)
+    assert (sizes, best.seconds, best.segments, best.repeated) == expected
 
 
 @pytest.mark.parametrize(("count", "each"), [(1, 1 << 21), (3, 1 << 21), (12, 1 << 19), (63, 99864)])

@@ -14,7 +14,7 @@ from real.waiting import soon
 
 from distcheck.rollcall import framing, protocol, seal, wire
 from distcheck.rollcall.framing import encode
-from distcheck.rollcall.protocol import Bye, Here, LastCall, NotYet, Proof, Trouble, Welcome
+from distcheck.rollcall.protocol import Bye, Here, LastCall, NotYet, Trouble, Welcome
 from distcheck.rollcall.wire import HEADER, ProtocolError
 
 TOKEN = "distcheck-0123456789abcdef0123456789abcdef"
@@ -251,16 +251,3 @@ def test_neither_the_token_nor_its_secret_crosses_the_network(leading, live):
     for secret in (TOKEN.encode(), SECRET, SECRET.hex().encode()):
         assert secret not in crossed
     assert len(crossed) > 300
-
-
-def test_without_a_token_nothing_is_sealed(leading, live):
-    async def main():
-        async with leading(2) as leader, relay(leader.port) as (port, said):
-            await leader.come("follower", 1, port=port)
-            assert await leader.server.wait_for_all(5)
-            return said
-
-    said = live(main())
-    assert len(said["leader"]) == 1
-    assert framing.decode(body_of(said["leader"][0]), protocol.answer_decoder).uid == "leader"
-    assert Proof() not in [framing.decode(body_of(f), protocol.wrapped_decoder) for f in said["follower"][1:]]

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from distcheck.collectives.plan import Timing
 from distcheck.facts.asked import Asked
-from distcheck.facts.isolation import Isolation, Suspects
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankRun
 from distcheck.rollcall import framing, protocol
@@ -103,7 +102,7 @@ def searched(leading, live, report, monkeypatch):
                     note_silent=lambda _, uids, what: lost.update(dict.fromkeys(uids, what)),
                 )
                 run = SimpleNamespace(
-                    uid="leader", local=None, record=record, say=lambda _: None,
+                    uid="leader", local=None, record=record, asked=job.asked, say=lambda _: None,
                     progress=Progress(lambda: until, quiet=True),
                     remaining=lambda reserve=0.0: max(0.0, until - time.monotonic() - reserve),
                 )  # fmt: skip
@@ -144,13 +143,6 @@ def test_culprits_found_before_the_time_limit_are_named_and_the_rest_is_unknown(
     assert (found.kind, [c.nodes for c in found.culprits]) == ("ended", [("node3",)])
     assert not any("node3" in s.nodes for s in found.undecided)
     assert found.sentence.startswith("time limit reached; node3 fails alone")
-
-
-def test_undecided_nodes_at_the_time_limit_are_reported():
-    open_still = Suspects(("node1", "node4"), (), "node1 with node4 hangs now and then")
-    found = search._ended_early(Isolation("undecided", "x", undecided=(open_still,)))
-    assert (found.kind, found.undecided) == ("ended", (open_still,))
-    assert found.sentence == "time limit reached; node1 with node4 hangs now and then"
 
 
 @pytest.mark.long

@@ -46,27 +46,23 @@ def test_no_fact_changes(messages):
     assert shared(messages) == messages
 
 
-def test_processes_share_their_software_and_the_nodes_their_tree(messages):
-    first, *_, last = (m for m in shared(messages) if isinstance(m, Report))
+def test_equal_parts_of_nodes_processes_and_ranks_are_one_object(messages):
+    decoded = shared(messages)
+    reports = [m for m in decoded if isinstance(m, Report)]
+    first, *_, last = reports
     assert first.node.key != last.node.key
     assert first.node.pci is last.node.pci
-    assert first.process.libraries is last.process.libraries
-    assert first.process.ancestors is last.process.ancestors
+    for part in ("libraries", "ancestors"):
+        assert getattr(first.process, part) is getattr(last.process, part)
     assert first.process.limits.namespaces is last.process.limits.namespaces
-
-
-def test_ranks_share_the_variables_that_have_the_same_value(messages):
-    first, *_, last = (m.ranks[0].environment for m in shared(messages) if isinstance(m, Report))
-    assert first["MASTER_ADDR"] is last["MASTER_ADDR"]
-    assert first["RANK"] != last["RANK"]
-
-
-def test_the_ranks_of_a_node_share_what_cuda_shows(messages):
-    reports = [m for m in shared(messages) if isinstance(m, Report)]
     one, other, elsewhere = (reports[n].ranks[0] for n in (0, 7, 8))
+    assert one.environment["MASTER_ADDR"] is elsewhere.environment["MASTER_ADDR"]
     assert one.cuda is other.cuda
     assert one.visible_gpus is other.visible_gpus
-    assert elsewhere.cuda != one.cuda
+    runs = [run for m in decoded if isinstance(m, RunReport) for run in m.runs.values()]
+    assert runs[0].nccl.devices is runs[-1].nccl.devices
+    *_, node = (m.node for m in decoded if isinstance(m, NodeReport))
+    assert node.gpus.devices[0].health.nvlinks is node.gpus.devices[1].health.nvlinks
 
 
 def test_a_rank_that_sees_the_same_gpus_otherwise_keeps_its_view(messages):
@@ -75,19 +71,6 @@ def test_a_rank_that_sees_the_same_gpus_otherwise_keeps_its_view(messages):
     other = replace(report, ranks=(replace(rank, cuda=replace(rank.cuda, error=100)),))
     _, changed = shared([messages[0], other])
     assert changed.ranks[0].cuda.error == 100
-
-
-def test_gpus_share_their_condition_where_it_is_the_same(messages):
-    *_, node = (m.node for m in shared(messages) if isinstance(m, NodeReport))
-    one, other = node.gpus.devices[:2]
-    assert one.health.nvlinks is other.health.nvlinks
-    assert one.health.temperature_celsius != other.health.temperature_celsius
-
-
-def test_ranks_share_what_nccl_logged(messages):
-    runs = [run for m in shared(messages) if isinstance(m, RunReport) for run in m.runs.values()]
-    assert runs[0].nccl.devices is runs[-1].nccl.devices
-    assert runs[0].nccl.peers != runs[-1].nccl.peers
 
 
 def test_facts_that_are_missing_in_between_make_no_difference(messages):

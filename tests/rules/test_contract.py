@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
+from made.amd_jobs import ROCM
+from made.nvml_jobs import LOOKS
 from rules.conftest import unpasteable
 
 import distcheck
@@ -17,14 +20,17 @@ from distcheck.expectation.past import figures
 from distcheck.facts.asked import Asked
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
+from distcheck.facts.engine import Engine
+from distcheck.facts.gpu import Amd, GpuHealth
 from distcheck.facts.history import History, PastFigure
 from distcheck.facts.host import CpuQuota, Limits
 from distcheck.facts.isolation import CulpritFacts, Isolation
 from distcheck.facts.job import Collectives, Job, Launched, LaunchedNode, Measurement
+from distcheck.facts.launch_command import Stated
 from distcheck.facts.libraries import Libraries, NcclPlugin
 from distcheck.facts.mesh import Mesh
 from distcheck.facts.nccl import NcclLog
-from distcheck.facts.network import Attempt, Bind
+from distcheck.facts.network import Attempt, Bind, Resolution
 from distcheck.facts.node import NO_TORCH, TorchBuild
 from distcheck.facts.placement import Variables
 from distcheck.facts.rank import Agent, Installed, RankRun
@@ -40,7 +46,7 @@ RULES = Path(distcheck.__file__).parent / "rules"
 PREFIXES = {
     "env", "net", "gpu", "nccl", "ib", "roce", "gdr", "perf", "host", "sw", "torch", "torchrun", "elastic",
     "launch", "slurm", "mpi", "k8s", "deepspeed", "accelerate", "coll", "collective", "isolation", "probe", "tool",
-    "storage", "command", "mesh", "step",
+    "storage", "command", "mesh", "step", "engine", "hang",
 }  # fmt: skip
 """Families of problems in the field's catalogues, and our own: collectives, isolation and the probe."""
 
@@ -138,16 +144,6 @@ def one_node_rank_twice(job_of: Callable[..., Job], change: SimpleNamespace) -> 
     return change.environment(job_of(2, 1), None, NODE_RANK="0", RANK="0")
 
 
-def one_wrong_clock(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
-    """Return a job of a c10d rendezvous in which the clock of one node is wrong."""
-    agent = Agent(program="torchrun", pid=9, arguments=("--rdzv-backend=c10d", "train.py"), exported=Variables({}))
-    looks = ("environment", "meeting", "collectives")
-    job = change.process(job_of(3, 2, "torchrun", looks=looks), None, agent=agent)
-    job = change.process(job, [4, 5], clock_offset_seconds=0.0, clock_error_seconds=0.1)
-    clock = {"clock_ahead_seconds": 11.9, "clock_offset_seconds": 12.0, "clock_error_seconds": 0.1}
-    return change.process(job, [2, 3], **clock)
-
-
 def dealt_to_nodes_in_turn(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
     """Return a job of tensor groups of two ranks, whose ranks are on two nodes in turn."""
     job = change.asked(job_of(2, 2, "slurm"), mesh=Mesh({"dp": 2, "tp": 2}))
@@ -223,16 +219,76 @@ def python_in_a_batch_shell(job_of: Callable[..., Job], change: SimpleNamespace)
 
 SLOW_WORK = {"matmul_TFLOPS": "compute", "memory_GBps": "memory", "h2d_GBps": "host-copy"}
 NCCL = Libraries(nccl="/venv/nccl/lib/libnccl.so.2", version="2.27.3", found_by="torch")
+
+
+def one_launch_line_on_both_nodes(node_rank: int) -> Callable[..., Job]:
+    """Two nodes whose launch commands name this node rank, so that the ranks of the second are those."""
+
+    def made(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+        job = job_of(2, 2, "distcheck", ("environment", "meeting"), told="placement from torchrun's arguments: ...")
+        for rank in (2, 3):
+            number = 2 * node_rank + rank - 2
+            job = change.rank(job, rank, placement=msgspec.structs.replace(job.ranks[rank].placement, rank=number))
+        first = Stated("torchrun", "2", 2, 0, 0, "node1", 29500)
+        return change.process(
+            change.process(job, 0, launch=first), 2, launch=msgspec.structs.replace(first, node_rank=node_rank)
+        )
+
+    return made
+
+
+def two_nodes_that_meet_at_localhost(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    job = job_of(2, 2, "distcheck", ("environment", "meeting"), told="placement from torchrun's arguments: …")
+    job = change.environment(job, None, MASTER_ADDR="localhost")
+    job = change.process(job, None, master_resolution=Resolution("localhost", ("127.0.0.1",), 0.0))
+    for node in range(2):
+        job = change.process(job, 2 * node, launch=Stated("torchrun", "2", 2, 0, node, "localhost", 29500))
+    return job
+
+
+def a_model_on_a_dead_mount(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    job = job_of(1, 2, "distcheck", looks=("environment", "storage"), told="placement from vllm's arguments: …")
+    stated = Stated("vllm", "2", engine=Engine("vLLM", model="/nas/m", model_state="silent"))
+    job = change.node(job, 0, storage=Storage(files=(CommandFile("/nas/m", "argument", "/nas/m", "silent"),)))
+    return change.process(job, 0, launch=stated)
+
+
+def one_card_in_cpx(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return a job on two nodes with AMD GPUs, one of which is a part of its card."""
+    job = job_of(2, 2, looks=LOOKS, gpus=2)
+    for n in range(2):
+        modes = ("SPX", "CPX" if n else "SPX")
+        gpus = tuple(
+            msgspec.structs.replace(
+                gpu,
+                memory_bytes=gpu.memory_bytes // (8 if mode == "CPX" else 1),
+                health=GpuHealth(amd=Amd(compute_partition=mode)),
+            )
+            for gpu, mode in zip(job.nodes[n].gpus.devices, modes, strict=True)
+        )
+        job = change.node(
+            job, n, accelerator="amd", gpus=msgspec.structs.replace(job.nodes[n].gpus, devices=gpus), torch=ROCM
+        )
+    for i, rank in enumerate(job.ranks):
+        own = job.node_of(rank).gpus.devices[rank.placement.local_rank]
+        job = change.rank(job, i, gpu=own.uuid)
+    return job
+
+
 EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "net-master-unreachable": {"torchrun-store-port-extra": blocked_store},
     "command-processes-differ": {"slurm-no-srun": python_in_a_batch_shell},
+    "env-master-addr-localhost-multinode": {"command-endpoint-local": two_nodes_that_meet_at_localhost},
+    "env-rank-duplicate": {"command-node-rank-duplicate": one_launch_line_on_both_nodes(0)},
+    "env-rank-out-of-range": {"command-node-rank-beyond": one_launch_line_on_both_nodes(2)},
+    "engine-model-missing": {"storage-hangs": a_model_on_a_dead_mount},
     "torchrun-node-rank-duplicated": {"env-rank-duplicate": one_node_rank_twice},
     "sw-nccl-shadowed": {"sw-nccl-version-differs": two_versions_of_nccl},
     "sw-driver-differs-nodes": {"sw-driver-too-old": one_old_driver},
+    "gpu-mixed-models": {"gpu-partition-differs": one_card_in_cpx},
     "sw-plugin-abi": {"nccl-net-plugin-missing": one_foreign_plugin},
     "probe-process-lost": {"launch-probe-broken": one_broken_probe},
     "perf-slow-rank": {"perf-cgroup-cpu-quota": one_small_cpu_limit},
-    "host-clock-skew": {"elastic-clock-skew": one_wrong_clock},
     "collective-failed": {"sw-torch-missing": one_node_without_torch},
     "isolation-bad-node": {"sw-torch-missing": one_node_without_torch},
     "env-rank-order-not-node-major": {"mesh-rank-order": dealt_to_nodes_in_turn},

@@ -78,7 +78,6 @@ def healthy(job_of, change, tmp_path):
         storage=with_script("1" * 64),
         torch=TORCH,
         modules={"mlx5_core": "24.10"},
-        cpu_vendor="AuthenticAMD",
     )
     return change.process(
         job,

@@ -48,3 +48,7 @@ def test_figures_of_gpus_and_of_bandwidth_are_repeated_until_they_are_steady():
     for found in (plan("gate", "nccl"), plan("bandwidth", "nccl"), plan("bandwidth")):
         assert not found.rough
         assert found.size_seconds > 10 * found.burst_seconds / 2
+
+
+def test_the_seconds_of_the_burn_reach_the_ranks():
+    assert plan("gate", burn_seconds=3.0).burn_seconds == 3.0

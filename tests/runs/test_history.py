@@ -13,9 +13,8 @@ import pytest
 from made.jobs import healthy_job
 
 from distcheck.facts.base import Missing
-from distcheck.facts.history import History
+from distcheck.facts.history import SCHEMA, History, Noted, PastRun
 from distcheck.facts.job import Collectives, Launched, LaunchedNode, LeftOut, Measurement
-from distcheck.facts.past_run import SCHEMA, Noted, PastRun
 from distcheck.launch.remote.spec import Outside
 from distcheck.probe import history as folder
 from distcheck.rules.diagnose import Diagnosis
@@ -62,6 +61,13 @@ def test_each_node_gets_a_line_with_the_findings_that_name_it():
     run = found["node3"]
     assert (run.schema, run.time, run.run, run.command, run.verdict) == (SCHEMA, 1_795_000_000, "run", "gate", "node")
     assert run.torch == "2.13.0"
+
+
+def test_what_is_only_observed_is_noted_as_such_on_the_nodes_that_were_spared():
+    found = runs(healthy_job(3, 2), finding("gpu-xid", "node2", "node3", observed=False, spared=("node2",)))
+    assert {name: (run.failures, run.spared) for name, run in found.items()} == {
+        "node1": ((), ()), "node2": (("gpu-xid",), ("gpu-xid",)), "node3": (("gpu-xid",), ()),
+    }  # fmt: skip
 
 
 def test_a_node_that_never_reported_and_one_that_was_left_out_have_lines_too():

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Interface, NetworkFacts, PeerTrial, Resolution, Transfer
-from distcheck.rollcall.protocol import PeerDoor, PeerReport
+from distcheck.rollcall.protocol import PeerReport
 from distcheck.run import peer_round
-from distcheck.run.peer_round import _representatives, addresses, without_own
+from distcheck.run.peer_round import _representatives, addresses
 
 ETH0 = "10.0.0.1"
 
@@ -30,7 +30,7 @@ def run(interfaces=PLAIN, *, binds=ETH0, files=None, ranks=1, network=True, **en
     facts = NetworkFacts(links=(), own_name=own, own_name_binds=binds, nccl_files=files or {})
     node = SimpleNamespace(interfaces=interfaces, network=facts if network else None, key="node1")
     rank = SimpleNamespace(environment=environment)
-    return SimpleNamespace(uid="leader", record=SimpleNamespace(node=node, ranks=(rank,) * ranks))
+    return SimpleNamespace(uid="leader", record=SimpleNamespace(node=node, process=None, ranks=(rank,) * ranks))
 
 
 def test_one_address_for_all_uses_is_one_endpoint():
@@ -188,25 +188,3 @@ def test_nothing_is_repeated_if_none_is_slow_or_no_time_is_left(slow, left):
     session = SimpleNamespace(uid="leader", remaining=lambda _reserve: left)
     assert asyncio.run(peer_round._send_again(session, server, "nonce", trials)) == trials
     assert server.asked == []
-
-
-BOTH = (PeerDoor("a", ETH0, 1, ("master", "nccl")), PeerDoor("a", "10.1.0.1", 2, ("gloo",)))
-
-
-@pytest.mark.parametrize(
-    ("uses", "own", "sent_from", "kept"),
-    [
-        (("gloo",), BOTH, "10.1.0.1", ""),
-        (("gloo",), BOTH, ETH0, ETH0),
-        (("master", "gloo"), BOTH, ETH0, ETH0),
-        (("nccl", "gloo"), BOTH, ETH0, ETH0),
-        (("master", "nccl"), BOTH, "10.9.0.1", "10.9.0.1"),
-        (("master",), BOTH, "10.1.0.1", ""),
-        (("gloo",), BOTH[:1], ETH0, ""),
-        (("gloo",), (), ETH0, ""),
-        (("gloo",), BOTH, "", ""),
-    ],
-)
-def test_the_address_of_a_connection_is_kept_where_a_library_of_ours_has_another(uses, own, sent_from, kept):
-    trial = PeerTrial("a", "b", "10.1.0.2", 4000, "met", 0.01, uses=uses, sent_from=sent_from)
-    assert without_own(trial, own).sent_from == kept

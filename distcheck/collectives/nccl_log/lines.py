@@ -136,12 +136,6 @@ def _multicast(reading: LogReading, match: re.Match[str]) -> None:
     reading.first("nvls_available", match[1] is None)
 
 
-@line(r"NVLS (?:comm \S+ (?:headRank|rank) \d+ .*|Created Multicast group .*)|Connected NVLS tree")
-def _created(reading: LogReading, _match: re.Match[str]) -> None:
-    """src/transport/nvls.cc from 2.17."""
-    reading.first("nvls_created", value=True)
-
-
 @line(r"Using network (.+)")
 def _network(reading: LogReading, match: re.Match[str]) -> None:
     """src/init.cc: the name of the transport that was taken, IB and Socket being NCCL's own."""

@@ -59,16 +59,7 @@ def scale_of(average: Tensors, due: Tensors) -> float | None:
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """Return a hash of a tensor's bytes."""
+    """Return a short hash of a tensor's bytes, in hexadecimal digits."""
     here = tensor.detach().cpu().contiguous()
-    return hashed(ctypes.string_at(here.data_ptr(), here.numel() * here.element_size()))  # NumPy may be missing
-
-
-def hashed(content: bytes) -> str:
-    """Return a short hash in hexadecimal digits."""
+    content = ctypes.string_at(here.data_ptr(), here.numel() * here.element_size())  # NumPy may be missing
     return hashlib.blake2b(content, digest_size=8).hexdigest()
-
-
-def shape_of(tensor: torch.Tensor) -> str:
-    """Return a shape as 128x64."""
-    return "x".join(map(str, tensor.shape))

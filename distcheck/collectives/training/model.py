@@ -20,6 +20,8 @@ Tensors = dict[str, torch.Tensor]
 SEED = 20_240_229
 FEATURES, WIDTHS = 128, (512, 128, 3)
 """The numbers of inputs and of outputs of the layers: tensors of very different sizes."""
+BATCH = 2
+"""Samples of a rank in a step."""
 _CHUNK = 4096
 """Samples whose numbers are in memory at the same time."""
 

@@ -2,10 +2,10 @@
 
 torch writes one pickle per rank to ``$TORCH_FR_DUMP_TEMP_FILE`` (older: ``$TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) followed
 by the rank; the handlers of its worker server return JSON with the same keys. Version 2.x has ``collective_seq_id`` and
-``p2p_seq_id`` instead of 1.x's ``seq_id``; torch 2.13 writes 2.10. Minor versions add keys only.
+``p2p_seq_id`` instead of 1.x's ``seq_id``; torch 2.13 to 2.15 write 2.10. Minor versions add keys only.
 
 Source: torch/csrc/distributed/c10d/NCCLUtils.hpp (torch 2.4), FlightRecorder.hpp and FlightRecorderDetail.hpp (torch
-2.5 to 2.13), and ``version_val`` in them: https://github.com/pytorch/pytorch/tree/main/torch/csrc/distributed/c10d
+2.5 to 2.15), and ``version_val`` in them: https://github.com/pytorch/pytorch/tree/main/torch/csrc/distributed/c10d
 """
 
 from __future__ import annotations

@@ -27,13 +27,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
 from typing import Any, get_args
 
 from distcheck.explain.known.predicates import PREDICATES
 from distcheck.explain.spelling import WEIGHTS, About, Pattern, Spelling, told
 
-_FOLDER = Path(__file__).parent
 _HEADER = re.compile(
     r"\[(?P<rules>[a-z0-9 -]*)\] (?P<about>[\w -]+), (?P<weight>\w+)(?P<first>\+*)(?P<fallback>, fallback)?"
     r"(?P<tags>(?: #[a-z-]+)*)(?P<sources>(?: <https://[^\s>]+>)+)"
@@ -49,8 +48,8 @@ _CONDITIONS: dict[str, Callable[[str], Any]] = {
 @cache
 def known() -> tuple[Spelling, ...]:
     """Return the wordings of all tables."""
-    paths = sorted(_FOLDER.glob("*.txt"))
-    return tuple(spelling for path in paths for spelling in read(path.read_text("utf-8"), path.name))
+    tables = sorted((file for file in files(__name__).iterdir() if file.name.endswith(".txt")), key=lambda f: f.name)
+    return tuple(spelling for table in tables for spelling in read(table.read_text("utf-8"), table.name))
 
 
 def read(text: str, name: str) -> Iterator[Spelling]:

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 
 class Born(msgspec.Struct, frozen=True, tag_field="said"):
-    """A rank's process has started: its pid and its variables."""
+    """A rank's process has started."""
 
     pid: int
-    environment: dict[str, str]
 
 
 class Imported(msgspec.Struct, frozen=True, tag_field="said"):

@@ -32,8 +32,8 @@ class Program(NamedTuple):
     """The descriptor from which to read its standard output and error."""
 
 
-def start(*, torch: bool) -> Program:
-    """Start the fork server in its own session; with `torch`, it imports torch while it waits for its Spec.
+def start() -> Program:
+    """Start the fork server in its own session; it imports torch before it reads its Spec.
 
     Raises:
         OSError: too many files or processes, or no memory.
@@ -43,7 +43,7 @@ def start(*, torch: bool) -> Program:
         output, written = os.pipe()
         try:
             process = subprocess.Popen(
-                python("distcheck.launch.local.forkserver", str(os.getpid()), str(theirs.fileno()), *["torch"] * torch),
+                python("distcheck.launch.local.forkserver", str(os.getpid()), str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 stdout=written,
                 stderr=written,
@@ -78,7 +78,7 @@ def start_early(words: Sequence[str], environ: Mapping[str, str] = os.environ) -
 def begin() -> None:
     """Start the fork server, to be taken when it is known what to fork."""
     with suppress(OSError):  # the run will try again, and report it
-        _early.append(start(torch=True))
+        _early.append(start())
 
 
 def taken() -> Program | None:

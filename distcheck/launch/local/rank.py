@@ -12,7 +12,6 @@ from distcheck.collectives.plan import (
     DeviceTested,
     Failed,
     Finished,
-    GroupLeft,
     GroupTiming,
     Joined,
     NcclSaid,
@@ -47,8 +46,6 @@ class LocalRank:
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
-        self.born: asyncio.Future[Born | None] = asyncio.get_running_loop().create_future()
-        """None if its channel was closed before its first message."""
         self.pid: int | None = None
         self.step = "started"
         self.heard = time.monotonic()
@@ -74,7 +71,6 @@ class LocalRank:
         self.nccl: NcclSaid | None = None
         self.device: DeviceTested | None = None
         self.trained: dict[str, Training | Missing] = {}
-        self.left: GroupLeft | None = None
         self.writer: asyncio.StreamWriter | None = None
         self.task: Task | None = None
 
@@ -91,8 +87,6 @@ class LocalRank:
         match message:
             case Born():
                 self.pid = message.pid
-                if not self.born.done():
-                    self.born.set_result(message)
             case Step():
                 self.step, self.place = message.text, message.place
             case Software():
@@ -109,8 +103,6 @@ class LocalRank:
                 self.device = message
             case Trained():
                 self.trained[message.way] = message.training
-            case GroupLeft():
-                self.left = message
             case NcclSaid():
                 self.nccl = message if self.nccl is None else NcclSaid(nccl_debug.later(self.nccl.log, message.log))
             case Checked():
@@ -170,6 +162,7 @@ class LocalRank:
             stack=self.stack if outcome == "stalled" else (),
             death=self.death if outcome == "died" else None,
             joined_seconds=self.joined.seconds if self.joined else None,
+            implementation=self.joined.implementation if self.joined else "",
             first_call_seconds={label(c.op, c.dtype): c.seconds for c in self.checks},
             wrong={label(c.op, c.dtype): c.wrong for c in self.checks},
             checked={label(c.op, c.dtype): c.elements for c in self.checks},
@@ -178,7 +171,6 @@ class LocalRank:
             nccl=self._nccl(),
             device_test=self.device.test if self.device else None,
             training=dict(self.trained),
-            leftovers=self.left.leftovers if self.left else None,
             place=self.place,
             absent=self.failure.absent if self.failure else (),
         )

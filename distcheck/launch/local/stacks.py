@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from distcheck.launch.local.forkserver import TELL_STACK
 from distcheck.launch.local.output import Tail
 from distcheck.launch.local.rank import LocalRank
-from distcheck.probe.process import state_of, waits_in
+from distcheck.probe.process import mask_of, state_of, waits_in
 
 _MOST_STACKS, _STACKS_SECONDS = 8, 1.0
 _MUTE_STATES = frozenset({"T", "t", "D", "Z", "X", ""})
@@ -31,6 +31,6 @@ async def look_closer(ranks: Sequence[LocalRank], output: Tail) -> None:
 
 async def stack_of(pid: int, output: Tail) -> tuple[str, ...]:
     """Return a process's Python stack, innermost call first; empty if it cannot answer."""
-    if state_of(pid) in _MUTE_STATES:
+    if state_of(pid) in _MUTE_STATES or not mask_of(pid, "SigCgt") >> TELL_STACK - 1 & 1:
         return ()
     return await output.asked(lambda: os.kill(pid, TELL_STACK))

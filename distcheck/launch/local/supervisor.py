@@ -15,8 +15,8 @@ from distcheck.collectives.plan import FirstBurst, Step, StoreOpen, Task, Timing
 from distcheck.facts.errors import unstarted
 from distcheck.facts.placement import Placement
 from distcheck.facts.quantities import duration
-from distcheck.launch.local import channel, deaths, program, results, shm_cleanup, stacks
-from distcheck.launch.local.channel import Again, Born, Exited, Imported, Spec
+from distcheck.launch.local import channel, program, results, shm_cleanup, stacks
+from distcheck.launch.local.channel import Again, Exited, Imported, Spec
 from distcheck.launch.local.output import Tail
 from distcheck.launch.local.rank import LocalRank, ending
 from distcheck.probe import memory
@@ -38,7 +38,7 @@ _SHELLS_SIGNAL = 128
 class LocalRanks:
     """The ranks that this process started on this machine."""
 
-    def __init__(self, placements: Sequence[Placement], *, torch: bool, inherit: bool, training: bool = False) -> None:
+    def __init__(self, placements: Sequence[Placement], *, inherit: bool, training: bool = False) -> None:
         self.ranks = [LocalRank(p) for p in placements]
         self.imported: asyncio.Future[Imported] = asyncio.get_running_loop().create_future()
         self.store: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -47,7 +47,7 @@ class LocalRanks:
         """Called with the first rank's next step and its number of figures."""
         self.on_first_burst: Callable[[FirstBurst], None] = lambda _burst: None
         """Called with the first burst of a size."""
-        self._torch, self._inherit, self._training = torch, inherit, training
+        self._inherit, self._training = inherit, training
         self._round = 0
         self._control: socket.socket | None = None
         """Our end of the channel to the fork server, to send it descriptors."""
@@ -65,34 +65,18 @@ class LocalRanks:
 
     async def start(self) -> None:
         """Start the fork server."""
-        pairs: list[tuple[socket.socket, socket.socket]] = []
-        spec = Spec(tuple(self.placements), training=self._training, inherit=self._inherit)
         try:
-            server = (program.taken() if self._torch else None) or program.start(torch=self._torch)
+            server = program.taken() or program.start()
             self._process, self._control = server.process, server.control
             self._words.listen(server.output)
-            pairs += (socket.socketpair() for _ in self.ranks)
             self._control.settimeout(_SPEC_SECONDS)
+            await self._hear(None, self._control.dup())
             with contextlib.suppress(ConnectionError):  # it has died; what is heard of it says how
-                for _ in range(2 if self._torch else 1):
-                    channel.ask(self._control, spec, [other.fileno() for _, other in pairs])
-            control = self._control.dup()
+                await self._fork(Spec(tuple(self.placements), training=self._training, inherit=self._inherit))
         except OSError as error:  # too many files or processes, or no memory
-            for pair in pairs:
-                for end in pair:
-                    end.close()
-            if self._control is not None:
-                self._control.close()
-                self._control = None
-            self.imported.set_result(Imported(0.0, unstarted(error)))
+            if not self.imported.done():
+                self.imported.set_result(Imported(0.0, unstarted(error)))
             self._ended_as(f"could not be started: {error}")
-            for rank in self.ranks:
-                rank.born.set_result(None)
-            return
-        for rank, (ours, other) in zip(self.ranks, pairs, strict=True):
-            other.close()
-            await self._hear(rank, ours)
-        await self._hear(None, control)
 
     async def again(self) -> None:
         """Start another round: every rank gets a new process, and the last round's is killed.
@@ -106,18 +90,23 @@ class LocalRanks:
         self._round += 1
         self.ranks = [LocalRank(p) for p in self.placements]
         self.store = asyncio.get_running_loop().create_future()
+        try:
+            await self._fork(Again(self._round))
+        except OSError as error:
+            self._ended_as(f"could not start another round: {error}")
+
+    async def _fork(self, wish: Spec | Again) -> None:
+        """Have the fork server fork the ranks, and read their messages; raises OSError if it is gone, or files lack."""
         if self._control is None:
-            self._ended_as("never ran")
-            return
+            raise ConnectionError("there is no fork server")
         pairs: list[tuple[socket.socket, socket.socket]] = []
         try:
             pairs += (socket.socketpair() for _ in self.ranks)
-            channel.ask(self._control, Again(self._round), [other.fileno() for _, other in pairs])
-        except OSError as error:
+            channel.ask(self._control, wish, [other.fileno() for _, other in pairs])
+        except OSError:
             for ours, _ in pairs:
                 ours.close()
-            self._ended_as(f"could not start another round: {error}")
-            return
+            raise
         finally:
             for _, other in pairs:
                 other.close()
@@ -139,12 +128,6 @@ class LocalRanks:
         """The process group of the ranks, None without one."""
         return self._process.pid if self._process else None
 
-    async def wait_born(self, seconds: float) -> list[Born | None]:
-        """Return every rank's first message; None for ranks without one after `seconds`."""
-        waiting = [asyncio.shield(r.born) for r in self.ranks]
-        await asyncio.wait(waiting, timeout=seconds)
-        return [r.born.result() if r.born.done() else None for r in self.ranks]
-
     @property
     def placements(self) -> list[Placement]:
         """The ranks' placements."""
@@ -160,9 +143,7 @@ class LocalRanks:
             return self.imported.result().error
         if aborted.is_set():
             return "the run was ended while torch was being imported"
-        # A rank that has started shows that the fork server handles signals by now.
-        listens = any(r.born.done() and r.born.result() for r in self.ranks)
-        stack = await stacks.stack_of(self.group, self._words) if self.group and listens else ()
+        stack = await stacks.stack_of(self.group, self._words) if self.group else ()
         where = f": the import is in {stack[0]}" if stack else ""
         return f"torch was not imported within {duration(time.monotonic() - self._began)}{where}"
 
@@ -231,8 +212,6 @@ class LocalRanks:
         except EOFError:
             if rank is None:
                 await self._program_ended()
-            elif not rank.born.done():
-                rank.born.set_result(None)
         finally:
             writer.close()
 
@@ -245,7 +224,7 @@ class LocalRanks:
             case Exited() if message.round == self._round and message.index < len(self.ranks):
                 self.ranks[message.index].exit_code = message.code
                 if message.code < 0 or message.code > _SHELLS_SIGNAL:
-                    self.ranks[message.index].death = deaths.seen(self._memory, self.log_tail())
+                    self.ranks[message.index].death = memory.death(self._memory, self.log_tail())
 
     def _take_from(self, rank: LocalRank, message: channel.Message) -> None:
         if isinstance(message, StoreOpen):
@@ -268,7 +247,7 @@ class LocalRanks:
         if code is not None and not self.imported.done():
             self._program_end = code
         if code is not None and code < 0:
-            death = deaths.seen(self._memory, self.log_tail())
+            death = memory.death(self._memory, self.log_tail())
             for rank in self.ranks:
                 rank.death = rank.death or (None if rank.over else death)
         self._ended_as("ended" if code is None else ending(code))

@@ -92,10 +92,14 @@ class Homecoming:
     @property
     def silent(self) -> list[str]:
         """The nodes whose facts are not there."""
-        known = {r.placement.rank for report in self._reports.values() for r in report.ranks}
-        names = {report.node.name for report in self._reports.values()}
-        here = {host for host, ranks in self._ranks.items() if (known.issuperset(ranks) if ranks else host in names)}
+        here = self._here(*self._reports.values())
         return [host for host in self._ranks if host not in here]
+
+    def _here(self, *facts: Report | Job) -> set[str]:
+        """Return the nodes that these facts are of."""
+        known = {r.placement.rank for each in facts for r in each.ranks}
+        names = {node.name for each in facts for node in (each.nodes if isinstance(each, Job) else (each.node,))}
+        return {host for host, ranks in self._ranks.items() if (known.issuperset(ranks) if ranks else host in names)}
 
     @property
     def nobody_else(self) -> bool:
@@ -106,8 +110,7 @@ class Homecoming:
         ended = {host for host, heard in self._nodes.items() if heard.codes}
         if not ended:
             return False
-        known = {r.placement.rank for report in self._reports.values() for r in report.ranks}
-        here = {host for host, ranks in self._ranks.items() if ranks and known.issuperset(ranks)}
+        here = {host for host in self._here(*self._reports.values()) if self._ranks[host]}
         return bool(here) and bool(ended - here) and len(here | ended) == len(self._nodes)
 
     def _host(self, key: str, text: str) -> str | None:
@@ -182,18 +185,15 @@ class Homecoming:
         return msgspec.structs.replace(whole, launched=self._launched(whole, command), interrupted=interrupted)
 
     def _launched(self, job: Job, command: tuple[str, ...]) -> Launched:
-        known = {r.placement.rank for r in job.ranks}
-        names = {node.name for node in job.nodes}
-        nodes = []
+        here, nodes = self._here(job), []
         for host, heard in self._nodes.items():
-            ranks = self._ranks[host]
-            reported = known.issuperset(ranks) if ranks else host in names
+            reported = host in here
             words = "\n".join([*(self._engine.words if host in self._blamed and not reported else ()), *heard.words])
             code = next((c for c in reversed(heard.codes) if c), heard.codes[-1] if heard.codes else None)
             nodes.append(
                 LaunchedNode(
                     name=host,
-                    ranks=ranks,
+                    ranks=self._ranks[host],
                     outcome="reported" if reported else self._fate(host, words, code),
                     exit_code=code,
                     words=words,

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from distcheck.facts.hang import RunningJob
 from distcheck.facts.job import Job
 from distcheck.rollcall.protocol import Report
 
@@ -52,7 +53,13 @@ class Concluded(msgspec.Struct, frozen=True, tag="concluded"):
     job: Job
 
 
-Message = Arrived | Collected | Concluded
+class Seen(msgspec.Struct, frozen=True, tag="seen"):
+    """The running jobs of a node."""
+
+    jobs: tuple[RunningJob, ...]
+
+
+Message = Arrived | Collected | Concluded | Seen
 _messages: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 

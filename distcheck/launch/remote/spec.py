@@ -8,7 +8,7 @@ import shlex
 import sys
 from typing import Literal, NamedTuple
 
-from distcheck.probe.working_directory import working_directory
+from distcheck.probe.working_directory import python
 from distcheck.selection.nodelist import deal
 
 CLOSE = b"close\n"
@@ -94,17 +94,12 @@ class Words(NamedTuple):
     """Lines of the engine itself that name a node."""
 
 
-def probe_argv(launch: Outside, word: str) -> tuple[str, ...]:
+def probe_argv(launch: Outside, word: str, module: str = "distcheck.run.remote_probe") -> tuple[str, ...]:
     """Return a node's command; `word` is the assignment, or - if it comes on standard input."""
-    # -P keeps modules in the job's folder from hiding the standard library's; it needs Python 3.11.
-    safe = ("-P",) if launch.python == sys.executable and sys.version_info >= (3, 11) and not _in_tree() else ()
-    argv = (launch.python, *safe, "-m", "distcheck.run.remote_probe", word)
+    argv: tuple[str, ...] = (launch.python, "-m", module, word)
+    if launch.python == sys.executable:
+        argv = (*python(module, word),)
     if not launch.setup:
         return argv
     failed = '{ code=$?; echo "distcheck: --setup failed with exit code $code" >&2; exit 97; }'
     return ("bash", "-c", f"{{ {launch.setup}\n}} || {failed}\nexec {shlex.join(argv)}")
-
-
-def _in_tree() -> bool:
-    """Whether distcheck is imported from the working directory, as its developers do."""
-    return working_directory() in sys.path

@@ -1,7 +1,7 @@
 """The report as one self-contained HTML file: no font, no network; its only script copies texts.
 
 Each section of the page has a template of its own. What it shows is worked out beside it: `heat` (nodes), `pairs`
-(paths between nodes), `curves` (bandwidth), `stages` (the time line), `facts` (of every rank).
+(paths between nodes), `curves` (bandwidth), `facts` (of every rank).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from distcheck.report import Detail, tables
 from distcheck.report.comparison import lines, title
 from distcheck.report.document import document
 from distcheck.report.harmless import harmless
+from distcheck.report.headline import outcome_of
 from distcheck.report.html import curves
 from distcheck.report.html.facts import sheet
 from distcheck.report.html.heat import SIGNS, heat_map
 from distcheck.report.html.pairs import matrix
-from distcheck.report.html.stages import time_line
 from distcheck.report.legend import LEGEND
 from distcheck.report.measured import measured
+from distcheck.report.schema.document import Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
 from distcheck.report.summary import checked, counts
 from distcheck.rules.diagnose import Diagnosis
-from distcheck.rules.finding import outcome
 
 _CODE = re.compile(r"`([^`]+)`")
 SECTIONS = {
@@ -44,7 +44,6 @@ SECTIONS = {
     "nodes": "Nodes",
     "paths": "Paths between nodes",
     "bandwidth": "Bandwidth",
-    "time": "Time line",
     "ranks": "Ranks",
     "facts": "Facts",
     "columns": "Columns",
@@ -67,8 +66,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         "nodes": heat_map(job, report),
         "paths": matrix(job),
         "bandwidth": measured(job, report, everything=options.all_ranks),
-        "time": time_line(job),
-        "ranks": tables.ranks(report, everything=options.all_ranks, whole_uuids=True),
+        "ranks": _rank_table(job, report, options),
         "facts": facts if facts.common or facts.splits else None,
         "columns": LEGEND if options.legend else {},
     }
@@ -77,7 +75,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         contents=contents,
         sections=_sections(report.verdict, contents, quiet=options.quiet),
         checked=checked(job, report),
-        outcome=outcome(diagnosis.verdict),
+        outcome=outcome_of(job, diagnosis),
         counts=counts(report, diagnosis),
         detailed=math.inf if options.verbose else DETAILED,
         evidence=lambda case: evidence_lines(case.evidence, everything=options.verbose, said=case.message),
@@ -85,6 +83,14 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         options=options,
         script=_script(),
     )
+
+
+def _rank_table(job: Job, report: Document, options: Detail) -> tables.Grid:
+    if job.hang is None:
+        return tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
+    from distcheck.report.hang import hang_table  # only for `distcheck hang`
+
+    return hang_table(job, everything=options.all_ranks)
 
 
 def _sections(verdict: str, contents: Mapping[str, object], *, quiet: bool) -> list[tuple[str, str]]:

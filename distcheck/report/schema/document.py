@@ -6,14 +6,16 @@ from typing import Any, Literal
 
 import msgspec
 
+from distcheck.facts.policy import Mode
 from distcheck.facts.rank import Stage
 from distcheck.report.gpus import IdleGpu, RankGpu
 from distcheck.report.schema.comparison import Comparison
 from distcheck.report.schema.figures import Bandwidth, DeviceRow, GroupRow, Model
+from distcheck.report.schema.hang import HangAnswer
 from distcheck.report.schema.mesh import GroupPlace, MeshRow
 from distcheck.report.schema.part import Part
 from distcheck.report.schema.training import TrainingRow
-from distcheck.rules.finding import Fix, Owner, Scope, Severity, VerdictName
+from distcheck.rules.finding import Fix, NamedGpu, Owner, Scope, Severity, VerdictName
 
 Status = Literal["ok", "warning", "error", "unknown", "missing"]
 STATUSES: tuple[Status, ...] = ("ok", "warning", "error", "unknown", "missing")
@@ -47,6 +49,10 @@ class Found(Part, frozen=True):
     evidence: dict[str, Any]
     fix: Fix
     docs: str
+    observed: bool = False
+    """Whether the site's policy, or --mode, lets it decide nothing."""
+    gpus: tuple[NamedGpu, ...] = ()
+    """Those that it is about, if it is about GPUs as such."""
 
 
 class Unlooked(Part, frozen=True):
@@ -92,6 +98,27 @@ class Exclude(Part, frozen=True):
     nodes: tuple[str, ...]
 
 
+class Would(Part, frozen=True):
+    """What the verdict would be if nothing were only observed."""
+
+    verdict: VerdictName
+    exit_code: int
+    nodes: tuple[str, ...]
+    """Those that would be on the exclude list, and are not."""
+
+
+class PolicyRow(Part, frozen=True):
+    """The policy by which the job was judged."""
+
+    files: tuple[str, ...]
+    digest: str
+    """SHA-256 of their contents."""
+    mode: Mode
+    """For this command, where nothing is set for a rule."""
+    problem: str
+    """Why the files were not used; empty if they were."""
+
+
 class Document(Part, frozen=True):
     """The whole report."""
 
@@ -123,12 +150,17 @@ class Document(Part, frozen=True):
     """The stages in order; their seconds add up to `seconds`."""
     comparison: Comparison | None = None
     """None without `report --baseline`."""
+    hang: HangAnswer | None = None
+    """None but for `distcheck hang`."""
     at: str = ""
     """When the run ended, with the time zone."""
     host: str = ""
     """Where the report was made."""
     command_line: str = ""
     """Secrets redacted."""
+    policy: PolicyRow | None = None
+    would: Would | None = None
+    """None if it has the same exit code."""
 
 
 def json_schema() -> dict[str, Any]:

@@ -29,6 +29,17 @@ class NodeHistory(Part, frozen=True):
     """In how many runs each rule found the node confirmed bad."""
 
 
+class WouldRow(Part, frozen=True):
+    """A rule for which nodes would have been excluded, and were not, because it was only observed."""
+
+    rule: str
+    nodes: tuple[str, ...]
+    times: int
+    """Runs, counted on each node."""
+    share: float
+    """Of all runs of all nodes."""
+
+
 class HistoryDocument(Part, frozen=True):
     """What `distcheck report --history` prints with ``--format json``."""
 
@@ -45,3 +56,5 @@ class HistoryDocument(Part, frozen=True):
     """Lines of a newer schema, which this version does not read."""
     unread: tuple[str, ...]
     """Files that were not read, each with the reason."""
+    would: tuple[WouldRow, ...] = ()
+    """The most frequent first."""

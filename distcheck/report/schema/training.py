@@ -16,7 +16,7 @@ class TrainingRow(Part, frozen=True):
     """One way of training, over all ranks."""
 
     way: str
-    """DDP, FSDP2, or TP: tensor parallel layers in the groups of a dimension."""
+    """DDP or FSDP2."""
     dtype: str | None
     """The type of the tensors; None if no rank took part."""
     ranks: int
@@ -28,8 +28,6 @@ class TrainingRow(Part, frozen=True):
     tensors: int
     """How many parameters each of them compared with exact results."""
     wrong: tuple[int, ...]
-    """The ranks with an output, a gradient or a parameter that differs from the exact result."""
-    stopped: tuple[RanksBecause, ...]
-    """Ranks that took fewer steps than they should, each with what it saw of the others."""
+    """The ranks with a gradient or a parameter that differs from the exact result."""
     not_taken: tuple[RanksBecause, ...]
     """Ranks that could not train in this way."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distcheck.collectives.plan import label
 from distcheck.expectation.curve import SURE_SHARE
 from distcheck.expectation.judge import Expectation, Standing, impossible, judge
-from distcheck.expectation.of_job import algorithm, expectations, log_of
+from distcheck.expectation.of_job import algorithm, expectations, given, log_of
 from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.quantities import size
 from distcheck.rules import Outcome, rule
@@ -62,26 +62,19 @@ def perf_threshold_impossible(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
     """
-    least = job.asked.min_busbw_GBps
     for op, judged in _judged(job).items():
         expected = judged.expected
-        if least is None or expected.high_GBps is None or not impossible(least, expected):
+        least = given(job, expected.op, expected.ranks)
+        if least is None or expected.high_GBps is None or not impossible(least.GBps, expected):
             continue
         usual = "" if expected.value_GBps is None else f", usually {expected.value_GBps:.4g} GB/s"
         possible = f"{0.9 * expected.value_GBps:.0f}" if expected.value_GBps else f"{0.5 * expected.high_GBps:.3g}"
         yield Fault(
             brief(
-                f"--min-busbw requires {least:g} GB/s for {op}; between {expected.ranks} ranks this hardware reaches "
-                f"at most {expected.high_GBps:.4g} GB/s{usual} ({expected.source})",
+                f"{least.source} requires {least.GBps:g} GB/s for {op}; between {expected.ranks} ranks this hardware "
+                f"reaches at most {expected.high_GBps:.4g} GB/s{usual} ({expected.source})",
                 _LONGEST,
             ),
-            evidence={
-                "op": op,
-                "min_busbw_GBps": least,
-                "bound_GBps": round(expected.high_GBps, 3),
-                "expected_GBps": _rounded(expected.value_GBps),
-                "from": expected.source,
-            },
             values={"op": (expected.op,), "gbps": (possible,)},
         )
 
@@ -102,21 +95,21 @@ def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
     Choose a threshold that this hardware is known to reach, at sizes of 256 MiB and more on NVLink.
     See: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
     """
-    least, judged = job.asked.min_busbw_GBps, _judged(job)
-    if least is None or not judged:
-        return
-    if any(each.expected.ranks < 2 for each in judged.values()):
-        yield NotChecked(required=False, reason="a single rank has no bus bandwidth; --min-busbw needs two")
-        return
-    for op, each in judged.items():
+    for op, each in _judged(job).items():
+        least = given(job, each.expected.op, each.expected.ranks)
+        if least is None:
+            continue
+        if each.expected.ranks < 2:
+            yield NotChecked(required=False, reason=f"a single rank has no bus bandwidth; {least.source} needs two")
+            return
         reached = busbw(each.row)
         if each.expected.rung != "given":
             continue
         if reached is None or not isfinite(reached):
-            yield NotChecked(reason=f"{op} of {size(each.row.bytes)}: no bus bandwidth to compare with --min-busbw")
-        elif reached < least:
-            required = {"min_busbw_GBps": least, "share": round(reached / least, 3)}
-            yield _finding(job, each, f"; --min-busbw requires {least:g} GB/s", required)
+            yield NotChecked(reason=f"{op} of {size(each.row.bytes)}: no bus bandwidth to compare with {least.source}")
+        elif reached < least.GBps:
+            required = {"min_busbw_GBps": least.GBps, "share": round(reached / least.GBps, 3)}
+            yield _finding(job, each, f"; {least.source} requires {least.GBps:g} GB/s", required)
 
 
 @rule("collectives", scope="link", owner="unknown")
@@ -127,8 +120,8 @@ def perf_below_expectation(job: Job) -> Iterator[Outcome]:
     uses PCIe, shared memory or sockets, an adapter that negotiated a lower rate, a slow node in the ring, a GPU that
     throttles.
 
-    Found by comparing with what the active NVLinks or the network adapters make possible, or with published results
-    where they could not be read; the message names the source. Each operation is judged at the largest measured size.
+    Found by comparing with what the active NVLinks or the network adapters make possible; the message names the source.
+    Each operation is judged at the largest measured size.
     Where that size is below the plateau, the usual value at that size counts. Below 0.9 of it is a warning; below 0.8
     an error where the hardware leaves no doubt. ``--min-busbw`` replaces this comparison.
 

@@ -212,12 +212,9 @@ def evidence_of_death(rank: RankFacts) -> dict[str, str | int]:
     death = rank.run.death if rank.run else None
     if death is None:
         return {}
-    kills, room = death.oom_kills, death.shm
-    evidence: dict[str, str | int] = {"oom_kills": kills.reason if isinstance(kills, Missing) else kills}
+    evidence: dict[str, str | int] = {}
     if death.memory_limit_bytes is not None:
         evidence |= {"memory_limit_bytes": death.memory_limit_bytes, "cgroup": death.memory_cgroup}
-    if room is not None:
-        evidence["shm"] = room.reason if isinstance(room, Missing) else free_space(room)
     if death.said:
         evidence["last words"] = death.said
     return evidence

@@ -7,7 +7,8 @@ What can be a consequence counts only where no rank shows a cause.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections import defaultdict
+from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import DEVICE_TEST, OPERATIONS, TRAINING
 from distcheck.facts.job import Collectives
@@ -16,6 +17,8 @@ from distcheck.rules.finding import Fix
 from distcheck.rules.wording import grouped, listed, nodes_of, numbers_of, once
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts, RankRun
 
@@ -38,73 +41,53 @@ _LOST = re.compile(
 _UNIMPORTED = re.compile(r"torch was not imported within ([\d.]+) s")
 _IMPORT_SECONDS = 30.0
 """An import of torch that was given less may have been healthy: it takes so long on a busy machine or file server."""
-_WAYS = ("DDP", "FSDP2", "TP", "destroy_process_group")
-_PARTS = ("groups", "model", "sampler", "wrap", "step 1", "step 2")
+_WAYS = ("DDP", "FSDP2")
+_PARTS = ("model", "wrap", "step 1", "step 2")
 """How a rank goes through its training steps."""
 
 
-class Endings(NamedTuple):
-    """The ranks by how they ended; each rank is in at most one group, done ranks in none."""
-
-    unavailable: list[RankFacts]
-    stopped: list[RankFacts]
-    died: list[RankFacts]
-    aborted: list[RankFacts]
-    """Died of SIGABRT: torch's watchdog aborts a rank that waited too long for another."""
-    unstarted: list[RankFacts]
-    vanished: list[RankFacts]
-    """Never reported although others did."""
-    failed: list[RankFacts]
-    lost: list[RankFacts]
-    """Failed because another rank did not answer."""
-    stalled: list[RankFacts]
-    awaiting: list[RankFacts]
-    """Failed because other ranks did not come to form a group of the mesh."""
-
-    @property
-    def clear(self) -> bool:
-        """Whether some ranks show their own cause, for which the others wait."""
-        return bool(self.unavailable or self.stopped or self.died or self.unstarted or self.awaiting)
-
-
 @once
-def endings(job: Job) -> Endings:
-    """Return the ranks by how they ended; all groups are empty if no collective was run."""
-    groups = Endings([], [], [], [], [], [], [], [], [], [])
-    if any(r.run is not None for r in job.ranks):
-        for rank in job.ranks:
-            group = _group(groups, rank.run)
-            if group is not None:
-                group.append(rank)
-    return groups
+def endings(job: Job) -> Mapping[str, list[RankFacts]]:
+    """Return the ranks that did not end well by how they ended; none if no collective was run."""
+    ran = any(r.run is not None for r in job.ranks)
+    groups = grouped(job.ranks if ran else (), lambda rank: _ending(rank.run))
+    return defaultdict(list, {ending: ranks for ending, ranks in groups.items() if ending})
 
 
-def _group(groups: Endings, run: RankRun | None) -> list[RankFacts] | None:
+def _ending(run: RankRun | None) -> str:
+    """Return how a run ended, '' if it is done or another rank's failure kept it from starting.
+
+    An aborted rank died of SIGABRT: torch's watchdog aborts a rank that waited too long for another. A vanished rank
+    never reported although others did. A lost rank failed because another one did not answer, an awaiting one because
+    others did not come to form a group of the mesh.
+    """
     if run is None:
-        return groups.vanished
-    if run.outcome == "not started" and run.detail.startswith(ENDED_MEANWHILE):
-        return None
-    if run.outcome == "failed" and run.absent:
-        return groups.awaiting
+        return "vanished"
     if run.outcome == "failed":
-        if run.detail.startswith(UNAVAILABLE):
-            return groups.unavailable
-        return groups.lost if _LOST.search(run.detail) else groups.failed
+        own = "unavailable" if run.detail.startswith(UNAVAILABLE) else "lost" if _LOST.search(run.detail) else "failed"
+        return "awaiting" if run.absent else own
     if run.outcome == "died":
-        return groups.aborted if "SIGABRT" in run.detail else groups.died
-    return {"stopped": groups.stopped, "not started": groups.unstarted, "stalled": groups.stalled}.get(run.outcome)
+        return "aborted" if "SIGABRT" in run.detail else "died"
+    meanwhile = run.outcome == "not started" and run.detail.startswith(ENDED_MEANWHILE)
+    return "" if meanwhile or run.outcome == "done" else run.outcome
 
 
-def suspects(job: Job, ended: Endings) -> tuple[list[RankFacts], str]:
+def shows_cause(job: Job) -> bool:
+    """Return whether some ranks show their own cause, for which the others wait."""
+    return any(endings(job)[how] for how in ("unavailable", "stopped", "died", "not started", "awaiting"))
+
+
+def suspects(job: Job) -> tuple[list[RankFacts], str]:
     """Return the ranks that the stalled ones probably wait for, and the sign; else none.
 
     Most ranks are not the cause, so a sign that more than half of them show does not count.
     """
-    runs = [(r, r.run) for r in ended.stalled if r.run is not None]
+    ended = endings(job)
+    runs = [(r, r.run) for r in ended["stalled"] if r.run is not None]
     progress = {id(r): _progress(job, run) for r, run in runs}
     first, last = min(progress.values(), default=(0, 0, 0)), max(progress.values(), default=(0, 0, 0))
     signs: tuple[tuple[list[RankFacts], str], ...] = (
-        (ended.vanished, "never reported progress"),
+        (ended["vanished"], "never reported progress"),
         ([r for r, run in runs if "state D" in run.detail], "hung in an uninterruptible system call"),
         ([r for r, run in runs if run.silent_seconds >= SILENT_SECONDS], "stopped reporting"),
         ([r for r, _ in runs if progress[id(r)] == first < last], "made less progress than the others"),

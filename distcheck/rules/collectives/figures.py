@@ -48,7 +48,7 @@ def unmeasured(job: Job) -> Iterator[NotChecked]:
         reason = collectives.reason if collectives else "the collectives were not run"
         yield NotChecked(reason=reason)
         return
-    if any(endings(job)):
+    if any(endings(job).values()):
         return
     gaps = missing_figures(job, collectives)
     if gaps:

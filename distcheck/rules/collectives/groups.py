@@ -66,12 +66,12 @@ def collective_group_incomplete(job: Job) -> Iterator[Outcome]:
     See: https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group
     """
     ended = endings(job)
-    absent = {rank for awaiting in ended.awaiting if awaiting.run for rank in awaiting.run.absent}
-    explained = {r.placement.rank for r in (*ended.stopped, *ended.died, *ended.unstarted, *ended.failed)}
+    absent = {rank for awaiting in ended["awaiting"] if awaiting.run for rank in awaiting.run.absent}
+    explained = {r.placement.rank for how in ("stopped", "died", "not started", "failed") for r in ended[how]}
     unexplained = absent - explained
     ranks = [r for r in job.ranks if r.placement.rank in unexplained]
     if ranks:
-        steps = grouped(ended.awaiting, lambda r: (r.run.step if r.run else "").partition(":")[0])
+        steps = grouped(ended["awaiting"], lambda r: (r.run.step if r.run else "").partition(":")[0])
         yield found(
             job,
             ranks,
@@ -182,7 +182,7 @@ def _unmeasured(job: Job, ran: Collectives, mesh: Mesh) -> Iterator[NotChecked]:
     for (dimension, op), figure in figures.items():
         if figure.lacks:
             yield NotChecked(required=False, reason=f"{inside(op, dimension)} not measured: {figure.lacks}")
-    if any(endings(job)):
+    if any(endings(job).values()):
         return
     complete = {part for part, figure in figures.items() if figure.seconds and None not in figure.seconds}
     gaps = [

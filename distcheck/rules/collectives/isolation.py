@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from shlex import quote
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,14 +11,13 @@ from distcheck.facts.base import Missing
 from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation
 from distcheck.facts.job import Job
 from distcheck.facts.members import Members
-from distcheck.facts.pci import Pci
+from distcheck.facts.quantities import count
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.collectives.endings import short_of_time
 from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.job.same_ranks import on_hosts
 from distcheck.rules.wording import brief, listed, numbers_of
-from distcheck.selection.adapters import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 _MOST = 8
 _COMPARABLE = 3
 """From this many nodes on there are several pairs to compare."""
-_NEAR = 0.05
-"""Tolerance for the share that a node has without one of its adapters."""
 
 
 def _searched(job: Job) -> Isolation | None:
@@ -61,19 +57,6 @@ def _evidence(tests: Sequence[GroupTest]) -> dict[str, Any]:
     return lines
 
 
-def _one_rail(job: Job, culprit: CulpritFacts) -> dict[str, Any]:
-    """Return a hint at one bad adapter, if the node is as slow as without one of them."""
-    rails = max(
-        (sum(served(nic) for nic in node.pci.nics) for node in job.nodes if isinstance(node.pci, Pci)), default=0
-    )
-    ratios = [test.ratio for test in culprit.evidence if test.ratio is not None]
-    if culprit.part != "node" or rails < 2 or not ratios:
-        return {}
-    left = (rails - 1) / rails
-    near = abs(median(ratios) - left) <= _NEAR
-    return {"adapters": f"without one of its {rails} it would reach {left:.0%}: check each of them"} if near else {}
-
-
 def each_culprit(job: Job, judge: Callable[[CulpritFacts], Fault | Missing | None]) -> Iterator[Outcome]:
     """Yield what a rule says of each culprit (``of=each_culprit``): with what shows it, its ranks and nodes.
 
@@ -92,7 +75,7 @@ def each_culprit(job: Job, judge: Callable[[CulpritFacts], Fault | Missing | Non
             yield msgspec.structs.replace(
                 fault,
                 message=brief(fault.message, 300),
-                evidence=_evidence(culprit.evidence) | fault.evidence,
+                evidence=_evidence(culprit.evidence),
                 scope="link" if link else "gpu" if culprit.part == "rail" else "node",
                 confirmed=culprit.certain and not link and not nameless,
                 ranks=numbers_of(_on(job, culprit.nodes, culprit.local_ranks)),
@@ -129,8 +112,8 @@ def isolation_slow_node(job: Job, culprit: CulpritFacts) -> Answer:
 
     Found by the time each rank needs for local work (multiplying matrices, copying memory), and by the bandwidth that a
     node reaches with several others, compared with the median of similar groups. Both are measured again before a node
-    or rank is named. A node that is as slow as it would be without one of its network adapters gets a hint. The time a
-    rank spends in a collective never counts, because the late rank shows the shortest time.
+    or rank is named. The time a rank spends in a collective never counts, because the late rank shows the shortest
+    time.
 
     Fix: Exclude the node; check for other processes, throttled clocks, a CPU limit, or a link at a lower rate.
 
@@ -142,7 +125,7 @@ def isolation_slow_node(job: Job, culprit: CulpritFacts) -> Answer:
     nvidia = any(n.accelerator == "nvidia" for n in job.nodes if job.node_names[n.key] in culprit.nodes)
     clocks = () if nvidia else ("lscpu --extended",)
     host = quote(_hosts(job, culprit.nodes)[0])
-    return Fault(culprit.sentence, evidence=_one_rail(job, culprit), values={"host": (host,), "clocks": clocks})
+    return Fault(culprit.sentence, values={"host": (host,), "clocks": clocks})
 
 
 @rule("isolation", "perf-slow-pair", scope="link", owner="admin", of=each_culprit)
@@ -234,10 +217,8 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
             scope="system",
             confirmed=False,
         )
-    if searched.kind == "healthy" and len(job.nodes) < _COMPARABLE:
-        few = "two nodes have no comparable node pair; add a third"
-        if len(job.nodes) == 1:
-            few = "one node has no other to compare with; add two more"
+    if searched.kind == "healthy" and (lacking := _COMPARABLE - len(job.nodes)) > 0:
+        few = f"there is no other node pair to compare with; add {count(lacking, 'node')}"
         yield NotChecked(required=False, reason=f"speed of collectives not judged: {few} or use gate --min-busbw")
     elif searched.kind == "healthy" and (odd := Members(job).without_like()):
         yield NotChecked(

@@ -52,7 +52,8 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
     whole = [t for t in logged(job) if t.log.ranks == world and t.node.key not in split]
     of = {rank.placement.rank: rank for rank in job.ranks}
     for how in ("SHM", "NET"):
-        group = [t for t in whole if _linked_to(job, t, [of[peer] for peer in t.log.peers.get(how, ()) if peer in of])]
+        to_others = [(t, peers) for t in whole if (peers := t.log.peers.get(how))]
+        group = [t for t, peers in to_others if _linked_to(job, t, [of[peer] for peer in peers if peer in of])]
         if not group:
             continue
         ranks = [t.rank for t in group]
@@ -121,24 +122,16 @@ def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
     if largest < _NVLS_BYTES or re.search("NVLS|SYMMETRIC|COPY", used):
         return
     log = first.log
-    tuner = next((plugin for plugin in log.plugins if plugin.startswith("TUNER")), "")
-    if log.nvls_available is False:
-        reason = "NCCL found no multicast support on the GPUs"
-    elif not log.nvls_created and not log.nvls_channels:
-        reason = "NCCL set up no channels for NVLS"
-    else:
-        reason = f"NCCL set up NVLS, but {f'the {tuner} plugin' if tuner else 'its model'} chose another algorithm"
     yield found(
         job,
         list(job.ranks_on(nodes[0])),
         f"{nodes[0].name}: NCCL uses {used} for all_reduce of {size(largest)} instead of NVLS, which these GPUs "
-        f"and their NVSwitches support: {reason}",
+        "and their NVSwitches support",
         evidence={
             "NCCL": log.version,
-            "algorithm": used,
             "multicast": {True: "available", False: "not available", None: "unknown"}[log.nvls_available],
             "NVLS channels": log.nvls_channels or 0,
-            **({"tuner": tuner} if tuner else {}),
+            **({"plugins": list(log.plugins)} if log.plugins else {}),
             **settings_shown([first], "NCCL_CUMEM_ENABLE", "NCCL_TUNER_PLUGIN"),
         },
     )

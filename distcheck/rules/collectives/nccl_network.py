@@ -83,8 +83,6 @@ def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
             scope=_scope(job, group),
             owner=owner(job, ranks, name) if chosen else "unknown",
             evidence={
-                "network": group[0].log.network,
-                "adapters": [f"{nic.name} {nic.link_layer}" for nic in nics],
                 **({"NCCL says": "NET/IB : No device found."} if group[0].log.no_ib_device else {}),
                 **settings_shown(group, "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_IB_HCA"),
             },
@@ -135,20 +133,15 @@ def nccl_net_plugin_missing(job: Job) -> Iterator[Outcome]:
     for (why, network), items in grouped(failed, lambda item: (item[1], item[0].log.network)).items():
         group = [t for t, _ in items]
         log = group[0].log
-        missing = [name for name in log.plugins_missing if name.startswith("NET ")]
-        happened = "it could not be loaded" if log.plugins_failed else "it was not used"
-        if missing:
-            happened = f"{listed([name.removeprefix('NET ') for name in missing])} was not found"
         yield found(
             job,
             [t.rank for t in group],
-            f"{who(job, group)}: {why}, but {happened}; "
-            f"{f'NCCL uses its own {network} transport' if network else 'NCCL has no network'}",
+            f"{who(job, group)}: {why}, but NCCL "
+            f"{f'uses its own {network} transport' if network else 'could not load it and has no network'}",
             severity="warning" if network == "IB" else "error",
             scope=_scope(job, group),
             values={"folders": [_AMAZON]} if plugin_adapters(group[0].node) else {},
             evidence={
-                "network": network,
                 "loaded": list(log.plugins),
                 "not found": list(log.plugins_missing),
                 "failed": list(log.plugins_failed),

@@ -22,6 +22,7 @@ from distcheck.rules.collectives.endings import (
     late_import,
     of_groups,
     short_of_time,
+    shows_cause,
     step_of,
     steps_of,
     suspects,
@@ -35,6 +36,8 @@ from distcheck.rules.wording import brief, found, grouped, listed, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_FAULTS_OF_GPUS = ("nvidia-smi -q -d ECC,ROW_REMAPPER", "dmesg -T | grep -i xid")
 
 
 @rule("collectives")
@@ -55,7 +58,7 @@ def torch_backend_missing(job: Job) -> Iterator[Outcome]:
 
     See: https://pytorch.org/get-started/locally/
     """
-    for detail, ranks in grouped(endings(job).unavailable, detail_of).items():
+    for detail, ranks in grouped(endings(job)["unavailable"], detail_of).items():
         error = detail.removeprefix(UNAVAILABLE)
         yield found(
             job,
@@ -84,7 +87,7 @@ def collective_rank_stopped(job: Job) -> Iterator[Outcome]:
 
     See: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
     """
-    ranks = endings(job).stopped
+    ranks = endings(job)["stopped"]
     if ranks:
         pids = " ".join(str(r.run.pid) for r in ranks if r.run and r.run.pid)
         yield found(
@@ -118,7 +121,7 @@ def collective_rank_died(job: Job) -> Iterator[Outcome]:
     See: https://man7.org/linux/man-pages/man7/signal.7.html
     """
     ended = endings(job)
-    ranks = ended.died or ([] if ended.clear or ended.failed else ended.aborted)
+    ranks = ended["died"] or ([] if shows_cause(job) or ended["failed"] else ended["aborted"])
     # Group by the fix; free space and last output differ from rank to rank.
     for (detail, _), group in grouped(ranks, lambda r: (detail_of(r), cause_of_death(r).text)).items():
         cause = cause_of_death(group[0])
@@ -152,7 +155,7 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
     """
     ended = endings(job)
-    for detail, ranks in grouped(ended.unstarted, detail_of).items():
+    for detail, ranks in grouped(ended["not started"], detail_of).items():
         if short := short_of_time(job, detail):
             yield NotChecked(reason=short)
             continue
@@ -164,8 +167,8 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
             confirmed=False,
             evidence={"error": detail},
         )
-    own = bool(ended.failed)
-    failures = [] if ended.clear else ended.failed if own else [] if ended.aborted else ended.lost
+    own, hidden = bool(ended["failed"]), shows_cause(job) or (ended["aborted"] and not ended["failed"])
+    failures = [] if hidden else ended["failed"] or ended["lost"]
     for ranks in grouped(failures, lambda r: re.sub(r"\d+", "#", detail_of(r))).values():
         yield found(
             job,
@@ -206,10 +209,10 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html
     """
     ended = endings(job)
-    waiting = ended.stalled + ended.vanished
-    if not waiting or ended.clear or ended.failed or ended.lost or ended.died or ended.aborted:
+    waiting = ended["stalled"] + ended["vanished"]
+    if not waiting or shows_cause(job) or any(ended[how] for how in ("failed", "lost", "aborted")):
         return
-    few, sign = suspects(job, ended)
+    few, sign = suspects(job)
     if few:
         steps = "" if few[0].run is None else f" in {steps_of(few)}"
         others = "wait" if ras_ranks(job) - set(numbers_of(few)) else "show no fault"
@@ -257,8 +260,11 @@ def collective_wrong_result(job: Job) -> Iterator[Outcome]:
     receive buffers, so that not a single bit may differ. A rank with wrong numbers may have received them from its
     neighbour: it is a suspect, not a proof.
 
-    Fix: do not train on these nodes; test them separately with ``distcheck isolate``, and check the ECC counters and
-    Xid errors of the suspects.
+    Fix: Do not train on these nodes until the faulty one is found.
+
+        distcheck isolate
+        {look|nvidia-smi -q -d ECC,ROW_REMAPPER}
+
     See: https://docs.nvidia.com/deploy/xid-errors/
     """
     wrong = [r for r in job.ranks if r.run is not None and any(r.run.wrong.values())]
@@ -276,14 +282,9 @@ def collective_wrong_result(job: Job) -> Iterator[Outcome]:
         job,
         wrong,
         f"{who(job, wrong)} received wrong numbers: {'up to ' if len(wrong) > 1 else ''}{listed(counts)}",
-        Fix(
-            "Do not train on these nodes until the faulty one is found.",
-            ("distcheck isolate", "nvidia-smi -q -d ECC,ROW_REMAPPER", "dmesg -T | grep -i xid")
-            if backend_of(job) == "nccl"
-            else ("distcheck isolate",),
-        ),
         scope="node" if few else "link",
         confirmed=False,
+        values={"look": _FAULTS_OF_GPUS if backend_of(job) == "nccl" else ()},
         evidence={
             op: f"wrong elements of {of[op]}: "
             + "; ".join(f"{count} on {numbered(numbers_of(ranks))}" for count, ranks in list(counted.items())[:16])

@@ -1,31 +1,25 @@
-"""Rules about what a training step of ``--step`` gives: gradients, outputs, parameters, and what it leaves."""
+"""Rules about what a training step of ``--step`` gives: gradients and parameters."""
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
-from distcheck.facts.base import Missing
 from distcheck.facts.job import Collectives, Job
-from distcheck.facts.quantities import count
-from distcheck.facts.training import Leftovers
 from distcheck.rules import Outcome, rule
-from distcheck.rules.collectives.endings import who
 from distcheck.rules.collectives.trained import (
     differing,
     fault,
     first_wrong,
     named,
-    others,
-    samples_alike,
     scaled,
-    split,
     states_of,
     trained,
+    untrained,
+    usual_and_other,
     wrongs,
 )
 from distcheck.rules.finding import Fix
-from distcheck.rules.wording import found, grouped, listed, unread
+from distcheck.rules.wording import found, grouped, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,9 +46,8 @@ def step_gradient_wrong(job: Job) -> Iterator[Outcome]:
 
     See: https://arxiv.org/abs/2102.11245
     """
+    yield from untrained(job)
     for way, ranks in trained(job).items():
-        if not samples_alike(ranks):
-            continue  # the batches are not the expected ones, which another rule reports
         own = [one for one in ranks if one.training.wrong_own]
         if own:
             first = first_wrong(own[0].training.wrong_own)
@@ -106,7 +99,7 @@ def step_average_scaled(job: Job) -> Iterator[Outcome]:
     """
     for way, ranks in trained(job).items():
         scale = scaled(ranks)
-        if scale is None or any(one.training.wrong_own for one in ranks) or not samples_alike(ranks):
+        if scale is None or any(one.training.wrong_own for one in ranks):
             continue
         summed = "; they are summed and not divided" if scale == len(ranks) else ""
         gloo = way != "DDP" and isinstance(job.collectives, Collectives) and job.collectives.backend != "nccl"
@@ -124,42 +117,6 @@ def step_average_scaled(job: Job) -> Iterator[Outcome]:
             severity="warning" if gloo else "error",
             evidence=wrongs(ranks, lambda t: t.wrong_average),
         )
-
-
-@rule("training", scope=("node", "link"), owner="admin")
-def step_output_wrong(job: Job) -> Iterator[Outcome]:
-    """Tensor parallel layers do not return what the whole layer returns.
-
-    A layer that is divided among ranks gathers or sums its parts in every forward pass. If one part is wrong, lost or
-    in another order, every activation after it is wrong, without an error: the loss is higher than on one GPU. Causes
-    are a rank with another part of the weights, ranks in another order than the mesh has, and a network or a GPU that
-    returns wrong numbers.
-
-    Found with ``--step`` and a ``--mesh`` that has a dimension of tensor parallel ranks: two linear layers are divided
-    by ``parallelize_module``, one by columns and one by rows. Weights and data are whole numbers, so that the outputs
-    of the whole layers are known exactly. A rank whose own gradients or parameters are wrong is in the rules for these,
-    and the outputs are then a consequence.
-
-    Fix: Do not train on these nodes; measure the groups of the mesh, then search for the bad node.
-
-        distcheck gate --mesh {mesh}
-        distcheck isolate
-
-    See: https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html
-    """
-    for way, ranks in trained(job).items():
-        odd = [one for one in ranks if one.training.wrong_output]
-        if odd and not any(one.training.wrong_own or one.training.wrong_update for one in ranks):
-            yield fault(
-                job,
-                odd,
-                f"{named(job, odd)} received wrong outputs of layers that are divided for {way}: "
-                f"{first_wrong(odd[0].training.wrong_output)}",
-                wrongs(odd, lambda t: t.wrong_output),
-                scope="node" if 2 * len(odd) < len(ranks) else "link",
-                confirmed=False,
-                values={"mesh": [quote(str(job.asked.mesh))] if job.asked.mesh else []},
-            )
 
 
 @rule("training", scope="node", owner="admin")
@@ -197,47 +154,9 @@ def step_parameters_differ(job: Job) -> Iterator[Outcome]:
             shown = ((one, states[id(one)]) for one in ranks if id(one) in states)
             groups = {state: [one for one, _ in pairs] for state, pairs in grouped(shown, lambda p: p[1]).items()}
             if len(groups) > 1:
-                apart = split(groups)
-                names = [parameter.name for parameter in apart.odd[0].training.parameters]
-                unlike = [n for n, own, usual in zip(names, apart.other, apart.usual, strict=False) if own != usual]
-                yield differing(
-                    job,
-                    apart,
-                    f"{named(job, apart.odd)} and {others(job, apart)} have different parameters for {way} {when}: "
-                    f"{listed(unlike)}",
-                    {named(job, group): f"{names[0]} {digests[0]}" for digests, group in groups.items()},
-                )
+                usual, other = usual_and_other(groups)
+                names = [parameter.name for parameter in groups[other][0].training.parameters]
+                unlike = [n for n, own, theirs in zip(names, other, usual, strict=False) if own != theirs]
+                what = f"showed other parameters for {way} {when}: {listed(unlike)}"
+                yield differing(job, groups, what, lambda digests: digests[0])
                 break  # what follows differs for the same reason
-
-
-@rule("training", severity="warning", scope="rank")
-def step_group_left_behind(job: Job) -> Iterator[Outcome]:
-    """A destroyed process group leaves threads, sockets or processes in a rank.
-
-    What stays keeps ports, memory and connections of a group that no longer exists: a script that destroys and creates
-    groups runs out of descriptors, and one that ends hangs at exit. Causes are plugins and wrappers of torch that keep
-    a group, and faults of torch.
-
-    Found with ``--step`` and Gloo: every rank creates a second group of all ranks, uses it, calls
-    ``destroy_process_group`` and compares its threads, sockets and children with those before.
-
-    Fix: Find what keeps the group there: a plugin, a sitecustomize module, a reference in a list or a closure.
-
-        python -c 'import sitecustomize; print(sitecustomize.__file__)'
-
-    See: https://docs.pytorch.org/docs/stable/distributed.html#shutdown
-    """
-    ran = [(rank, rank.run.leftovers) for rank in job.ranks if rank.run]
-    yield from unread(job, ((rank, left.reason) for rank, left in ran if isinstance(left, Missing)))
-    kept = [(rank, left) for rank, left in ran if isinstance(left, Leftovers) and left != Leftovers()]
-    for left, pairs in grouped(kept, lambda pair: pair[1]).items():
-        ranks = [rank for rank, _ in pairs]
-        parts = [f"{count(len(left.threads), 'thread')} ({listed(left.threads)})"] if left.threads else []
-        parts += [count(left.sockets, "socket")] if left.sockets else []
-        parts += [f"the processes {listed(left.children)}"] if left.children else []
-        yield found(
-            job,
-            ranks,
-            f"a destroyed process group left {listed(parts)} in {who(job, ranks)}",
-            confirmed=False,
-        )

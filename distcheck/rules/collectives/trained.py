@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from distcheck.facts.base import Missing
 from distcheck.facts.training import Training
@@ -14,7 +14,7 @@ from distcheck.rules.wording import found, grouped, nodes_of, numbers_of, once
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
-    from distcheck.facts.training import Shard, WrongTensor
+    from distcheck.facts.training import WrongTensor
     from distcheck.rules.finding import Fault
 
 K = TypeVar("K")
@@ -29,17 +29,6 @@ class Stepped(NamedTuple):
     training: Training
 
 
-class Split(NamedTuple, Generic[K]):
-    """Ranks that differ from most of the others."""
-
-    usual: K
-    """What most ranks have."""
-    other: K
-    """What the first of the odd ones has."""
-    odd: list[Stepped]
-    rest: list[Stepped]
-
-
 @once
 def trained(job: Job) -> dict[str, list[Stepped]]:
     """Return the ranks that trained, by the way in which they did."""
@@ -47,11 +36,6 @@ def trained(job: Job) -> dict[str, list[Stepped]]:
         way: [Stepped(rank, run) for rank, run in ranks if isinstance(run, Training)]
         for way, ranks in _by_way(job).items()
     }
-
-
-def first_way(job: Job) -> list[tuple[str, list[Stepped]]]:
-    """Return the first way to train and its ranks: all ways begin with the same model, seed and sampler."""
-    return list(trained(job).items())[:1]
 
 
 @once
@@ -85,21 +69,24 @@ def untrained(job: Job) -> Iterator[NotChecked]:
         )
 
 
-def split(groups: Mapping[K, list[Stepped]]) -> Split[K]:
-    """Return two or more groups of ranks as the largest one and the others."""
+def usual_and_other(groups: Mapping[K, list[Stepped]]) -> tuple[K, K]:
+    """Return what the largest of two or more groups of ranks has, and the first of the others."""
     usual = max(groups, key=lambda key: len(groups[key]))
-    rest = {key: members for key, members in groups.items() if key != usual}
-    return Split(usual, next(iter(rest)), [one for members in rest.values() for one in members], groups[usual])
+    return usual, next(key for key in groups if key != usual)
 
 
-def differing(job: Job, apart: Split[Any], message: str, evidence: Mapping[str, Any]) -> Fault:
-    """Return a finding about ranks that differ from the others.
+def differing(job: Job, groups: Mapping[K, list[Stepped]], what: str, shown: Callable[[K], str]) -> Fault:
+    """Return a finding about ranks that differ from the largest group; `shown` says what a group has, as evidence.
 
     They are at fault if more than half of the ranks, and at least two, agree. Otherwise any of them may be.
     """
-    sure = len(apart.rest) > max(1, len(apart.odd))
-    ranks = apart.odd if sure else [*apart.rest, *apart.odd]
-    return fault(job, ranks, message, dict(list(evidence.items())[:_MOST]), confirmed=sure)
+    rest = groups[usual_and_other(groups)[0]]
+    odd = [one for members in groups.values() if members is not rest for one in members]
+    sure = len(rest) > max(1, len(odd))
+    others = named(job, rest) if len(rest) == 1 else f"the other {len(rest)} ranks"
+    evidence = {named(job, group): shown(key) for key, group in list(groups.items())[:_MOST]}
+    ranks = odd if sure else [*rest, *odd]
+    return fault(job, ranks, f"{named(job, odd)}, unlike {others}, {what}", evidence, confirmed=sure)
 
 
 def fault(
@@ -112,27 +99,6 @@ def fault(
 def named(job: Job, ranks: Sequence[Stepped]) -> str:
     """Return ranks with their nodes for a message: rank 1 (node2)."""
     return who(job, [one.rank for one in ranks])
-
-
-def others(job: Job, apart: Split[Any]) -> str:
-    """Return the ranks from which the odd ones differ: rank 0 (node1), the other 7 ranks."""
-    return named(job, apart.rest) if len(apart.rest) == 1 else f"the other {len(apart.rest)} ranks"
-
-
-def shards_of(ranks: Sequence[Stepped]) -> dict[int, list[tuple[Stepped, Shard]]]:
-    """Return the ranks' shards of the data set, by epoch."""
-    epochs: dict[int, list[tuple[Stepped, Shard]]] = {}
-    for one in ranks:
-        for shard in one.training.shards:
-            epochs.setdefault(shard.epoch, []).append((one, shard))
-    return epochs
-
-
-def samples_alike(ranks: Sequence[Stepped]) -> bool:
-    """Return whether every rank drew its own part of one order of the data set, so that the batches are as expected."""
-    shards = shards_of(ranks).values()
-    own = all(not shard.foreign and shard.taken == shard.due for pairs in shards for _, shard in pairs)
-    return own and all(len({shard.order for _, shard in pairs}) == 1 for pairs in shards)
 
 
 def scaled(ranks: Sequence[Stepped]) -> float | None:

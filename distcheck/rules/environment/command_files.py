@@ -11,6 +11,7 @@ from distcheck.facts.rank import Role
 from distcheck.facts.storage import CommandFile, Storage
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.engines import engines
 from distcheck.rules.job.kinds import ranks_by
 from distcheck.rules.job.versions import installed_of, torch_of
 from distcheck.rules.wording import brief, found, grouped, listed, majority, named, nodes_of, once
@@ -50,12 +51,13 @@ def command_file_missing(job: Job) -> Iterator[Outcome]:
     """
     leaders = [p.node for p in job.processes if p.role is not Role.FOLLOWER]
     here = {file.word: file for node in job.nodes if node.key in leaders[:1] for file in _files(node.storage)}
+    models = {each.engine.model for each in engines(job)}  # engine-model-missing reports them
     elsewhere, outside = job.asked.program in ON_NODES, bool(job.launched or job.asked.folder)
     for word, seen in _by_word(job).items():
         lacking = [s for s in seen if s.file.state in _LACKING]
         own = here.get(word)
         may_lack = own is not None and own.role != "argument" and elsewhere is outside
-        if own is None or not lacking or own.state not in (_THERE | _LACKING if may_lack else _THERE):
+        if own is None or not lacking or word in models or own.state not in (_THERE | _LACKING if may_lack else _THERE):
             continue
         there = [s for s in seen if s.file.state in _THERE]
         ranks = [rank for s in lacking for rank in s.ranks]
@@ -78,20 +80,16 @@ def command_file_missing(job: Job) -> Iterator[Outcome]:
 def _fix(own: CommandFile, lacking: CommandFile, *, everywhere: bool) -> Fix:
     """Return how a file is made to exist, `everywhere` or where others have it; `own`: as the leader finds it."""
     if own.role == "module":
-        top = own.word.partition(".")[0]
-        look = f'python3 -c "import importlib.util; print(importlib.util.find_spec({top!r}))"'
-        text = "Correct the module's name, start COMMAND in the folder that has it, or install it."
-        return Fix(text, (look,) if top.isidentifier() else ())
-    if own.role == "program" and lacking.state == "unreadable":
-        return Fix("Name its interpreter in its first line, for example #!/bin/bash.", (f"head -n1 {quote(own.path)}",))
+        return Fix("Correct the module's name, start COMMAND in the folder that has it, or install it.")
     if not everywhere:
         look = f"command -v {quote(own.word)}" if own.role == "program" else f"ls -ld {quote(own.path)}"
         return Fix("Copy it to all nodes, or use a shared folder or one image.", (look,))
-    near = f" Its folder has {brief(lacking.near, 100)}." if lacking.near else ""
     if lacking.state == "unreadable":
-        return Fix("Give the user access to it.", (f"ls -ld {quote(lacking.path)}", "id"))
-    where = "the first line of COMMAND's program" if own.role == "interpreter" else "COMMAND"
-    return Fix(f"Correct the path in {where}.{near}", (f"ls {quote(lacking.path.rpartition('/')[0] or '/')}",))
+        text = "Give the user access to it, and to the interpreter that the first line of a program names."
+        return Fix(text, (f"ls -ld {quote(lacking.path)}", f"head -n1 {quote(lacking.path)}"))
+    near = f" Its folder has {brief(lacking.near, 100)}." if lacking.near else ""
+    text = f"Correct the path in COMMAND, or in the first line of its program.{near}"
+    return Fix(text, (f"ls {quote(lacking.path.rpartition('/')[0] or '/')}",))
 
 
 @rule("storage", "sw-script-differs", severity="warning", scope="rank", also=("peers",))

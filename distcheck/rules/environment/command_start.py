@@ -39,7 +39,8 @@ def command_processes_differ(job: Job) -> Iterator[Outcome]:
     if not each or not asked.started_here or asked.by_default or asked.program in ON_NODES or each * starts == tested:
         return
     if each == 1 and asked.program not in SETS_VARIABLES:
-        if each * starts > tested or mentioned(job, STARTS_OTHERS) is not False:
+        launches = any(process.launch for process in job.processes)  # an engine that Python runs
+        if launches or each * starts > tested or mentioned(job, STARTS_OTHERS) is not False:
             return
         what = f"is one process, started {'once' if starts == 1 else f'{starts} times'}"
         text = "Start COMMAND with a launcher that starts every rank. No action if it starts the other ranks itself."

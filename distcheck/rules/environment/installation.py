@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Answer, Outcome, rule
-from distcheck.rules.finding import Fault
 from distcheck.rules.job.kinds import each_rank
-from distcheck.rules.wording import brief, found, grouped, listed, majority, named, numbers_of
+from distcheck.rules.wording import brief, found, grouped, listed, majority, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,18 +104,14 @@ def sw_ofed_kernel(job: Job) -> Iterator[Outcome]:
         usual = majority(having)
         odd = {version: nodes for version, nodes in having.items() if version != usual}
         nodes = [n for n in job.nodes if n.modules.get(module, usual) != usual]
-        shown = [
-            f"{listed([n.name for n in nodes], most=3)} {'has' if len(nodes) == 1 else 'have'} {module}"
-            f" {version or 'of the kernel'}"
-            for version, nodes in odd.items()
-        ]
+        shown = [f"{listed([n.name for n in few], most=3)}: {v or 'of the kernel'}" for v, few in odd.items()]
         rest = f"; most nodes have {usual or 'that of the kernel'}" if usual is not None else ""
-        yield Fault(
-            brief("; ".join(shown[:3]) + rest, 300),
+        yield found(
+            job,
+            job.ranks_on(*nodes),
+            brief(f"different releases of {module}: {'; '.join(shown[:3])}{rest}", 300),
             evidence={v or "of the kernel": listed([n.name for n in nodes], most=16) for v, nodes in having.items()},
             scope="job" if usual is None else "node",
             confirmed=usual is not None,
-            ranks=numbers_of(job.ranks_on(*nodes)),
-            nodes=tuple(n.name for n in nodes),
             values={"module": (module,)},
         )

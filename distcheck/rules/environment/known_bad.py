@@ -155,7 +155,7 @@ def _known(job: Job, rank: RankFacts, what: str, text: str, table: tuple[Known, 
             return Fault(
                 f"{what} {text} has a known fault: {known.happens}; fixed in {fixed}",
                 Fix(f"Install {what} {fixed} or later{instead}.", (install.format(fixed), *known.workaround)),
-                {"release": f"{what} {text}", "fixed in": fixed, "source": known.source},
+                {"source": known.source},
                 known.severity,
             )
     return None

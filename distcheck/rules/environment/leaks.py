@@ -62,11 +62,7 @@ def env_torchelastic_leak(job: Job) -> Iterator[Outcome]:
             affected,
             f"{named(job, affected)}: TORCHELASTIC_USE_AGENT_STORE is True, but {proof}; no agent serves the store",
             severity="error" if tried == "bound" else "warning",
-            evidence={
-                "TORCHELASTIC_USE_AGENT_STORE": "True",
-                "bind": tried,
-                "ancestors": list(job.process_of(affected[0]).ancestors[:4]),
-            },
+            evidence={"bind": tried, "ancestors": list(job.process_of(affected[0]).ancestors[:4])},
         )
 
 

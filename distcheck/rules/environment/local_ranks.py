@@ -191,7 +191,7 @@ def env_rank_order_not_node_major(job: Job) -> Iterator[Outcome]:
     command = {
         "slurm": "export SLURM_DISTRIBUTION=block:block",
         "openmpi": f"# add to mpirun: --map-by ppr:{here}:node",
-    }.get(table.launcher if table else "", by_formula(job)[-1])
+    }.get(table.launcher if table else "", by_formula(job))
     names = [f"{node} has {held}" for node, held in layout.items()]
     yield found(
         job,

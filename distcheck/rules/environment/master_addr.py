@@ -15,7 +15,6 @@ from distcheck.rules.job.addresses import (
     malformed,
     may_pass,
     meanings,
-    networks,
     outward,
     own_addresses,
     rank_zero,
@@ -119,7 +118,7 @@ def _near(job: Job, ranks: list[RankFacts]) -> str:
     return next(iter((*here, *near_names(address, nodes))), "")
 
 
-@rule("meeting")
+@rule("meeting", unless=("command-endpoint-local",))
 def env_master_addr_localhost_multinode(job: Job) -> Iterator[Outcome]:
     """MASTER_ADDR is a loopback address, but the job spans several nodes.
 
@@ -151,13 +150,11 @@ def env_master_addr_differs(job: Job) -> Iterator[Outcome]:
 
     Rank 0 listens on its own host; ranks that connect elsewhere fail with ``The client socket has timed out``. The
     usual cause is that each node sets it to its own ``hostname``. Found by comparing what MASTER_ADDR resolves to on
-    each rank. Different spellings of one host count as equal. Different addresses of rank 0's node, which torch
-    accepts, are an info.
+    each rank. Different spellings of one host count as equal, and so do different addresses at which it answers.
 
     Fix: determine the address once, on the first node, and pass it to all nodes.
     """
     if not differing(job):
-        yield from _by_two_networks(job)
         return
     hosts = meanings(job)
     concerned = [r for r in job.ranks if r.placement.master_addr in hosts]
@@ -175,30 +172,6 @@ def env_master_addr_differs(job: Job) -> Iterator[Outcome]:
     )
 
 
-def _by_two_networks(job: Job) -> Iterator[Outcome]:
-    """Yield an info finding where ranks use different addresses of rank 0's host."""
-    seen, zero = networks(job), rank_zero(job)
-    if len(seen) < 2 or frozenset[str].intersection(*seen):
-        return
-    own = own_addresses(job.node_of(zero)) if zero else frozenset[str]()
-    lines = []
-    for addresses, ranks in sorted(seen.items(), key=lambda item: -len(item[1])):
-        spelt, meant = ranks[0].placement.master_addr or "", listed(sorted(addresses))
-        value = spelt if meant == spelt else f"{spelt} ({meant})"
-        note = "" if addresses & own else ", which rank 0's node does not have"
-        lines.append(f"{named(job, ranks)} {'has' if len(ranks) == 1 else 'have'} {value}{note}")
-    odd = odd_ones({tuple(sorted(addresses)): ranks for addresses, ranks in seen.items()})
-    text = "No action if intended; otherwise set the same MASTER_ADDR on every node."
-    yield found(
-        job,
-        odd,
-        f"MASTER_ADDR has several values: {listed(lines)}; all of them lead to rank 0",
-        Fix(text, master_commands(job, odd[0], "MASTER_ADDR")),
-        severity="info",
-        evidence={", ".join(sorted(addresses)): named(job, ranks) for addresses, ranks in seen.items()},
-    )
-
-
 @rule("meeting", "slurm-node-order", scope="rank")
 def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
     """MASTER_ADDR is not an address of rank 0's host.
@@ -210,7 +183,11 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
     that no interface needs to have, such as one of a Kubernetes service or a NAT, is accepted if a rank reached rank 0
     through it.
 
-    Fix: set the address of the node on which rank 0 runs.
+    Fix: Set MASTER_ADDR to the node on which rank 0 runs. If that is a virtual machine, WSL2 or a container on the host
+    that has the address, use bridged, mirrored or host networking.
+
+        {set|export MASTER_ADDR=NODE}
+
     See: https://github.com/pytorch/pytorch/issues/137402
     """
     zero = rank_zero(job)
@@ -220,8 +197,7 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: MASTER_ADDR {is_what(address, [name])}; rank 0 belongs to {home}",
-            Fix("Set MASTER_ADDR to the node on which rank 0 runs.", (f"export MASTER_ADDR={quote(home)}",)),
-            evidence={"MASTER_ADDR": address, "is": name, "rank_0_belongs_to": home},
+            values={"set": [f"export MASTER_ADDR={quote(home)}"]},
         )
     if zero and isinstance(job.node_of(zero).interfaces, Missing) and len(job.nodes) > 1:
         yield NotChecked(ranks=(0,), reason="the interfaces of rank 0's node could not be listed", required=False)
@@ -237,11 +213,7 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
         job,
         [lost],
         f"MASTER_ADDR {is_what(address, reached)}; {named(job, [lost])} has {listed(own)}",
-        Fix(
-            "Set MASTER_ADDR to the node on which rank 0 runs. If that is a virtual machine, WSL2 or a container on "
-            f"{listed(reached)}, use bridged, mirrored or host networking.",
-            master_commands(job, lost, "MASTER_ADDR"),
-        ),
         severity="warning" if pod else "error",
-        evidence={"MASTER_ADDR": address, "resolves_to": reached, "rank_0_has": own},
+        evidence={"resolves_to": reached, "rank_0_has": own},
+        values={"set": master_commands(job, lost, "MASTER_ADDR")},
     )

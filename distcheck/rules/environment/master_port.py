@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -123,8 +122,9 @@ def env_master_port_ephemeral(job: Job) -> Iterator[Outcome]:
     net.ipv4.ip_local_reserved_ports, which the kernel assigns to no connection, and under torchrun, which chooses the
     port itself.
 
-    Fix: set a port below that range, for example ``export MASTER_PORT=29500``; or add the port to the reserved ones
-    (a new value replaces the old one): ``sudo sysctl net.ipv4.ip_local_reserved_ports=8080,40000``.
+    Fix: Set a port below that range, or have the port added to net.ipv4.ip_local_reserved_ports.
+
+        {set|export MASTER_PORT=29500}
     """
     zero = rank_zero(job)
     if zero is None or started_by_distcheck(job, zero) or zero.placement.launcher == "torchrun":
@@ -133,20 +133,15 @@ def env_master_port_ephemeral(job: Job) -> Iterator[Outcome]:
     ephemeral, reserved = node.ephemeral_ports, node.reserved_ports
     if port is None or isinstance(ephemeral, Missing) or not ephemeral[0] <= port <= ephemeral[1]:
         return
-    commands, text = other_port(job, zero), f"Set a port below {ephemeral[0]}"
-    if isinstance(reserved, tuple):
-        if any(low <= port <= high for low, high in reserved):
-            return
-        ranges = [f"{low}" if low == high else f"{low}-{high}" for low, high in (*reserved, (port, port))]
-        reserve = f"sudo sysctl net.ipv4.ip_local_reserved_ports={','.join(ranges)}"  # replaces those before
-        commands, text = (*commands, f"{reserve}  # on {quote(node.name)}"), f"{text}, or reserve {port} on {node.name}"
+    if isinstance(reserved, tuple) and any(low <= port <= high for low, high in reserved):
+        return
     yield found(
         job,
         [zero],
         f"MASTER_PORT {port} is in the ephemeral range of {node.name} ({ephemeral[0]} to {ephemeral[1]}); an outgoing "
         "connection may hold it when the job starts",
-        Fix(f"{text}.", commands),
         evidence={"port": port, "ip_local_port_range": list(ephemeral)},
+        values={"set": other_port(job, zero)},
     )
 
 

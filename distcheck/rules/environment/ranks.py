@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
-    from distcheck.selection.counted import Counted
 
 _SHOWN = 8
 """Most nodes in a finding's evidence."""
@@ -31,7 +30,7 @@ _SHOWN = 8
 # would hide it, and none would be a pass.
 
 
-@rule("environment", scope="rank")
+@rule("environment", scope="rank", unless=("command-node-rank-beyond",))
 def env_rank_out_of_range(job: Job) -> Iterator[Outcome]:
     """A rank is outside the range 0 to WORLD_SIZE - 1.
 
@@ -53,7 +52,7 @@ def env_rank_out_of_range(job: Job) -> Iterator[Outcome]:
     message = f"{named(job, beyond)} {are(beyond)} out of range for WORLD_SIZE {world}; expected {span(world)}"
     message += "; the ranks are counted from 1" if numbering(job) == "from one" else ""
     evidence = {"WORLD_SIZE": world, "RANK": fold(r.placement.rank for r in beyond if r.placement.rank is not None)}
-    yield found(job, beyond, message, _in_range(job, beyond, world), evidence=evidence)
+    yield found(job, beyond, message, _in_range(job, beyond[0]), evidence=evidence)
 
 
 def _world_too_small(job: Job) -> Fault:
@@ -70,9 +69,9 @@ def _world_too_small(job: Job) -> Fault:
     )
 
 
-def _in_range(job: Job, beyond: list[RankFacts], world: int) -> Fix:
+def _in_range(job: Job, first: RankFacts) -> Fix:
     """Return the fix for ranks outside of the world, by what is known of the other processes."""
-    first, from_one = beyond[0], numbering(job) == "from one"
+    from_one = numbering(job) == "from one"
     if table_of(first):
         return Fix("Set RANK to the number of the process in the whole job, from 0.", (export(job, first, "RANK"),))
     if commands := rank_commands(job, list(job.ranks)):
@@ -80,21 +79,13 @@ def _in_range(job: Job, beyond: list[RankFacts], world: int) -> Fix:
         return Fix(text if from_one else "Give each process a rank of its own.", commands)
     if from_one:
         return Fix("Subtract 1 from RANK where it is set: the first process is rank 0 and serves the store.")
-    if len(beyond) == 1 and first.placement.rank == world:
-        return Fix(
-            "Ranks are counted from 0. Either this process is the last one, or WORLD_SIZE is too small.",
-            (
-                f"{assigned(first, 'RANK', str(world - 1))}  # if WORLD_SIZE {world} is right",
-                f"{assigned(first, 'WORLD_SIZE', str(world + 1))}  # in every process, if there are {world + 1}",
-            ),
-        )
     return Fix(
         "Set RANK to the number of the process in the whole job, from 0, and WORLD_SIZE to the number of processes.",
-        by_formula(job),
+        (by_formula(job),),
     )
 
 
-@rule("meeting", scope="rank")
+@rule("meeting", scope="rank", unless=("command-node-rank-duplicate",))
 def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
     """Several processes claim the same rank.
 
@@ -134,10 +125,14 @@ def env_rank_missing(job: Job) -> Iterator[Outcome]:
     start-up or cannot reach rank 0. Found by comparing the ranks in the roll call with the world size.
 
     The nodes of the missing ranks are named if they are known from Slurm's variables, the nodes that distcheck was
-    given, the node ranks of torchrun's agents, or the names of the job's pods. If another fault explains the missing
-    ranks, that fault is reported and this rule is listed under *not checked*.
+    given, or the node ranks of torchrun's agents. If another fault explains the missing ranks, that fault is reported
+    and this rule is listed under *not checked*.
 
-    Fix: start the missing ranks, read their logs, and check that the nodes reach rank 0 (``distcheck net``).
+    Fix: Check that the processes were started, read the end of their logs, and check that their nodes reach rank 0. If
+    nodes start late, raise --join-timeout.
+
+        {look|distcheck net}
+
     See: https://slurm.schedmd.com/srun.html#OPT_distribution
     """
     if reason := gap(job):
@@ -156,16 +151,11 @@ def env_rank_missing(job: Job) -> Iterator[Outcome]:
     also = f"; {lost} of them may be the processes with an invalid rank" if lost else ""
     yield Fault(
         f"{located(job, missing)} of {world} did not join the roll call{also}",
-        Fix(
-            "Check that the processes were started, read the end of their logs, and check that their nodes reach "
-            "rank 0. If nodes start late, raise --join-timeout.",
-            look_at(job, tuple(by_node)),
-        ),
-        {"world_size": world, "came": len(job.ranks), "missing": fold(missing)}
-        | {node: numbered(ranks) for node, ranks in islice(by_node.items(), _SHOWN)},
+        evidence={"came": len(job.ranks)} | {node: numbered(ranks) for node, ranks in islice(by_node.items(), _SHOWN)},
         confirmed=False,
         ranks=missing,
         nodes=tuple(by_node),
+        values={"look": look_at(job, tuple(by_node))},
     )
 
 
@@ -196,10 +186,6 @@ def env_world_size_mismatch(job: Job) -> Iterator[Outcome]:
         yield NotChecked(reason=reason)
 
 
-def _counts(counted: Counted) -> str:
-    return "count" if " and " in counted.names else "counts"
-
-
 @rule("meeting")
 def env_world_size_not_product(job: Job) -> Iterator[Outcome]:
     """WORLD_SIZE is larger than the number of processes that were started.
@@ -222,17 +208,13 @@ def env_world_size_not_product(job: Job) -> Iterator[Outcome]:
     if counted is None:
         return
     world, first, number = job.world_size or 0, job.ranks[0], counted.number
-    launcher, each, processes = starter(first), world // number, count(number, "process")
+    launcher, each, unit = starter(first), world // number, "process"
     text = "Start WORLD_SIZE processes, or set WORLD_SIZE to the number of processes."
     commands = [export(job, first, "WORLD_SIZE") if table_of(first) else f"export WORLD_SIZE={number}"]
-    if counted.of == "tasks":
-        joined = "it joined" if number == 1 else "all of them joined"
-        how = f"{launcher} started {processes} on {count(len(job.nodes), 'node')}, and {joined}"
-    elif counted.of == "processes":
-        how = f"{counted.names} {_counts(counted)} {processes}, and {number} came"
-    else:
-        pods = "pod" if "KUBERNETES_SERVICE_HOST" in first.environment else "node"
-        how = f"{counted.names} {_counts(counted)} {count(number, pods)}, and one process of each came"
+    if counted.of == "nodes":
+        unit = "pod" if "KUBERNETES_SERVICE_HOST" in first.environment else "node"
+    counts = "count" if " and " in counted.names else "counts"
+    how = f"{counted.names} {counts} {count(number, unit)}, and {count(number, 'process')} joined"
     if launcher:
         text += " If each process starts one process per GPU, pass --nproc."
         commands += [f"{launcher} distcheck {job.asked.command} --nproc {each}"] * (world % number == 0)
@@ -275,7 +257,10 @@ def env_world_size_1_everywhere(job: Job) -> Iterator[Outcome]:
     shell. Found by WORLD_SIZE=1 with a launcher whose variables give more than one task, or with other processes of
     the same job.
 
-    Fix: map the launcher's variables, or start the script with torchrun.
+    Fix: Unset the exported values and map the launcher's, or start the script with torchrun.
+
+        {unset|unset RANK WORLD_SIZE LOCAL_RANK}
+
     See: https://github.com/Lightning-AI/pytorch-lightning/issues/15011
     """
     alone = lonely(job)
@@ -288,6 +273,5 @@ def env_world_size_1_everywhere(job: Job) -> Iterator[Outcome]:
         job,
         alone,
         f"{named(job, alone)}: WORLD_SIZE is 1, but {others}; each process would train separately",
-        Fix("Unset the exported values and map the launcher's, or start the script with torchrun.", unset),
-        evidence={"WORLD_SIZE": 1, table.world_size if table else "processes": tasks or len(alone)},
+        values={"unset": unset},
     )

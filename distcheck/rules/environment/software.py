@@ -9,17 +9,17 @@ from distcheck.facts.base import Missing
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import NO_TORCH, TorchBuild
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
-from distcheck.rules.job.kinds import ranks_by
-from distcheck.rules.job.versions import build_of, installed_of, nccl_of, torch_of
+from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.job.kinds import each_rank, ranks_by
+from distcheck.rules.job.versions import build_of, implementation_of, installed_of, nccl_of, torch_of
 from distcheck.rules.wording import found, grouped, listed, majority, named, nodes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
-    from distcheck.rules.finding import Fault, Severity
+    from distcheck.rules.finding import Severity
 
 _LOOK = "python3 -c 'import sys, torch; print(sys.prefix, torch.__version__, torch.version.cuda)'"
 
@@ -47,6 +47,14 @@ def _differs(
     return found(job, odd, f"{words}{rest}", fix, severity=severity, evidence=where)
 
 
+def _within_a_torch(job: Job, what: str, of: Callable[[Job, RankFacts], str]) -> Iterator[Fault]:
+    """Yield what differs among ranks with the same version of torch."""
+    both = ranks_by(job, lambda r: (torch_of(job, r), of(job, r)))
+    for same_torch in grouped(both.items(), lambda item: item[0][0]).values():
+        if groups := _apart({version: ranks for (_, version), ranks in same_torch}):
+            yield _differs(job, what, groups)
+
+
 def _where(job: Job, ranks: list[RankFacts], what: str) -> str:
     """Return the Python environments of ranks; of NCCL the files that they load, if known."""
     if what == "NCCL":
@@ -63,8 +71,8 @@ def _torch_severity(job: Job, groups: Mapping[str, list[RankFacts]]) -> Severity
     return "error" if len(releases) > 1 or (len(lacks) > 1 and job.backend == "nccl") else "warning"
 
 
-@rule("environment", scope="rank")
-def sw_torch_missing(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_rank)
+def sw_torch_missing(job: Job, rank: RankFacts) -> Fault | None:
     """The Python that runs distcheck has no torch, and the command measures with it.
 
     distcheck does not install torch, so that it never replaces one. ``distcheck env``, ``net``, ``gpu`` and ``node``
@@ -79,27 +87,16 @@ def sw_torch_missing(job: Job) -> Iterator[Outcome]:
 
     See: https://pytorch.org/get-started/locally/
     """
-    if not job.asked.measures:
-        return
-
-    def lacking(rank: RankFacts) -> str | None:
-        build = build_of(job, rank)
-        return _python(job, rank) if isinstance(build, Missing) and build.reason == NO_TORCH else None
-
+    build, python = build_of(job, rank), f"{installed_of(job, rank).prefix}/bin/python"
+    if not job.asked.measures or not isinstance(build, Missing) or build.reason != NO_TORCH:
+        return None
     others = {version.partition("+")[0] for version in ranks_by(job, partial(torch_of, job)) if version}
     version = f"=={others.pop()}" if len(others) == 1 else ""
-    for python, ranks in ranks_by(job, lacking).items():
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: torch is not installed in {python}, and {job.asked.command} needs it",
-            evidence={"python": python, "needs no torch": "distcheck env, net, gpu, node"},
-            values={"python": [python], "torch": [f"torch{version}"]},
-        )
-
-
-def _python(job: Job, rank: RankFacts) -> str:
-    return f"{installed_of(job, rank).prefix}/bin/python"
+    return Fault(
+        f"torch is not installed in {python}, and {job.asked.command} needs it",
+        evidence={"python": python, "needs no torch": "distcheck env, net, gpu, node"},
+        values={"python": (python,), "torch": (f"torch{version}",)},
+    )
 
 
 @rule("environment", scope="rank")
@@ -152,12 +149,30 @@ def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl/issues/354
     """
-    if job.backend != "nccl":
-        return
-    versions = ranks_by(job, lambda r: (torch_of(job, r), _importable_nccl(job, r)))
-    for same_torch in grouped(versions.items(), lambda item: item[0][0]).values():
-        if groups := _apart({nccl: ranks for (_, nccl), ranks in same_torch}):
-            yield _differs(job, "NCCL", groups)
+    if job.backend == "nccl":
+        yield from _within_a_torch(job, "NCCL", _importable_nccl)
+
+
+@rule("environment", scope="rank")
+def sw_nccl_backend_differs(job: Job) -> Iterator[Outcome]:
+    """The backend nccl is another implementation on some ranks.
+
+    torch 2.15 made ``nccl`` a new implementation, ProcessGroupNCCL2, unless TORCH_DIST_USE_NCCL2 is 0; in 2.14 it is
+    the new one only if the variable is 1. The two exchange NCCL's unique id under different keys of the store, so that
+    the ranks wait for each other in the first collective or at init_process_group. The usual cause is a launcher that
+    forwards the variable to some nodes only.
+
+    Found by the class that ran the collectives, else by the version of torch and the variable on each rank. Ranks with
+    different versions of torch are not compared: sw-torch-version-differs reports them.
+
+    Fix: give all ranks the same value, or ask for one implementation: ``init_process_group("nccl-legacy")``.
+
+        unset TORCH_DIST_USE_NCCL2
+
+    See: https://github.com/pytorch/pytorch/pull/192281
+    """
+    if job.backend == "nccl":
+        yield from _within_a_torch(job, "the NCCL backend", implementation_of)
 
 
 @rule("environment", severity="warning", scope="rank")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.rules import Outcome, Subject, rule
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.kinds import each_rank, ranks_by
-from distcheck.rules.job.remedies import export, export_missing, meant
+from distcheck.rules.job.remedies import export, export_missing
 from distcheck.rules.job.settings import (
     MPI_LAUNCHERS,
     expected,
@@ -22,7 +22,7 @@ from distcheck.rules.wording import are, brief, by_name, found, listed, named, p
 from distcheck.selection.placement import Table, integer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from distcheck.facts.base import Missing
     from distcheck.facts.job import Job
@@ -54,31 +54,22 @@ def each_variable(*names: str) -> Subject:
     return each
 
 
-def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFacts]]:
-    """Group the ranks that lack variables by launcher and by missing variables.
-
-    ``distcheck node`` needs no rank, and distcheck sets the variables of the ranks that it starts.
-    """
-    if job.asked.command == "node":
-        return {}
-
-    def lacking(rank: RankFacts) -> tuple[str, tuple[str, ...]] | None:
-        names = () if started_by_distcheck(job, rank) else unset(rank)
-        return (rank.placement.launcher, names) if names else None
-
-    return ranks_by(job, lacking)
+def _lacking(job: Job, rank: RankFacts) -> tuple[str, ...]:
+    """Return the variables that a rank lacks; ``distcheck node`` needs none, and distcheck sets those of its ranks."""
+    return () if job.asked.command == "node" or started_by_distcheck(job, rank) else unset(rank)
 
 
-def _only_of_launchers(job: Job, launchers: Collection[str]) -> Iterator[Outcome]:
-    for (launcher, names), ranks in _unset_everywhere(job).items():
-        if launcher in launchers:
-            from distcheck.rules.environment.launcher_variables import only_launcher_variables  # not in a bare shell
+def _only_of_launcher(job: Job, rank: RankFacts) -> Fault | None:
+    names = _lacking(job, rank)
+    if not names:
+        return None
+    from distcheck.rules.environment.launcher_variables import only_launcher_variables  # not in a bare shell
 
-            yield from only_launcher_variables(job, ranks, names)
+    return only_launcher_variables(job, rank, names)
 
 
-@rule("environment", scope="rank")
-def env_rank_unset(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_rank)
+def env_rank_unset(job: Job, rank: RankFacts) -> Fault | None:
     """A variable that torch needs to find the other ranks is not set.
 
     ``init_process_group()`` reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT and stops at the first one that is not
@@ -95,26 +86,25 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
     Fix: start the script with torchrun, which sets all four, or export them: ``distcheck gate --export -- COMMAND``.
     See: https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
-    yield from _only_of_launchers(job, {"slurm"})
-    for (launcher, names), ranks in _unset_everywhere(job).items():
-        if launcher == "slurm" or launcher in MPI_LAUNCHERS:
-            continue
-        commands = ["torchrun --standalone --nproc-per-node=2 train.py", export_missing(job, ranks[0], names)]
-        text = "Start the script with torchrun, which sets them, or export them in every process, each with its own "
-        text += "RANK and LOCAL_RANK, counted from 0."
-        batch = ranks[0].environment.get("SLURM_JOB_ID")
-        if "RANK" not in names:
-            commands = [export(job, ranks[0], name) for name in names]
-            text = f"Export {listed(names)} in every process as well, or start the script with torchrun."
-        elif batch:
-            commands.insert(0, "srun distcheck env")
-            text += f" This shell belongs to Slurm job {batch} but is not one of its tasks: only srun starts tasks."
-        message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set"
-        yield found(job, ranks, message, Fix(text, tuple(commands)), evidence={"unset": list(names)})
+    if rank.placement.launcher == "slurm":
+        return _only_of_launcher(job, rank)
+    names = () if rank.placement.launcher in MPI_LAUNCHERS else _lacking(job, rank)
+    if not names:
+        return None
+    commands = ["torchrun --standalone --nproc-per-node=2 train.py", export_missing(job, rank, names)]
+    text = "Start the script with torchrun, which sets them, or export them in every process, each with its own "
+    text += "RANK and LOCAL_RANK, counted from 0."
+    if "RANK" not in names:
+        commands = [export(job, rank, name) for name in names]
+        text = f"Export {listed(names)} in every process as well, or start the script with torchrun."
+    elif batch := rank.environment.get("SLURM_JOB_ID"):
+        commands.insert(0, "srun distcheck env")
+        text += f" This shell belongs to Slurm job {batch} but is not one of its tasks: only srun starts tasks."
+    return Fault(f"{listed(names)} {are(names)} not set", Fix(text, tuple(commands)), {"unset": list(names)})
 
 
-@rule("environment", scope="rank")
-def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
+@rule("environment", scope="rank", of=each_rank)
+def env_mpi_horovod_vars_only(job: Job, rank: RankFacts) -> Fault | None:
     """MPI or Horovod started the ranks, and only its own variables are set.
 
     mpirun, mpiexec, jsrun and horovodrun number their processes in variables such as OMPI_COMM_WORLD_RANK,
@@ -130,7 +120,7 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
     (``mpirun -x MASTER_ADDR=... -x MASTER_PORT=...``), or use ``distcheck gate --export -- COMMAND``.
     See: https://github.com/pytorch/examples/issues/540
     """
-    yield from _only_of_launchers(job, MPI_LAUNCHERS)
+    return _only_of_launcher(job, rank) if rank.placement.launcher in MPI_LAUNCHERS else None
 
 
 @rule("environment", scope="rank", of=each_variable(*NEEDED))
@@ -173,16 +163,17 @@ def env_not_integer(job: Job, variable: RankVariable) -> Fault | None:
     Slurm's ``4(x2)``, which means four tasks on each of two nodes. Blanks around a number are harmless. Found by
     parsing RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_PORT and GROUP_RANK as ``int()`` does.
 
-    Fix: export the integer.
+    Fix: Export an integer. A variable that was not expanded must be in double quotes.
+
+        {export|export NAME=VALUE}
     """
     name, value, rank = variable
     if not value or integer(value) is not None:
         return None
-    text, command = meant(job, rank, name, value)
     return Fault(
         f"{name} is {brief(repr(value))}, expected {expected(name, value)}",
-        Fix(text, (command,)),
-        {"variable": name, "value": value},
+        evidence={"variable": name, "value": value},
+        values={"export": (export(job, rank, name),)},
     )
 
 
@@ -205,24 +196,18 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
         table = table_of(rank)
         return None if table is None or table.launcher == "torchrun" or started_by_distcheck(job, rank) else table
 
-    unlike = [
-        (table, r)
-        for table, ranks in ranks_by(job, of_scheduler).items()
-        for r in ranks
-        if (own := r.environment.get("RANK")) is not None and own != r.environment.get(table.rank)
-    ]
-    if not unlike or (len(job.nodes) > 1 and in_blocks(job)):
-        return
-    reported = {id(r) for several in duplicates(job).values() for r in several} | {id(r) for r in out_of_range(job)}
-
     def differs(table: Table, rank: RankFacts) -> bool:
+        if rank.environment.get("RANK") == rank.environment.get(table.rank):
+            return False
         own, theirs = number(rank, "RANK"), integer(rank.environment.get(table.rank))
         # Different world sizes mean different ranks, for example where each task starts several processes.
         alike = number(rank, "WORLD_SIZE") in {None, integer(rank.environment.get(table.world_size))}
-        return alike and own is not None and theirs is not None and own != theirs and id(rank) not in reported
+        return alike and own is not None and theirs is not None and own != theirs
 
-    pairs = [(table, r) for table, r in unlike if differs(table, r)]
-    if not pairs:
+    reported = {id(r) for several in duplicates(job).values() for r in several} | {id(r) for r in out_of_range(job)}
+    tables = ranks_by(job, of_scheduler).items()
+    pairs = [(table, r) for table, ranks in tables for r in ranks if differs(table, r) and id(r) not in reported]
+    if not pairs or (len(job.nodes) > 1 and in_blocks(job)):
         return
     ranks, (table, first) = [r for _, r in pairs], pairs[0]
     yield found(

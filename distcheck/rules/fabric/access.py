@@ -26,7 +26,14 @@ _OF_SLURM = (
     "# add to slurmd's unit: LimitMEMLOCK=infinity",
     "# add to slurm.conf: PropagateResourceLimitsExcept=MEMLOCK",
 )
-_GIVE_FILES = "# add to docker run: --device=/dev/infiniband"
+_FILES = Fix(
+    "Give the container the device files of the adapters.",
+    ("# add to docker run: --device=/dev/infiniband --cap-add=IPC_LOCK", "ls -l /dev/infiniband"),
+)
+_PROVIDERS = Fix(
+    "Install libibverbs and the providers of the adapters, in the container if there is one.",
+    ("apt-get install -y libibverbs1 ibverbs-providers librdmacm1", "ibv_devices"),
+)
 
 
 @rule("peers", scope="rank", of=each_view)
@@ -46,30 +53,18 @@ def ib_no_device_in_container(_: Job, view: View) -> Answer:
 
     See: https://github.com/NVIDIA/nccl/issues/229
     """
-    hcas, adapters = view.active, view.adapters
-    install = Fix(
-        "Install libibverbs and the providers of the adapters, in the container if there is one.",
-        ("apt-get install -y libibverbs1 ibverbs-providers librdmacm1", "ibv_devices"),
-    )
-    if not hcas:
-        return None
-    if adapters.libibverbs:
-        why, fix = f"libibverbs cannot be loaded ({adapters.libibverbs})", install
-    elif all(hca.device_file == "absent" for hca in hcas):
-        why, fix = (
-            "/dev/infiniband has no file for them",
-            Fix(
-                "Give the container the device files of the adapters.",
-                (f"{_GIVE_FILES} --cap-add=IPC_LOCK", "ls -l /dev/infiniband"),
-            ),
-        )
+    names, error = [hca.name for hca in view.active], view.adapters.libibverbs
+    fix = _PROVIDERS
+    if error:
+        why = f"libibverbs cannot be loaded ({error})"
+    elif all(hca.device_file == "absent" for hca in view.active):
+        why, fix = "/dev/infiniband has no file for them", _FILES
     elif _without_provider(view):
-        drivers = dict.fromkeys(f"{hca.driver or hca.name}, kernel ABI {hca.abi}" for hca in hcas)
-        why, fix = f"libibverbs has no provider that fits their driver ({'; '.join(drivers)})", install
+        drivers = dict.fromkeys(f"{hca.driver or hca.name}, kernel ABI {hca.abi}" for hca in view.active)
+        why = f"libibverbs has no provider that fits their driver ({'; '.join(drivers)})"
     else:
         return None
-    names = [hca.name for hca in hcas]
-    return Fault(f"{listed(names, 2)} {are(names)} active, but {why}", fix, {"adapters": names})
+    return Fault(f"{listed(names, 2)} {are(names)} active, but {why}", fix, {"adapters": names}) if names else None
 
 
 def _without_provider(view: View) -> bool:
@@ -189,7 +184,10 @@ def nccl_efa_provider_missing(job: Job) -> Iterator[Outcome]:
     or after a leading ``^`` may not use. It is a warning if no node can use EFA, an error if some can. Silent with
     NCCL_NET=Socket. A plugin that cannot be loaded, as without libfabric, is nccl-efa-plugin-missing.
 
-    Fix: start the container with ``--device=/dev/infiniband``; remove FI_PROVIDER or ``export FI_PROVIDER=efa``.
+    Fix: Give the ranks the device files of the adapters; remove FI_PROVIDER, or set it to efa.
+
+        {removal|# add to docker run: --device=/dev/infiniband}
+        fi_info -p efa
 
     See: https://github.com/aws/aws-ofi-nccl/issues/803
     See: https://ofiwg.github.io/libfabric/main/man/fabric.7.html
@@ -201,21 +199,13 @@ def nccl_efa_provider_missing(job: Job) -> Iterator[Outcome]:
     everywhere = len(refused) == len(equipped)
     for why, group in grouped(refused, lambda item: item[2]).items():
         ranks, hcas = [rank for rank, *_ in group], _efa(group[0][1])
-        excluded = why.startswith("FI_PROVIDER")
         yield found(
             job,
             ranks,
             f"{named(job, ranks)}: libfabric cannot use {listed([hca.name for hca in hcas], 2)} (EFA): {why}",
-            Fix(
-                "Let libfabric choose the provider, or name efa."
-                if excluded
-                else "Give the ranks the device files of the adapters.",
-                (*removals(job, ranks, "FI_PROVIDER"), "fi_info -p efa")
-                if excluded
-                else (_GIVE_FILES, "ls -l /dev/infiniband", "fi_info -p efa"),
-            ),
             severity="warning" if everywhere else "error",
             evidence={hca.name: f"{hca.file_name or 'no device file'}: {hca.device_file}" for hca in hcas[:_SHOWN]},
+            values={"removal": removals(job, ranks, "FI_PROVIDER")} if why.startswith("FI_PROVIDER") else {},
         )
 
 

@@ -1,4 +1,4 @@
-"""Rules about GPUDirect RDMA: modules and drivers, on all or some nodes; ACS; relaxed ordering."""
+"""Rules about GPUDirect RDMA: modules and drivers, on all or some nodes; ACS."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.pci import Pci
-from distcheck.rules import Answer, Outcome, rule
+from distcheck.rules import Answer, rule
 from distcheck.rules.fabric.lines import View, each_view, views
-from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.job.nccl_remedies import owner, removals
-from distcheck.rules.wording import brief, found, listed, named, once
-from distcheck.selection.nccl_settings import value_of
+from distcheck.rules.finding import Fault
+from distcheck.rules.wording import brief, listed, once
 from distcheck.selection.pci import distance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 _DMABUF_KERNEL = (5, 12)
 _DESKTOP = re.compile(r"GeForce|\bRTX\b|\bTITAN\b|Quadro")
-_ORDERING = "NCCL_IB_PCI_RELAXED_ORDERING"
 
 
 def _direct(view: View) -> bool | None:
@@ -145,26 +142,3 @@ def gdr_acs_slow(_: Job, view: View) -> Answer:
         return None
     words = f"ACS separated {brief(pairs[0], 60)} on one PCIe switch at boot; if it is still on, GPUDirect RDMA is slow"
     return Fault(words, evidence={view.node.name: pairs[:8]})
-
-
-@rule("peers", severity="info", scope="rank")
-def ib_relaxed_ordering_vm(job: Job) -> Iterator[Outcome]:
-    """PCIe relaxed ordering is turned off in a virtual machine.
-
-    Without it, GPUDirect RDMA in virtual machines is slow. NCCL's log lacks ``[RO]`` after ``NET/IB : Using``.
-
-    Found where NCCL_IB_PCI_RELAXED_ORDERING is 0 and the CPU reports a hypervisor. An info finding.
-
-    Fix: remove NCCL_IB_PCI_RELAXED_ORDERING: the default uses it where it is available.
-
-    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-pci-relaxed-ordering
-    """
-    virtual = [rank for view in views(job) if view.adapters.virtual and view.taken for rank in view.ranks]
-    if ranks := [rank for rank in virtual if value_of(job, rank, _ORDERING) == "0"]:
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: {_ORDERING}=0 in a virtual machine; the default is 2 (where available)",
-            Fix("Remove the setting, unless data was corrupted with it.", removals(job, ranks, _ORDERING)),
-            owner=owner(job, ranks, _ORDERING),
-        )

@@ -1,4 +1,4 @@
-"""Rules about how far a rank's GPU is from its CPUs, its adapter and other nodes' GPUs."""
+"""Rules about how far a rank's GPU is from its CPUs and its adapter."""
 
 from __future__ import annotations
 
@@ -9,25 +9,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.pci import Pci
-from distcheck.facts.quantities import count
 from distcheck.facts.ranges import unfold
 from distcheck.rules import Answer, Outcome, rule
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.assigned import WORDS, Routes, Take, each_take, merged, reach, routes, takes_by_node
 from distcheck.rules.gpu.nodes import name_of, nodes_unread, not_seen
 from distcheck.rules.job.nccl_remedies import removal
-from distcheck.rules.wording import are, brief, found, grouped, listed, majority, once, starter
+from distcheck.rules.wording import are, brief, grouped, listed, once, starter
 from distcheck.selection.adapters import HCA
-from distcheck.selection.pci import Near, by_gpu, fabric_nics
+from distcheck.selection.pci import Near, by_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts.node import NodeFacts
-    from distcheck.rules.finding import Severity
 
 _TOPOLOGY = "nvidia-smi topo -m"
 _MOST = 16
@@ -147,96 +143,4 @@ def _list_of(job: Job, take: Take) -> Fix:
     return Fix(
         f"Unset {HCA} so that NCCL chooses, or have it name the adapter next to every GPU.",
         (removal(job, take.rank, HCA), f"export {HCA}={quote('=' + ','.join(names))}", _TOPOLOGY),
-    )
-
-
-@rule("gpu", severity="warning", scope="node")
-def gpu_rails_differ(job: Job) -> Iterator[Outcome]:
-    """One LOCAL_RANK takes GPUs at different positions on different nodes.
-
-    NCCL connects the ranks of one LOCAL_RANK over one rail: the GPU, its adapter, and the switch to which that adapter
-    is cabled on every node. The traffic of a node that orders its GPUs differently crosses the spine of the network,
-    which is slower and slows down other jobs.
-
-    Found by the position of each rank's GPU among its node's GPUs, sorted by PCI address, over nodes with the same
-    model and number of GPUs. The rule reports the nodes that differ from the majority. It is silent without a majority
-    and where a node has a single adapter, and an info finding where the node's adapters are unknown.
-
-    Fix: Give all nodes the same CUDA_VISIBLE_DEVICES, or unset it, and have each rank take its own GPU.
-
-        unset CUDA_VISIBLE_DEVICES
-        export CUDA_DEVICE_ORDER=PCI_BUS_ID
-        # in the script: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    """
-    yield from not_seen(job)
-    for orders in _comparable(job):
-        usual = majority(orders)
-        for order, nodes in orders.items() if usual is not None else ():
-            for several, alike in grouped(nodes, lambda here: _rails(here[0].node)).items() if order != usual else ():
-                total = sum(map(len, orders.values()))
-                yield _out_of_line(job, alike, dict(order), dict(usual or ()), total, "warning" if several else "info")
-
-
-_Order = tuple[tuple[int, int], ...]
-"""Each LOCAL_RANK with its GPU's position in PCI order."""
-
-
-def _comparable(job: Job) -> Iterator[dict[_Order, list[list[Take]]]]:
-    """Yield groups of comparable nodes with rails, by the order in which their ranks take the GPUs."""
-    comparable: dict[tuple[object, ...], dict[_Order, list[list[Take]]]] = {}
-    for here in takes_by_node(job).values():
-        if (known := _order(job, here)) is not None:
-            kind, order = known
-            comparable.setdefault(kind, {}).setdefault(order, []).append(here)
-    for orders in comparable.values():
-        if len(orders) > 1:
-            railed = (
-                (order, [on for on in nodes if _rails(on[0].node) is not None]) for order, nodes in orders.items()
-            )
-            yield {order: nodes for order, nodes in railed if nodes}
-
-
-def _order(job: Job, here: list[Take]) -> tuple[tuple[object, ...], _Order] | None:
-    """Return what nodes must have in common to be compared, and the order of a node; None where one is unknown."""
-    node = here[0].node
-    devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
-    addresses = sorted(gpu.pci for gpu in devices if isinstance(gpu.pci, str))
-    models = {gpu.name for gpu in devices if isinstance(gpu.name, str)}
-    local = [n for take in here if (n := take.rank.placement.local_rank) is not None]
-    complete = len(addresses) == len(devices) and len(set(local)) == len(here) == len(job.ranks_on(node))
-    if not complete or len(models) != 1 or any(take.sliced for take in here):
-        return None
-    places = (addresses.index(str(take.gpu.pci)) for take in here)
-    return (*models, len(addresses), *sorted(local)), tuple(sorted(zip(local, places, strict=True)))
-
-
-def _rails(node: NodeFacts) -> bool | None:
-    """Return whether a node has several NCCL adapters: None with one, False if unknown."""
-    if not isinstance(node.pci, Pci):
-        return False
-    return True if sum(nic.active and nic.usable for nic in fabric_nics(node.pci)) > 1 else None
-
-
-def _out_of_line(
-    job: Job, nodes: list[list[Take]], order: dict[int, int], usual: dict[int, int], total: int, severity: Severity
-) -> Fault:
-    """Return the fault of nodes that take their GPUs in the same unusual order."""
-    odd = [(take, n) for here in nodes for take in here if order[n := take.rank.placement.local_rank or 0] != usual[n]]
-    lines = [
-        f"takes {name_of(take.gpu)}, position {order[n]} in PCI order; on most nodes position {usual[n]}"
-        for take, n in odd
-    ]
-    more = f"; different on {count(len(odd) - 1, 'more rank')}" if len(odd) > 1 else ""
-    first, local = odd[0]
-    value = first.rank.environment.get("CUDA_VISIBLE_DEVICES")
-    variable = f" (CUDA_VISIBLE_DEVICES={brief(value, 40)})" if value is not None else ""
-    names = listed([here[0].node.name for here in nodes], most=3)
-    return found(
-        job,
-        [take.rank for take, _ in odd],
-        f"{names} of {total} nodes: LOCAL_RANK {local} {lines[0]}{variable}{more}",
-        severity=severity,
-        evidence={
-            f"{take.node.name} LOCAL_RANK {n}": words for (take, n), words in zip(odd[:_MOST], lines, strict=False)
-        },
     )

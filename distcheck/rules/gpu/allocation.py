@@ -58,6 +58,8 @@ def gpu_outside_allocation(job: Job) -> Iterator[Outcome]:
     beside = grouped(job.processes, lambda process: process.node)
     for node, devices in without_loss(job):
         given, shown = _given(job, node, beside.get(node.key, [])), all_visible(job, node).uuids
+        if node.accelerator == "amd":
+            continue  # Slurm's numbers are those of ROCm's SMI library, which need not be KFD's
         if given is None or len(shown) <= len(given.gpus) or any(gpu.mig is not False for gpu in devices):
             continue
         # Every process sees all GPUs on the node's bus, so that their numbers are those of the scheduler.

@@ -17,13 +17,15 @@ _NOTICEABLE_SHARE, _NOTICEABLE_SECONDS = 0.02, 0.1
 """Share of the watched time; less does not slow a job noticeably."""
 _SHARE_OF_LOOKS = 0.1
 _USUAL_CLOCK_SHARE = 0.9
+_SLOW_LEVELS = {"low", "profile_min_sclk", "profile_min_mclk"}
+"""amdgpu's performance levels that hold clocks at their lowest (docs.kernel.org/gpu/amdgpu/thermal.html)."""
 _NOTICEABLE = 0.98
 """A power limit below this share of the default was set on purpose; above it the difference is rounding."""
 _SUPPLIES = Fix("Check the node's power supplies and cables.", ("sudo ipmitool sdr type 'Power Supply'",))
 
 
 @rule("gpu", severity="warning", scope="gpu", owner="admin", of=each_gpu)
-def gpu_thermal_throttle(_: Job, reading: Reading) -> Answer:
+def gpu_thermal_throttle(job: Job, reading: Reading) -> Answer:
     """A GPU is slowed down because it is too hot.
 
     In a job of many ranks the slowest GPU sets the pace of all. One blocked fan or one dry cold plate slows every
@@ -31,7 +33,8 @@ def gpu_thermal_throttle(_: Job, reading: Reading) -> Answer:
 
     Found in two ways. While the collectives run: by how long NVML reports a thermal slowdown, more than 2 % of the
     time. Before them, when the GPU has nothing to do yet: by NVML's reasons for the current clocks (hardware slowdown,
-    hardware and software thermal slowdown) and by the temperature against the slowdown threshold. A warning: the GPU
+    hardware and software thermal slowdown) and by the temperature against the slowdown threshold. Of AMD's GPUs the
+    sensor nearest to its critical temperature counts, before and during the collectives. A warning: the GPU
     may cool down. A few seconds of work do not heat up a cold GPU, so silence says little about the next hour.
 
     Fix: Check the node's cooling: fans, coolant and airflow; drain the node if the GPU stays hot.
@@ -51,6 +54,8 @@ def gpu_thermal_throttle(_: Job, reading: Reading) -> Answer:
         words = "hardware slowdown"
     elif 0 < limit <= celsius:
         words = "at or above its slowdown threshold"
+    elif (least := job.asked.site(reading.node.name).threshold.gpu_celsius) is not None and least <= celsius:
+        return f"{celsius:g} C; the site's policy allows less than {least} C"
     else:
         return _slowed_by_heat(reading)
     return f"{words}, {celsius} C of {limit} C" if celsius and limit else words
@@ -58,9 +63,11 @@ def gpu_thermal_throttle(_: Job, reading: Reading) -> Answer:
 
 def _slowed_by_heat(reading: Reading) -> str:
     """Return for how long a GPU was too hot, '' if it was not."""
-    load = reading.gpu.load
+    load, limit = reading.gpu.load, number(reading.health.slowdown_celsius)
     if load is None:
         return ""
+    if reading.health.amd is not None and 0 < limit <= number(load.temperature_celsius):
+        return f"up to {number(load.temperature_celsius):g} C of {limit:g} C while the collectives ran"
     for words, seconds, bits in (
         ("hardware thermal slowdown", load.hardware_thermal_seconds, _HARDWARE_THERMAL),
         ("software thermal slowdown", load.software_thermal_seconds, _SOFTWARE_THERMAL),
@@ -149,7 +156,8 @@ def gpu_clocks_locked(job: Job, reading: Reading) -> Answer:
     slower than its peers.
 
     Found by comparing the application clocks with their default, and the highest clock under load with the clock that
-    most GPUs of the model reach (less than 0.9 of it). Where heat or the power brake is the cause, their own rules
+    most GPUs of the model reach (less than 0.9 of it); on AMD's GPUs by the performance level, which ``rocm-smi
+    --setperflevel low`` leaves behind. Where heat or the power brake is the cause, their own rules
     report it. A GPU that runs at its power limit most of the time is not compared: heavy work alone lowers its clock,
     that of an H200 from 1980 to 1470 MHz.
 
@@ -162,6 +170,8 @@ def gpu_clocks_locked(job: Job, reading: Reading) -> Answer:
     now, default = clocks.sm_application_MHz, clocks.sm_application_default_MHz
     if not isinstance(now, Missing) and not isinstance(default, Missing) and 0 < now < default:
         return f"application clocks of {now} MHz; the default is {default} MHz"
+    if reading.health.amd is not None and reading.health.amd.performance_level in _SLOW_LEVELS:
+        return f"performance level {reading.health.amd.performance_level}; auto expected"
     load, others = reading.gpu.load, _usual_clocks(job).get(reading.gpu.name, 0)
     if load is None or load.busy < FEWEST_LOOKS or not 0 < number(load.sm_MHz) < _USUAL_CLOCK_SHARE * others:
         return None

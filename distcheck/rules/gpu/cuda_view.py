@@ -77,7 +77,7 @@ def shown(job: Job) -> tuple[Shown, ...]:
     """
     found = []
     for node, _ in without_loss(job):
-        for ranks, _, fault, own, visible in values(job, node):
+        for ranks, _, _, fault, own, visible in values(job, node):
             expected, by_address = visible.uuids, any(isinstance(gpu.uuid, Missing) for gpu in own)
             usual: CudaView | None = None  # what most ranks are shown, in one object
             for rank in ranks if fault is None and not visible.unknown else ():

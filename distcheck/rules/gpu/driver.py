@@ -24,6 +24,7 @@ _DRIVERS = {11: "450.80", 12: "525", 13: "580"}
 """The first driver for each major CUDA version (Linux): docs.nvidia.com/deploy/cuda-compatibility."""
 _INDEXES = {11: "cu118", 12: "cu126"}
 """PyTorch's package index for the last CUDA version that a driver of that major version runs."""
+_ROCM_INDEX = ("rocm6.4",)
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([a-z]?)")
 
 
@@ -42,7 +43,7 @@ def sw_driver_too_old(job: Job, equipped: Equipped) -> Answer:
     Fix: install a newer driver, or a torch that was built for the driver's CUDA version.
     See: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
     """
-    if equipped.node.key not in _old_drivers(job) or (old := _too_old(job, equipped)) is None:
+    if (old := _too_old(job, equipped)) is None:
         return None
     torch, cuda, supported = old
     needs, has = _major(cuda), _major(supported)
@@ -143,27 +144,37 @@ def runs(capability: tuple[int, int], architecture: str) -> bool:
 
 @rule("gpu", scope="rank")
 def sw_torch_cpu_build(job: Job) -> Iterator[Outcome]:
-    """The job is to use NCCL on GPUs, and the installed torch is a build without GPU support.
+    """The job is to use NCCL or RCCL on GPUs, and the installed torch is a build without support for them.
 
     ``init_process_group("nccl")`` fails with ``Distributed package doesn't have NCCL built in``, and ``.cuda()`` with
     ``Torch not compiled with CUDA enabled``. Often another package's dependency replaced the CUDA build.
 
-    Found with ``--backend nccl`` where NVML lists GPUs and torch's version.py names neither CUDA nor ROCm. Where only
-    some of the ranks have such a build, sw-torch-version-differs reports it.
+    Found with ``--backend nccl`` where GPUs are listed and torch's version.py does not name CUDA, or ROCm for those of
+    AMD. Where only some of the ranks have such a build, sw-torch-version-differs reports it.
 
-    Fix: Install torch's build for CUDA in the job's environment.
+    Fix: Install torch's build for the GPUs in the job's environment.
 
-        python3 -c 'import torch; print(torch.__version__, torch.version.cuda)'
-        pip install --force-reinstall torch=={version} --index-url https://download.pytorch.org/whl/cu126
+        python3 -c 'import torch; print(torch.__version__, torch.version.cuda, torch.version.hip)'
+        pip install --force-reinstall torch=={version} --index-url https://download.pytorch.org/whl/{index|cu126}
 
     See: https://pytorch.org/get-started/locally/
     """
     if job.asked.backend != "nccl":
         return
-    builds = [(build_of(job, each.rank), each.rank) for each in should_start(job)]
-    lacking = [(b.version, r) for b, r in builds if isinstance(b, TorchBuild) and b.cuda is None and b.hip is None]
-    for version, items in grouped(lacking, lambda item: item[0]).items() if len(lacking) == len(builds) else ():
-        ranks = [rank for _, rank in items]
-        words = f"{named(job, ranks)}: torch {version} is built without CUDA; --backend nccl needs a build with CUDA"
-        release = version.partition("+")[0]
-        yield found(job, ranks, words, evidence={"torch": version}, values={"version": (release,)})
+    builds = [(build_of(job, each.rank), each) for each in should_start(job)]
+    lacking = [(b.version, _platform(e), e.rank) for b, e in builds if isinstance(b, TorchBuild) and not _runs(b, e)]
+    kinds = grouped(lacking, lambda item: item[:2]) if len(lacking) == len(builds) else {}
+    for (version, platform), items in kinds.items():
+        ranks = [rank for *_, rank in items]
+        needs = f"--backend nccl needs a build with {platform}"
+        words = f"{named(job, ranks)}: torch {version} is built without {platform}; {needs}"
+        values = {"version": (version.partition("+")[0],), "index": _ROCM_INDEX * (platform == "ROCm")}
+        yield found(job, ranks, words, evidence={"torch": version}, values=values)
+
+
+def _platform(equipped: Equipped) -> str:
+    return "ROCm" if equipped.node.accelerator == "amd" else "CUDA"
+
+
+def _runs(build: TorchBuild, equipped: Equipped) -> bool:
+    return (build.hip if _platform(equipped) == "ROCm" else build.cuda) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from distcheck.facts.cuda import CudaView
@@ -133,7 +134,12 @@ def gpu_nvls_multicast_broken(_: Job, reading: Reading) -> Answer:
     fabric = fabric_of(reading)
     if fabric is None or fabric.state != COMPLETED or fabric.status:
         return None
-    mask, summary = int(number(fabric.health_mask)), number(fabric.health_summary)
+    return _unhealthy(int(number(fabric.health_mask)), int(number(fabric.health_summary)))
+
+
+@lru_cache(64)
+def _unhealthy(mask: int, summary: int) -> Fault | None:
+    """Return what NVML's health mask and summary say against a fabric; most are the same."""
     wrong = [words for shift, words in _MASK_WORDS.items() if mask >> shift & 3 == _TRUE]
     configuration = _CONFIGURATIONS.get(mask >> 8 & 15, "")
     if configuration:

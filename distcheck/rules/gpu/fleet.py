@@ -10,7 +10,7 @@ from distcheck.facts.quantities import count
 from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault
-from distcheck.rules.gpu.nodes import not_seen, nvidia_nodes
+from distcheck.rules.gpu.nodes import gpu_nodes, not_seen
 from distcheck.rules.gpu.readings import Presence, gpu_names, present
 from distcheck.rules.gpu.shortfall import shortfalls
 from distcheck.rules.wording import are, brief, grouped, listed, majority, numbers_of
@@ -25,7 +25,7 @@ _ALIKE = 1.01
 _MOST = 16
 
 
-@rule("gpu", severity="warning", scope=("job", "node"))
+@rule("gpu", severity="warning", scope=("job", "node"), unless=("gpu-partition-differs",))
 def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
     """The job's GPUs are of different models or have different memory sizes.
 
@@ -126,7 +126,7 @@ def gpu_fewer_on_one_node(job: Job) -> Iterator[Outcome]:
         if without:
             parts.append(f"{numbered(numbers_of(without))} {'has' if len(without) == 1 else 'have'} none")
         if hidden:
-            parts.append(f"{listed(hidden)} {are(hidden)} on its PCI bus but not in NVML's list")
+            parts.append(f"{listed(hidden)} {are(hidden)} on its PCI bus but not in the driver's list")
         both = short.most and not short.blamed and not without
         yield Fault(
             brief("; ".join(parts), 300),
@@ -144,13 +144,14 @@ def gpu_fewer_on_one_node(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu", severity="warning", scope=("job", "node"), unless=("sw-driver-too-old",), owner="admin")
 def sw_driver_differs_nodes(job: Job) -> Iterator[Outcome]:
-    """Nodes of the job differ in NVIDIA's driver or in the CUDA version that it supports.
+    """Nodes of the job differ in the GPUs' driver or in the CUDA version that it supports.
 
     Mostly a new driver is being rolled out. NCCL decides by the driver which features it uses (memory allocation,
     NVLink SHARP, multi-node NVLink), IMEX refuses to join nodes with different drivers, and a torch that needs a newer
     CUDA fails on some nodes only: ``The NVIDIA driver on your system is too old``.
 
-    Found by the versions that NVML reports on each node. A node whose CUDA version is unknown counts with the nodes
+    Found by the versions that NVML reports on each node; on nodes with AMD GPUs, by that of amdgpu, which is the
+    kernel's where the driver comes with the kernel. A node whose CUDA version is unknown counts with the nodes
     that have its driver. The finding names the nodes that differ from the majority, or all of them where there is no
     majority, as with one node against one.
 
@@ -185,7 +186,7 @@ def _versions(job: Job) -> dict[str, list[NodeFacts]]:
 
     Nodes whose version remains unknown are left out.
     """
-    read = [(node, node.gpus) for node in nvidia_nodes(job) if isinstance(node.gpus, Gpus)]
+    read = [(node, node.gpus) for node in gpu_nodes(job) if isinstance(node.gpus, Gpus)]
     versions: dict[str, list[NodeFacts]] = {}
     for driver, nodes in grouped(read, lambda item: item[1].driver).items():
         known = {gpus.cuda_driver for _, gpus in nodes if isinstance(gpus.cuda_driver, str)}

@@ -8,6 +8,7 @@ from distcheck.facts.quantities import count
 from distcheck.rules import Answer, rule
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.readings import Reading, each_gpu, memory_failed, number
+from distcheck.rules.wording import listed
 
 _ACTIONS = {
     1: "reset this GPU",
@@ -36,8 +37,9 @@ def gpu_ecc_uncorrected(_: Job, reading: Reading) -> Answer:
     Data was lost. You would see ``CUDA error: uncorrectable ECC error encountered``, Xid 48, 94 or 95 in the
     kernel log, or a job that died without a message. The next job on this GPU is likely to die as well.
 
-    Found by NVML's volatile count of uncorrected errors, before and after the collectives. Errors before the last reset
-    (the aggregate count) and corrected errors do not count. The node goes on the exclude list.
+    Found by NVML's volatile count of uncorrected errors, before and after the collectives; on AMD's GPUs by amdgpu's
+    counts (``ue``) of all RAS blocks, among them umc, the memory, and xgmi_wafl, the links. Errors before the last
+    reset (the aggregate count) and corrected errors do not count. The node goes on the exclude list.
 
     Fix: Drain the node, reset the GPU or reboot, and run NVIDIA's diagnostics; replace the GPU if it recurs.
 
@@ -52,8 +54,10 @@ def gpu_ecc_uncorrected(_: Job, reading: Reading) -> Answer:
         return before
     new = int(number(load.uncorrected_ecc)) if load is not None else 0
     of_these = f", {new} of them while the collectives ran" if new else ""
-    errors = count(before + new, "uncorrected ECC error")
-    return f"{errors} since its last reset{of_these}; 0 expected" if before + new else None
+    errors, since = count(before + new, "uncorrected ECC error"), "since its last reset"
+    if reading.health.amd is not None:
+        since = f"in {listed(list(reading.health.amd.uncorrected))} since the driver was loaded"
+    return f"{errors} {since}{of_these}; 0 expected" if before + new else None
 
 
 @rule("gpu", scope="gpu", owner="admin", of=each_gpu)
@@ -88,7 +92,8 @@ def gpu_retired_pages(_: Job, reading: Reading) -> Answer:
     GPUs before Ampere retire pages where later ones remap rows. Until the reboot the bad page may be used, and you
     would see ``uncorrectable ECC error encountered`` or Xid 63 and 64.
 
-    Found by nvmlDeviceGetRetiredPagesPendingStatus; later GPUs do not answer it.
+    Found by nvmlDeviceGetRetiredPagesPendingStatus, which later GPUs do not answer; on AMD's GPUs by the pages that
+    ras/gpu_vram_bad_pages marks as pending.
 
     Fix: Drain the node and reboot it; have the GPU replaced when it has retired dozens of pages.
 

@@ -64,9 +64,21 @@ def gpu_nvlink_down(job: Job, reading: Reading) -> Answer:
 
     See: https://github.com/NVIDIA/nccl/issues/1608
     """
-    links, model, usual = nvlinks_of(reading), reading.gpu.name, _usual_links(job)
-    if links is None or not isinstance(model, str) or not_ready(reading) or reading.gpu.mig is True:
+    fewer, refused = _down(job, reading), _refused(job).get((reading.node.key, reading.gpu.index))
+    if not (fewer or refused) or not_ready(reading) or reading.gpu.mig is True:
         return None  # in MIG mode a GPU may have no links
+    if fewer or not refused:
+        return fewer
+    peers = f"{'GPU' if len(refused) == 1 else 'GPUs'} {fold(refused)}"
+    why = listed(list(dict.fromkeys(refused.values())), most=2)
+    return Fault(f"NVLink connects it to {peers}, but P2P is off: {why}", _NO_P2P, severity="warning")
+
+
+def _down(job: Job, reading: Reading) -> Fault | None:
+    """Return that fewer of a GPU's links are active than on its peers."""
+    links, model, usual = nvlinks_of(reading), reading.gpu.name, _usual_links(job)
+    if links is None or not isinstance(model, str):
+        return None
     up, elsewhere = links.active.count(True), usual.elsewhere.get(model, 0)
     there = usual.beside[reading.node.key, model]
     if "switch" in links.remote or not up:
@@ -76,10 +88,6 @@ def gpu_nvlink_down(job: Job, reading: Reading) -> Answer:
         return Fault(_active(links, f"{there} NVLinks"), severity=severity, confirmed=False)
     if up < elsewhere:
         return Fault(_active(links, f"{elsewhere} NVLinks as on most nodes"), severity="warning")
-    if refused := _refused(job).get((reading.node.key, reading.gpu.index)):
-        peers = f"{'GPU' if len(refused) == 1 else 'GPUs'} {fold(refused)}"
-        why = listed(list(dict.fromkeys(refused.values())), most=2)
-        return Fault(f"NVLink connects it to {peers}, but P2P is off: {why}", _NO_P2P, severity="warning")
     return None
 
 
@@ -135,12 +143,12 @@ def _refused(job: Job) -> dict[tuple[str, int], dict[int, str]]:
     for node, here in by_node(job).items():
         gpus = here[0].node.gpus
         pairs = gpus.peer_access if isinstance(gpus, Gpus) and gpus.confidential_compute is not True else ()
-        able = {r.gpu.index for r in here if r.used and r.gpu.mig is False and not not_ready(r)}
-        for pair in pairs:
-            why = _P2P.get(pair.read) or _P2P.get(pair.write)
-            if why and pair.nvlink == 0 and able.issuperset(pair.gpus):
+        off = [pair for pair in pairs if pair.nvlink == 0 and (pair.read in _P2P or pair.write in _P2P)]
+        able = {r.gpu.index for r in here if r.used and r.gpu.mig is False and not not_ready(r)} if off else set()
+        for pair in off:
+            if able.issuperset(pair.gpus):
                 for one, other in (pair.gpus, pair.gpus[::-1]):
-                    refused.setdefault((node, one), {})[other] = why
+                    refused.setdefault((node, one), {})[other] = _P2P.get(pair.read) or _P2P[pair.write]
     return refused
 
 
@@ -189,15 +197,11 @@ def _failing_link(reading: Reading) -> str:
 
 def _most_errors(reading: Reading, *, failed: bool = False) -> tuple[int, int, str]:
     """Return the highest count of errors, or of failed recoveries, its link, and the counter's name."""
-    links = nvlinks_of(reading)
-    errors = () if links is None or isinstance(links.errors, Missing) else links.errors
-    counts = (
-        (n, link, row.counter)
-        for row in errors
-        if (row.counter == "failed recovery") is failed
-        for link, n in enumerate(row.by_link)
-    )
-    return max(counts, default=(0, 0, ""))
+    links, worst = nvlinks_of(reading), (0, 0, "")
+    for row in () if links is None or isinstance(links.errors, Missing) else links.errors:
+        if (row.counter == "failed recovery") is failed and (most := max(row.by_link, default=0)):
+            worst = max(worst, (most, row.by_link.index(most), row.counter))
+    return worst
 
 
 @once
@@ -230,10 +234,10 @@ def gpu_pcie_downgraded(_: Job, reading: Reading) -> Answer:
 def _trained_low(reading: Reading) -> str:
     """Return that a busy GPU's PCIe link ran at a lower generation than possible, else ''."""
     load, most = reading.gpu.load, reading.health.pcie.max_generation
-    if load is None or load.busy < FEWEST_LOOKS or on_grace(reading):
+    if load is None or load.busy < FEWEST_LOOKS or load.pcie_generation == most:
         return ""
     seen = load.pcie_generation
-    if isinstance(seen, Missing) or isinstance(most, Missing) or not 0 < seen < most:
+    if isinstance(seen, Missing) or isinstance(most, Missing) or not 0 < seen < most or on_grace(reading):
         return ""
     return f"PCIe generation {seen} under load; {most} is possible"
 
@@ -259,7 +263,7 @@ def gpu_pcie_replay(job: Job, reading: Reading) -> Answer:
 def _replayed(reading: Reading) -> str:
     """Return that a GPU resent more packets over PCIe than a good link in a minute, else ''."""
     load, pcie = reading.gpu.load, reading.health.pcie
-    if load is None or isinstance(load.replays, Missing):
+    if load is None or isinstance(load.replays, Missing) or not load.replays:
         return ""
     lanes = number(pcie.width) or 16
     usual = _REPLAYS_PER_LANE.get(int(number(pcie.max_generation)), max(_REPLAYS_PER_LANE.values())) * lanes

@@ -22,11 +22,12 @@ from distcheck.rules.gpu.nodes import (
     card,
     each_value,
     equipped,
+    gpu_nodes,
+    identity,
     lacks_gpus,
     name_of,
     nodes_unread,
     not_seen,
-    nvidia_nodes,
     ranks_without_fault,
     seen,
     without_loss,
@@ -61,12 +62,12 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
     """
-    failed = [n for n in nvidia_nodes(job) if _refusal(n).startswith("NVML")]
+    failed = [n for n in gpu_nodes(job) if _refusal(n).startswith("NVML")]
     yield from not_seen(job, but=failed)
     for (reason, stub), nodes in grouped(failed, lambda n: (_refusal(n), _has_stub(job, n))).items():
         advice = STUB if stub else remedy(reason, job.asked.gpus)
         words = reason + ("; but CUDA shows GPUs, so libnvidia-ml.so.1 is not the driver's" if stub else "")
-        words += f"; expected {count(job.asked.gpus, 'GPU')} (--gpus)" if job.asked.gpus else ""
+        words += f"; expected {count(job.asked.gpus, 'GPU')} ({job.asked.gpus_from})" if job.asked.gpus else ""
         yield about_nodes(
             job,
             nodes,
@@ -80,7 +81,7 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
                 values=_ranks(job, nodes),
             ),
         )
-    unwatched = [(node, node.gpus.unwatched) for node in nvidia_nodes(job) if isinstance(node.gpus, Gpus)]
+    unwatched = [(node, node.gpus.unwatched) for node in gpu_nodes(job) if isinstance(node.gpus, Gpus)]
     why = "GPUs not watched while the collectives ran"
     others = ((node, f"{why}: {reason}") for node, reason in unwatched if reason and not reason.startswith("NVML"))
     yield from nodes_unread(job, others, required=False)
@@ -112,14 +113,15 @@ def _refusal(node: NodeFacts) -> str:
 
 @rule("gpu", scope="gpu", owner="admin")
 def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
-    """A GPU of the node is lost: NVML counts it and cannot reach it.
+    """A GPU of the node is lost: the driver or the PCI bus lists it and it cannot be reached.
 
     CUDA skips such a GPU, so that the numbers of the GPUs behind it shift, or refuses to start at all. You would
     see ``Unable to determine the device handle for GPU 0000:9B:00.0: Unknown Error``, ``CUDA error: invalid
     device ordinal`` on the last rank, or Xid 79 in the kernel log.
 
     Found by asking NVML for every GPU that it counts. Where NVML itself reports that the GPU is lost, needs a reset or
-    has no power, the node goes on the exclude list. With an unknown error it does not: retry elsewhere.
+    has no power, the node goes on the exclude list; so it does where the PCI bus shows an AMD GPU of a model that KFD
+    lists, and no driver is bound to it or amdgpu did not start it. With an unknown error it does not: retry elsewhere.
 
     Fix: Drain the node and reboot it; power-cycle it if the GPU does not come back; have it replaced if it recurs.
 
@@ -137,25 +139,25 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
             yield Fault(
                 f"{node.name}: {'; '.join(parts)}",
                 evidence={f"GPU {gpu.index}": ", ".join((*card(gpu).values(), gpu.lost)) for gpu in lost},
-                confirmed=any(error_code(gpu.lost) in LOST for gpu in lost),
+                confirmed=any(error_code(gpu.lost) in LOST or gpu.lost.startswith("amdgpu") for gpu in lost),
                 ranks=numbers_of(rank for rank in job.ranks_on(node) if rank.gpu is None),
                 nodes=(node.name,),
+                gpus=tuple(identity(node, gpu) for gpu in lost),
                 values={"node": (quote(node.name),)},
             )
 
 
 @rule("gpu", "torch-backend-differs", scope=("rank", "node"))
 def gpu_none_visible(job: Job) -> Iterator[Outcome]:
-    """A rank of an NCCL job has no NVIDIA GPU at all.
+    """A rank of an NCCL job has no GPU at all.
 
     You would see ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``, ``No CUDA GPUs are
     available`` or ``Found no NVIDIA driver on your system``.
 
-    Found where ``--backend nccl`` meets a node without NVIDIA GPUs, and where NVML counts none (a container or a job
-    step without GPUs, or device files that the user may not open). When other nodes of the job have GPUs, the finding
-    suspects the node, not the job. Where NVML does not report the UUIDs that CUDA_VISIBLE_DEVICES names, CUDA itself
-    decides. AMD nodes are not reported: NCCL there is RCCL. GPUs in MIG mode are
-    gpu-mig-without-device.
+    Found where ``--backend nccl`` meets a node without GPUs, and where NVML counts none (a container or a job step
+    without GPUs, or device files that the user may not open) or KFD lists none. When other nodes of the job have GPUs,
+    the finding suspects the node, not the job. Where NVML does not report the UUIDs that CUDA_VISIBLE_DEVICES names,
+    CUDA itself decides. GPUs in MIG mode are gpu-mig-without-device, device files of AMD's GPUs gpu-kfd-denied.
 
     Fix: request GPUs: ``#SBATCH --gpus-per-node=8``, ``docker run --gpus all``; give the user access to
     ``/dev/nvidia0``; or run on CPUs with ``init_process_group("gloo")`` and ``--backend gloo``.
@@ -165,24 +167,29 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
         return  # `distcheck node` has no ranks; gpu-fewer-than-needed reports missing GPUs there
     others = any(equipped(node) for node in job.nodes)
     bare = [n for n in job.nodes if lacks_gpus(job, n, others=others) and job.ranks_on(n)]
-    without = {"no NVIDIA GPU found": bare}
+    without = {"no GPU found": bare}
     left_out = {u.node.key for u in undivided(job)}
     for node, devices in without_loss(job):
         if node.key in left_out:
             continue  # gpu-mig-without-device reports it
+        if isinstance(node.gpus, Gpus) and not devices and node.gpus.unopened:
+            continue  # gpu-kfd-denied reports it
         if not all_visible(job, node).uuids:
-            why = "NVML works but counts no GPU" if not devices else "the job has no access to any of the GPUs"
+            driver = "amdgpu" if node.accelerator == "amd" else "NVML"
+            why = f"{driver} works but counts no GPU" if not devices else "the job has no access to any of the GPUs"
             if not devices and isinstance(node.gpus, Gpus) and node.gpus.denied:
                 why += f", because its user may not open {listed(node.gpus.denied)}"
             without.setdefault(why, []).append(node)
             continue
         yield from not_named(job, node)
-        for (value, shown), alike in grouped(blind(job, node), lambda v: (v.value, v.shown)).items():
+        for (variable, value, shown), alike in grouped(
+            blind(job, node), lambda v: (v.variable, v.value, v.shown)
+        ).items():
             ranks = [rank for v in alike for rank in v.ranks]
-            words = f"CUDA_VISIBLE_DEVICES={brief(repr(value), 60)} shows no GPU: {brief(shown.stop, 120)}"
+            words = f"{variable}={brief(repr(value), 60)} shows no GPU: {brief(shown.stop, 120)}"
             message = f"{named(job, ranks)}: {words}"
-            fix = Fix("Select another GPU.", ("unset CUDA_VISIBLE_DEVICES", "nvidia-smi -L"))
-            yield found(job, ranks, message, fix, evidence={"CUDA_VISIBLE_DEVICES": value, "stopped_by": shown.stop})
+            fix = Fix("Select another GPU.", (f"unset {variable}", "nvidia-smi -L"))
+            yield found(job, ranks, message, fix, evidence={variable: value, "stopped_by": shown.stop})
     for why, nodes in without.items():
         if nodes:
             yield no_gpu(job, nodes, why, suspect=others)

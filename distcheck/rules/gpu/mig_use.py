@@ -57,7 +57,7 @@ def undivided(job: Job) -> tuple[Undivided, ...]:
         usable, total = (len(visible(None, gpus).uuids) for gpus in (devices, _whole(devices)))
         without: dict[int, RankFacts] = {}
         needed: set[int] = set()
-        for ranks, value, fault, own, expected in values(job, node):
+        for ranks, _, value, fault, own, expected in values(job, node):
             if fault or not any(_is_empty(gpu) for gpu in own):
                 continue
             meant = visible(value, _whole(own)).uuids

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpu, Gpus, usable_name
+from distcheck.facts.gpu import Gpu, Gpus, is_instinct, usable_name
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.rank import RankFacts
-from distcheck.rules.finding import Fault, NotChecked
+from distcheck.rules.finding import Fault, NamedGpu, NotChecked
 from distcheck.rules.gpu.nvml_errors import NO_DRIVER, error_code
 from distcheck.rules.wording import about, grouped, listed, numbers_of, once, same
-from distcheck.selection.visible_devices import BadItem, Visible, fault_in, visible
+from distcheck.selection.gpu_variables import SELECTING, deciding, selected
+from distcheck.selection.visible_devices import BadItem, Visible, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 
 
 class Value(NamedTuple):
-    """A CUDA_VISIBLE_DEVICES of ranks of one node, and how CUDA reads it."""
+    """The variable that selects the GPUs of ranks of one node, and how CUDA or HIP reads it."""
 
     ranks: Sequence[RankFacts]
+    variable: str
+    """CUDA_VISIBLE_DEVICES; on AMD's GPUs also HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES."""
     value: str | None
     """None: unset."""
     fault: BadItem | None
@@ -36,44 +39,52 @@ class Value(NamedTuple):
 
 
 @once
-def nvidia_nodes(job: Job) -> tuple[NodeFacts, ...]:
-    """Return the nodes with NVIDIA GPUs, by what they show or by ``--gpus``, on which the job uses NCCL."""
-    return tuple(node for node in job.nodes if _concerns(job, node) and (job.asked.gpus or _shows_nvidia(node)))
+def gpu_nodes(job: Job) -> tuple[NodeFacts, ...]:
+    """Return the nodes with GPUs, by what they show or by ``--gpus``, on which the job uses NCCL or RCCL."""
+    return tuple(node for node in job.nodes if _concerns(job, node) and (job.asked.gpus or _shows_gpus(node)))
 
 
 def _concerns(job: Job, node: NodeFacts) -> bool:
-    """Return whether the job uses NCCL on a node: not with other backends, not on AMD GPUs."""
-    if job.asked.backend not in {"nccl", "auto"} or node.accelerator == "amd":
+    """Return whether the job uses NCCL or RCCL on a node: not with other backends."""
+    if job.asked.backend not in {"nccl", "auto"}:
         return False
     if job.asked.gpus or not isinstance(node.torch, TorchBuild):
         return True
+    if node.accelerator == "amd":
+        # A CPU's or a desktop's graphics, and a torch without ROCm: the job does not use it.
+        return node.torch.hip is not None or job.asked.backend == "nccl" or _has_instinct(node)
     # A graphics card without NVIDIA's driver, and a torch without CUDA: the job does not use it.
     no_driver = isinstance(node.gpus, Missing) and error_code(node.gpus.reason) in NO_DRIVER
     unused = job.asked.backend == "auto" and node.torch.cuda is None and no_driver
     return node.torch.hip is None and not unused
 
 
-def _shows_nvidia(node: NodeFacts) -> bool:
-    return node.accelerator == "nvidia" or (isinstance(node.gpus, Gpus) and bool(node.gpus.devices))
+def _has_instinct(node: NodeFacts) -> bool:
+    gpus = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
+    return any(map(is_instinct, gpus))
+
+
+def _shows_gpus(node: NodeFacts) -> bool:
+    return node.accelerator != "none" or (isinstance(node.gpus, Gpus) and bool(node.gpus.devices))
 
 
 def equipped(node: NodeFacts) -> bool:
     """Return whether a node has usable GPUs, as far as is known."""
     if isinstance(node.gpus, Gpus):
         return any(usable_name(gpu) for gpu in node.gpus.devices)
-    return node.accelerator == "nvidia"
+    return node.accelerator != "none"
 
 
 def lacks_gpus(job: Job, node: NodeFacts, *, others: bool) -> bool:
-    """Return whether a node needs NVIDIA GPUs and has none; `others`: other nodes have some."""
+    """Return whether a node needs GPUs and has none; `others`: other nodes have some."""
     needed = job.asked.backend == "nccl" or (job.asked.backend == "auto" and others)
-    return needed and not _shows_nvidia(node) and _concerns(job, node)
+    return needed and not _shows_gpus(node) and _concerns(job, node)
 
 
 @once
 def seen(job: Job) -> list[tuple[NodeFacts, tuple[Gpu, ...]]]:
-    """Return the nodes on which NVML answered, with the GPUs that it counted."""
-    return [(node, node.gpus.devices) for node in nvidia_nodes(job) if isinstance(node.gpus, Gpus)]
+    """Return the nodes whose driver answered, with the GPUs that it counted."""
+    return [(node, node.gpus.devices) for node in gpu_nodes(job) if isinstance(node.gpus, Gpus)]
 
 
 @once
@@ -83,10 +94,10 @@ def without_loss(job: Job) -> list[tuple[NodeFacts, tuple[Gpu, ...]]]:
 
 
 def not_seen(job: Job, but: Sequence[NodeFacts] = ()) -> Iterator[NotChecked]:
-    """Yield the nodes on which NVML did not answer, so that their GPUs are unknown."""
+    """Yield the nodes whose driver did not answer, so that their GPUs are unknown."""
     known = {node.key for node in but}
-    silent = [n for n in nvidia_nodes(job) if not isinstance(n.gpus, Gpus) and n.key not in known]
-    why = ((n, n.gpus.reason if isinstance(n.gpus, Missing) else "NVML was not asked") for n in silent)
+    silent = [n for n in gpu_nodes(job) if not isinstance(n.gpus, Gpus) and n.key not in known]
+    why = ((n, n.gpus.reason if isinstance(n.gpus, Missing) else "the driver was not asked") for n in silent)
     yield from nodes_unread(job, why)
 
 
@@ -110,17 +121,17 @@ def _visible(job: Job) -> dict[str, Visible]:
 
 
 def all_visible(job: Job, node: NodeFacts) -> Visible:
-    """Return the GPUs that CUDA shows on a node of `seen` without CUDA_VISIBLE_DEVICES."""
+    """Return the GPUs that CUDA or HIP shows on a node of `seen` without a variable that selects some."""
     return _visible(job)[node.key]
 
 
 def values(job: Job, node: NodeFacts) -> tuple[Value, ...]:
-    """Return a node's ranks by their CUDA_VISIBLE_DEVICES; empty where NVML did not answer."""
+    """Return a node's ranks by the variables that select GPUs; empty where the driver did not answer."""
     return _values(job).get(node.key, ())
 
 
 def ranks_without_fault(job: Job, node: NodeFacts) -> Iterator[RankFacts]:
-    """Yield a node's ranks whose CUDA_VISIBLE_DEVICES CUDA reads as intended, and those without one."""
+    """Yield a node's ranks whose selection is read as intended, and those without one."""
     for each in values(job, node):
         if each.fault is None:
             yield from each.ranks
@@ -152,19 +163,29 @@ def _of_node(
     job: Job, node: NodeFacts, devices: tuple[Gpu, ...], partial: dict[str, tuple[Gpu, ...]]
 ) -> Iterator[Value]:
     """Yield a node's values; `partial`: the GPUs of each process that may open only some of its node's."""
-    alike: dict[tuple[str | None, int], tuple[tuple[Gpu, ...], list[RankFacts]]] = {}
+    alike: dict[tuple[object, ...], tuple[tuple[Gpu, ...], list[RankFacts]]] = {}
     for rank in job.ranks_on(node):
-        value, own = rank.environment.get("CUDA_VISIBLE_DEVICES"), partial.get(rank.process, devices)
-        alike.setdefault((value, id(own)), (own, []))[1].append(rank)
-    for (value, _), (own, ranks) in alike.items():
-        fault = None if value is None else fault_in(value, own)
-        yield Value(ranks, value, fault, own, visible(value, own))
+        own = partial.get(rank.process, devices)
+        alike.setdefault((id(own), *map(rank.environment.get, SELECTING)), (own, []))[1].append(rank)
+    for own, ranks in alike.values():
+        variable, value, fault, shown = selected(ranks[0].environment, own, node.accelerator)
+        yield Value(ranks, variable, value, fault, own, shown)
+
+
+def selection(job: Job, rank: RankFacts) -> tuple[str, str | None]:
+    """Return the variable that selects a rank's GPUs, and its value; None: unset."""
+    return deciding(rank.environment, job.node_of(rank).accelerator)
 
 
 def card(gpu: Gpu) -> dict[str, Any]:
     """Return what is known of a GPU's identity: UUID, PCI address, name."""
     known = {"uuid": gpu.uuid, "pci": gpu.pci, "name": gpu.name}
     return {name: value for name, value in known.items() if isinstance(value, str)}
+
+
+def identity(node: NodeFacts, gpu: Gpu) -> NamedGpu:
+    """Return a GPU of a node as findings name it."""
+    return NamedGpu(node.name, gpu.index, gpu.uuid if isinstance(gpu.uuid, str) else None)
 
 
 def name_of(gpu: Gpu) -> str:

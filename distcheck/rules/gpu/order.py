@@ -51,6 +51,7 @@ def gpu_order_mismatch(job: Job) -> Iterator[Outcome]:
     unasked = [
         rank
         for node, devices in seen(job)
+        if node.accelerator != "amd"  # HIP numbers as KFD does
         for rank in ranks_without_fault(job, node)
         if _was_not_asked(rank.cuda) and order_matters(rank, devices)
     ]
@@ -260,4 +261,9 @@ def _same(used: str, expected: str | None, devices: tuple[Gpu, ...]) -> bool:
         return True  # nothing to compare with
     parent = next((gpu.uuid for gpu in devices if expected in gpu.mig_uuids), None)
     names = [name for name in (expected, parent) if isinstance(name, str)]
-    return any(name.lower().partition("-")[2] == used.lower().partition("-")[2] for name in names)
+    # The partitions of an AMD GPU have one unique id: GPU-a1b2000000000010/3.
+    return any(_bare(name) == _bare(used) for name in names)
+
+
+def _bare(name: str) -> str:
+    return name.lower().partition("-")[2].partition("/")[0]

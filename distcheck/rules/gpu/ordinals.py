@@ -11,7 +11,7 @@ from distcheck.facts.ranges import fold
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import undivided
-from distcheck.rules.gpu.nodes import ranks_without_fault, without_loss
+from distcheck.rules.gpu.nodes import ranks_without_fault, selection, without_loss
 from distcheck.rules.gpu.sharing import sharing_allowed
 from distcheck.rules.gpu.shortfall import shortfalls
 from distcheck.rules.job.agents import ElasticAgent
@@ -44,7 +44,7 @@ def beyond_visible(job: Job) -> list[list[RankFacts]]:
 
     def seen_by(rank: RankFacts) -> tuple[bool, int, str | None]:
         lists = own[job.node_of(rank).key]
-        value = "" if lists else rank.environment.get("CUDA_VISIBLE_DEVICES")
+        value = "" if lists else selection(job, rank)[1]
         return lists or sharing_allowed(job, rank), len(_shown(rank)), value
 
     return list(grouped(without, seen_by).values())
@@ -65,7 +65,7 @@ def without_gpu(job: Job, ranks: list[RankFacts]) -> Fault:
     """Return the finding about ranks that see the same number of GPUs, too few for LOCAL_RANK."""
     first = ranks[0]
     node = job.node_of(first)
-    seen, value = len(_shown(first)), first.environment.get("CUDA_VISIBLE_DEVICES")
+    seen, (variable, value) = len(_shown(first)), selection(job, first)
     total = len(visible(None, node.gpus.devices).uuids) if isinstance(node.gpus, Gpus) else seen
     here, own, allowed = len(job.ranks_on(node)), _own_lists(job, node), sharing_allowed(job, first)
     local = fold(r.placement.local_rank for r in ranks if r.placement.local_rank is not None)
@@ -74,7 +74,7 @@ def without_gpu(job: Job, ranks: list[RankFacts]) -> Fault:
     if own:
         message += ", all its own" if len(ranks) == 1 else " each, all their own"
     elif value is not None:
-        message += f", with CUDA_VISIBLE_DEVICES={brief(repr(value), 60)}"
+        message += f", with {variable}={brief(repr(value), 60)}"
     message += ": cuda:LOCAL_RANK fails with CUDA error: invalid device ordinal"
     if own:
         fix = Fix("No action if the script numbers the visible GPUs from cuda:0.")
@@ -94,7 +94,7 @@ def without_gpu(job: Job, ranks: list[RankFacts]) -> Fault:
         severity="info" if own or allowed else "error",
         evidence={
             "LOCAL_RANK": local,
-            "CUDA_VISIBLE_DEVICES": "not set" if value is None else value,
+            variable: "not set" if value is None else value,
             "gpus_seen": seen,
             "gpus_on_node": total,
             "ranks_on_node": here,
@@ -114,5 +114,5 @@ def _commands(job: Job, rank: RankFacts, total: int) -> tuple[str, ...]:
         table.launcher if table else "", ElasticAgent(job, rank).restarted({"nproc-per-node": str(count)})
     )
     if total > count:
-        return fewer, f"export CUDA_VISIBLE_DEVICES={','.join(str(i) for i in range(min(total, here)))}"
+        return fewer, f"export {selection(job, rank)[0]}={','.join(str(i) for i in range(min(total, here)))}"
     return (fewer, f"#SBATCH --gpus-per-node={here}") if "SLURM_JOB_ID" in rank.environment else (fewer,)

@@ -13,6 +13,7 @@ import msgspec
 from distcheck.expectation.devices import SLOW, Floor, floor_of
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
+from distcheck.facts.gpu import Gpus
 from distcheck.rules.wording import grouped, listed, nodes_of, once, rank_name, unread
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ def slow_gpus(job: Job, figure: Figure, floor: Callable[[Floor], float], share: 
     """Yield the GPUs that are below their model's floor, or below the others of their model and beyond their spread."""
     for (device, _, _), alike in tested(job).items():
         if device != "cpu":
-            known = floor_of(device)
-            least = None if known is None else floor(known)
+            known = None if _in_partitions(job) else floor_of(device, job.asked.site().device)
+            least = None if known is None else floor(known) or None
             if shared := _shared(job):
                 alike = [t for t in alike if _gpu(t.rank) not in shared]  # noqa: PLW2901
             yield from _slow(alike, figure, least, share)
@@ -101,6 +102,14 @@ def slow_cpus(job: Job, figure: Figure) -> Iterator[SlowDevice]:
     for (device, _, _), alike in tested(job).items():
         if device == "cpu":
             yield from _slow(alike, figure, None, SLOW_CPU)
+
+
+@once
+def _in_partitions(job: Job) -> bool:
+    """Return whether AMD GPUs are partitioned: a partition has its card's name and a part of its work."""
+    gpus = (gpu for node in job.nodes if isinstance(node.gpus, Gpus) for gpu in node.gpus.devices)
+    modes = {gpu.health.amd.compute_partition for gpu in gpus if gpu.health is not None and gpu.health.amd is not None}
+    return not modes <= {"", "SPX"}
 
 
 @once

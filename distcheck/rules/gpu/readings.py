@@ -15,7 +15,7 @@ from distcheck.facts.node import NodeFacts
 from distcheck.facts.ranges import fold
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import Fault, NotChecked
-from distcheck.rules.gpu.nodes import card, name_of, nodes_unread, not_seen, seen
+from distcheck.rules.gpu.nodes import card, identity, name_of, nodes_unread, not_seen, seen
 from distcheck.rules.gpu.nvml_errors import error_code
 from distcheck.rules.wording import brief, grouped, listed, numbers_of, once
 
@@ -169,10 +169,10 @@ def each_gpu(job: Job, judge: Callable[[Reading], Fault | Missing | None]) -> It
 
 
 def _unknown(unread: Iterable[tuple[Reading, Missing]]) -> Iterator[NotChecked]:
-    """Yield the values that NVML refused, without those that a GPU or driver does not have."""
+    """Yield the values that the driver refused, without those that a GPU or driver does not have."""
     refused = ((reading, why.reason) for reading, why in unread if error_code(why.reason) not in _NOT_THERE)
-    by_nvml = ((reading, why) for reading, why in refused if why.startswith("NVML"))
-    for (node, why), group in grouped(by_nvml, lambda item: (item[0].node.name, item[1])).items():
+    by_driver = ((reading, why) for reading, why in refused if why.startswith(("NVML", "amdgpu")))
+    for (node, why), group in grouped(by_driver, lambda item: (item[0].node.name, item[1])).items():
         gpus = [reading.gpu for reading, _ in group]
         ranks = numbers_of(rank for reading, _ in group for rank in reading.ranks)
         yield NotChecked(reason=f"{gpu_names(gpus)}: {why}", nodes=(node,), ranks=ranks, required=False)
@@ -193,6 +193,7 @@ def _of_nodes(nodes: list[list[tuple[Reading, Fault]]]) -> Fault:
         confirmed=one.confirmed or one.severity != "error",  # only an error may be unconfirmed
         ranks=numbers_of(rank for node in nodes for reading, _ in node for rank in reading.ranks),
         nodes=tuple(names),
+        gpus=tuple(identity(reading.node, reading.gpu) for node in nodes for reading, _ in node),
         message=brief(f"{listed(names, most=3)}: {'; '.join(parts[:2])}{more}", 300),
         evidence=evidence,
         values={"gpu": (_option(gpus),), "pci": tuple(gpu.pci for gpu in gpus if isinstance(gpu.pci, str))},
@@ -200,9 +201,10 @@ def _of_nodes(nodes: list[list[tuple[Reading, Fault]]]) -> Fault:
 
 
 def _option(gpus: list[Gpu]) -> str:
-    """Return the argument of nvidia-smi's ``-i``: a PCI address, also valid on the host."""
-    if len(gpus) == 1 and isinstance(gpus[0].pci, str):
-        return gpus[0].pci
+    """Return the argument of nvidia-smi's ``-i``: PCI addresses, also valid on the host, else NVML's numbers."""
+    places = [gpu.pci for gpu in gpus if isinstance(gpu.pci, str)]
+    if len(places) == len(gpus) and (len(gpus) == 1 or (gpus[0].health is not None and gpus[0].health.amd)):
+        return ",".join(places)  # amd-smi's numbers are not KFD's
     return ",".join(str(gpu.index) for gpu in gpus)
 
 

@@ -9,7 +9,7 @@ from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.gpu.assigned import takes_by_node
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import by_mixture, undivided
-from distcheck.rules.gpu.nodes import card, ranks_without_fault, without_loss
+from distcheck.rules.gpu.nodes import card, ranks_without_fault, selection, without_loss
 from distcheck.rules.job.agents import ElasticAgent
 from distcheck.rules.job.versions import nccl_of, version_of
 from distcheck.rules.job.world import lonely
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from distcheck.facts.rank import RankFacts
 
 _SET_DEVICE = '# in the script, before any other CUDA call: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-_UNSET = "unset CUDA_VISIBLE_DEVICES"
 _MOST = 8
 """Ranks that a finding's evidence shows."""
 SHARING_SINCE = (2, 30)
@@ -37,12 +36,14 @@ class Cause(NamedTuple):
     kind: str
     values: tuple[str | None, ...]
     allowed: bool
+    variable: str = ""
+    """The one that selects their GPUs."""
 
 
 def shown_one(job: Job) -> set[int]:
     """Return the ids of the ranks that see one GPU, which they take whatever LOCAL_RANK is.
 
-    If they share it, CUDA_VISIBLE_DEVICES is the cause. Other rules report a value that CUDA misreads and a lost GPU.
+    If they share it, the variable that selects it is the cause. Other rules report a wrong value and a lost GPU.
     """
     return {
         id(rank)
@@ -85,9 +86,7 @@ def _same_local_rank(job: Job, ranks: Sequence[RankFacts]) -> bool:
 
 def cause_of(job: Job, ranks: Sequence[RankFacts]) -> Cause:
     """Return why these ranks share a GPU; GPUs shared for one cause make one finding."""
-    values = tuple(
-        sorted({rank.environment.get("CUDA_VISIBLE_DEVICES") for rank in ranks}, key=lambda v: (v is None, v))
-    )
+    values = tuple(sorted({selection(job, rank)[1] for rank in ranks}, key=lambda v: (v is None, v)))
     allowed = all(sharing_allowed(job, rank) and _knows_sharing(job, rank) for rank in ranks)
     allowed = allowed or _on_hosts_of_their_own(job, ranks)
     if len({job.node_of(rank).key for rank in ranks}) > 1:
@@ -98,7 +97,7 @@ def cause_of(job: Job, ranks: Sequence[RankFacts]) -> Cause:
         return Cause("two launchers", (), allowed)
     if values == (None,):
         return Cause("too few", (), allowed)
-    return Cause("one value" if len(values) == 1 else "own values", values, allowed)
+    return Cause("one value" if len(values) == 1 else "own values", values, allowed, selection(job, ranks[0])[0])
 
 
 def sharing_allowed(job: Job, rank: RankFacts) -> bool:
@@ -125,8 +124,8 @@ def _on_hosts_of_their_own(job: Job, ranks: Sequence[RankFacts]) -> bool:
 def _selection(job: Job, rank: RankFacts) -> str:
     """Return what selects a rank's GPU: node1, LOCAL_RANK 0, CUDA_VISIBLE_DEVICES='3', 1 GPU."""
     local = "no LOCAL_RANK" if rank.placement.local_rank is None else f"LOCAL_RANK {rank.placement.local_rank}"
-    value = rank.environment.get("CUDA_VISIBLE_DEVICES")
-    variable = "no CUDA_VISIBLE_DEVICES" if value is None else f"CUDA_VISIBLE_DEVICES={value!r}"
+    name, value = selection(job, rank)
+    variable = f"no {name}" if value is None else f"{name}={value!r}"
     seen = len(rank.visible_gpus) if isinstance(rank.visible_gpus, tuple) else 0
     return f"{job.node_of(rank).name}, {local}, {variable}, sees {count(seen, 'GPU')}"
 
@@ -143,7 +142,7 @@ def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Fault:
     more = f"; same for {count(len(gpus) - 1, 'more GPU')}" if len(gpus) > 1 else ""
     common = ""
     if cause.kind == "one value":
-        common = f", with CUDA_VISIBLE_DEVICES={brief(repr(cause.values[0]), 60)} on each"
+        common = f", with {cause.variable}={brief(repr(cause.values[0]), 60)} on each"
     return found(
         job,
         ranks,
@@ -174,7 +173,7 @@ def _fix(job: Job, cause: Cause, first: RankFacts) -> Fix:
     if cause.kind == "two launchers":
         halves = (",".join(map(str, half)) for half in (range(here // 2), range(here // 2, here)))
         commands = (
-            f"export CUDA_VISIBLE_DEVICES={half}  # before the {which} torchrun"
+            f"export {selection(job, first)[0]}={half}  # before the {which} torchrun"
             for which, half in zip(("first", "second"), halves, strict=True)
         )
         return Fix("Start one torchrun per node, or give each torchrun its own GPUs.", tuple(commands))
@@ -183,8 +182,9 @@ def _fix(job: Job, cause: Cause, first: RankFacts) -> Fix:
             "Start no more ranks than there are GPUs, or request more GPUs.",
             (ElasticAgent(job, first).restarted({"nproc-per-node": "gpu"}), many),
         )
+    unset = f"unset {cause.variable}"
     if cause.kind == "one value":
-        return Fix("Have every rank see all GPUs of the node and take its own.", (_UNSET, _SET_DEVICE, many))
+        return Fix("Have every rank see all GPUs of the node and take its own.", (unset, _SET_DEVICE, many))
     return Fix(
-        "Give all ranks of the node the same list, and have each rank take its own GPU from it.", (_UNSET, _SET_DEVICE)
+        "Give all ranks of the node the same list, and have each rank take its own GPU from it.", (unset, _SET_DEVICE)
     )

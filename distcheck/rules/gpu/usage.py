@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuProcess, Gpus
 from distcheck.facts.job import Job
-from distcheck.facts.ranges import fold
 from distcheck.rules import Answer, rule
 from distcheck.rules.finding import Fault, Severity
 from distcheck.rules.gpu.readings import Reading, by_node, each_gpu, number, on_grace
-from distcheck.rules.wording import listed, once
+from distcheck.rules.wording import listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 _MUCH_BYTES = 1 << 30
 """More than a driver and a display need."""
-_BUSY_PERCENT = 20
 _EXCLUSIVE, _PROHIBITED = (1, 3), 2
 
 
@@ -82,82 +80,6 @@ def gpu_other_processes(job: Job, reading: Reading) -> Answer:
     return Fault(users, severity=_severity(job)) if users else None
 
 
-@once
-def _strangers(job: Job) -> dict[tuple[str, int], str]:
-    """Return by node and GPU which processes on it belong to other GPUs.
-
-    A GPU has an owner when a process is on it and nowhere else. A process on several GPUs is a stranger on those that
-    have owners, if all but one have (the last is its home) and it is not the only such process there.
-    """
-    strangers: dict[tuple[str, int], str] = {}
-    for node, group in by_node(job).items():
-        on: dict[int, set[int]] = {}
-        held: dict[tuple[int, int], int] = {}
-        for reading in group:
-            processes = reading.health.processes
-            if not processes or isinstance(processes, Missing) or _through_mps(reading) or reading.gpu.mig is True:
-                continue
-            for process in processes:
-                on.setdefault(process.pid, set()).add(reading.gpu.index)
-                held[process.pid, reading.gpu.index] = process.memory_bytes or 0
-        owned = {next(iter(gpus)) for gpus in on.values() if len(gpus) == 1}
-        guests = {pid: gpus & owned for pid, gpus in on.items() if len(gpus) > 1 and len(gpus - owned) <= 1}
-        for gpu in sorted(owned):
-            pids = sorted(pid for pid, gpus in guests.items() if gpu in gpus)
-            if len(pids) > 1 or any(on[pid] <= owned for pid in pids):
-                others = sorted({other for pid in pids for other in on[pid]} - {gpu})
-                home = f"{'GPU' if len(others) == 1 else 'GPUs'} {fold(others)}"
-                verb = "also uses" if len(pids) == 1 else "also use"
-                size = _size(sum(held[pid, gpu] for pid in pids))
-                strangers[node, gpu] = f"{_processes(pids)} of {home} {verb} it{size}"
-    return strangers
-
-
-@rule("gpu", severity="warning", scope="gpu", of=each_gpu)
-def gpu_stray_context(job: Job, reading: Reading) -> Answer:
-    """Processes that work on other GPUs have a context on this one too and hold its memory.
-
-    A tensor, a pinned buffer or a library touched ``cuda:0`` before ``set_device`` was called. Every rank of a running
-    job then holds about half a GB of GPU 0, and rank 0 gets ``CUDA out of memory``.
-
-    Found by NVML's list of processes: either several processes share GPUs with the one process that is on that GPU
-    alone, or one process is on several GPUs that each have their own process. A process that works on several GPUs by
-    itself is not reported. GPUs shared by MPS or MIG are left out.
-
-    Fix: Have every process take its own GPU before any other CUDA call; torch 2.15 and later name the line
-    that did not.
-
-        # in the script, before any other CUDA call: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        export TORCH_CUDA_CHECK_STRAY_CONTEXT=warn
-        nvidia-smi --query-compute-apps=gpu_bus_id,pid,used_memory --format=csv
-
-    See: https://github.com/karpathy/nanoGPT/pull/116
-    """
-    return _strangers(job).get((reading.node.key, reading.gpu.index))
-
-
-@rule("gpu", severity="warning", scope="gpu", owner="unknown", of=each_gpu)
-def gpu_utilisation_before_start(job: Job, reading: Reading) -> Answer:
-    """A GPU is busy before the job starts, and no process is visible on it.
-
-    Another container or virtual machine shares it, and the job will be slower.
-
-    Found by NVML's utilisation of the last second, at 20 % or more. A GPU without persistence mode is left out, because
-    it may look busy when it has just been woken. If a process is visible, gpu-other-processes reports it.
-
-    Fix: Wait, or request exclusive GPUs.
-
-        nvidia-smi dmon -s u -c 5 -i {gpu}
-        #SBATCH --exclusive
-    """
-    busy = number(reading.health.utilisation_percent)
-    if busy < _BUSY_PERCENT or reading.health.persistence is not True or reading.gpu.mig is True:
-        return None
-    if _others(reading) or _through_mps(reading):
-        return None
-    return Fault(f"{busy} % busy before the job starts", severity=_severity(job))
-
-
 @rule("gpu", severity="warning", scope="gpu", owner="admin", of=each_gpu)
 def gpu_exclusive_mode(job: Job, reading: Reading) -> Answer:
     """A GPU allows only one process at a time.
@@ -200,23 +122,6 @@ def gpu_prohibited_mode(_: Job, reading: Reading) -> Answer:
     if mode != _PROHIBITED:
         return None
     return Fault("compute mode prohibited: CUDA cannot use it", confirmed=False)
-
-
-@rule("gpu", severity="info", scope="node", owner="admin", of=each_gpu)
-def gpu_persistence_off(_: Job, reading: Reading) -> Answer:
-    """The driver puts a GPU to sleep when no process uses it.
-
-    The first CUDA call then takes seconds, a different time on each node, and settings such as clocks are lost between
-    jobs. An info finding.
-
-    Found by NVML's persistence mode.
-
-    Fix: Run NVIDIA's persistence daemon; ``nvidia-smi -pm 1`` holds until the next reboot.
-
-        sudo systemctl enable --now nvidia-persistenced
-        sudo nvidia-smi -pm 1
-    """
-    return "persistence mode is off" if reading.health.persistence is False else None
 
 
 @rule("gpu", severity="warning", scope="node", owner="unknown", of=each_gpu)

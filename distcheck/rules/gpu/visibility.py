@@ -32,10 +32,10 @@ def wrong(job: Job, own: Value, kind: str) -> Fault | None:
     enough = all((local := r.placement.local_rank) is not None and local < len(uuids) for r in own.ranks)
     shown = f"shows {len(uuids)} of {count(len(devices), 'GPU')}"
     return Fault(
-        f"CUDA_VISIBLE_DEVICES={brief(repr(value), 60)} {shown}: {brief(str(fault), 120)}",
-        _fix(own.ranks[0], _better(value, devices, here), here),
+        f"{own.variable}={brief(repr(value), 60)} {shown}: {brief(str(fault), 120)}",
+        _fix(own, _better(value, devices, here), here),
         {
-            "CUDA_VISIBLE_DEVICES": value,
+            own.variable: value,
             "visible": listed([title(uuid, devices) for uuid in uuids], most=len(devices)) or "none",
             "gpus": len(devices),
             **({"item": fault.item} if fault.item else {}),
@@ -53,11 +53,10 @@ def _better(value: str, devices: tuple[Gpu, ...], ranks: int) -> str:
     return ",".join(str(i) for i in range(max(1, min(ranks, len(visible(None, devices).uuids)))))
 
 
-def _fix(rank: RankFacts, better: str, ranks: int) -> Fix:
-    commands: tuple[str, ...] = (f"export CUDA_VISIBLE_DEVICES={better}", "unset CUDA_VISIBLE_DEVICES")
-    if not rank.environment["CUDA_VISIBLE_DEVICES"].strip():
-        commands = ("unset CUDA_VISIBLE_DEVICES",)
-    if starter(rank) == "srun":
+def _fix(own: Value, better: str, ranks: int) -> Fix:
+    unset = f"unset {own.variable}"
+    commands = (f"export {own.variable}={better}", unset) if (own.value or "").strip() else (unset,)
+    if starter(own.ranks[0]) == "srun":
         return Fix(
             "Request the GPUs from Slurm, which then sets the variable; if a script sets it, correct it there.",
             (f"#SBATCH --gpus-per-node={ranks}", *commands),
@@ -81,7 +80,7 @@ def not_named(job: Job, node: NodeFacts) -> Iterator[NotChecked]:
     for v in values(job, node):
         ranks = [r for r in v.ranks if not isinstance(r.cuda, CudaView)] if v.shown.unknown and not v.fault else []
         if ranks:
-            reason = f"CUDA_VISIBLE_DEVICES={brief(repr(v.value), 60)}: {v.shown.unknown}"
+            reason = f"{v.variable}={brief(repr(v.value), 60)}: {v.shown.unknown}"
             yield NotChecked(reason=reason, nodes=(node.name,), ranks=numbers_of(ranks))
 
 

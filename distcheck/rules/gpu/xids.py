@@ -10,7 +10,7 @@ from distcheck.facts.job import Job
 from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import SEVERITIES, Fault, Fix, Severity
-from distcheck.rules.gpu.nodes import about_nodes, nodes_unread, nvidia_nodes, seen
+from distcheck.rules.gpu.nodes import about_nodes, gpu_nodes, nodes_unread, seen
 from distcheck.rules.gpu.readings import Reading, each_gpu, number, readings
 from distcheck.rules.wording import grouped, listed
 
@@ -120,11 +120,17 @@ def gpu_xid_recent(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.nvidia.com/deploy/xid-errors/
     """
-    unread = ((node, node.xids.reason) for node in nvidia_nodes(job) if isinstance(node.xids, Missing))
+    unread = ((node, node.xids.reason) for node in gpu_nodes(job) if isinstance(node.xids, Missing))
     yield from nodes_unread(job, unread, required=False)
     # A node whose GPUs NVML does not report has its Xids in the log, so nothing of it remains unchecked.
     yield from (outcome for outcome in each_gpu(job, _worst) if isinstance(outcome, Fault))
     yield from _elsewhere(job)
+
+
+def fatal(xid: Xid) -> str:
+    """Return what a fatal Xid means, such as Xid 79: the GPU has fallen off the bus; empty if it is none."""
+    meaning = _MEANINGS.get(xid.number, _UNKNOWN)
+    return f"Xid {xid.number}: {meaning.words}" if meaning.severity == "error" else ""
 
 
 def _recent(node: NodeFacts) -> list[Xid]:
@@ -164,7 +170,7 @@ def _text(xid: Xid) -> str:
 
 def _elsewhere(job: Job) -> Iterator[Fault]:
     """Yield Xids of GPUs that NVML does not list: GPUs outside the container, or gone ones."""
-    reporting = [node for node in nvidia_nodes(job) if _recent(node)]
+    reporting = [node for node in gpu_nodes(job) if _recent(node)]
     if not reporting:
         return
     lost = {(node.key, gpu.pci) for node, devices in seen(job) for gpu in devices if gpu.lost}

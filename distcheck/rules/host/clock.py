@@ -20,19 +20,13 @@ _SURE = 3.0
 """How many times its error an offset must be."""
 
 
-@rule(
-    "node",
-    also=("collectives", "isolation"),
-    severity="warning",
-    scope="node",
-    unless=("elastic-clock-skew",),
-    owner="admin",
-)
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin")
 def host_clock_skew(job: Job) -> Iterator[Outcome]:
     """The clock of a node is wrong.
 
     Logs of different nodes then cannot be put in order, tokens and certificates are refused, files seem to be newer
-    than they are, and torchrun's c10d rendezvous drops nodes at 15 seconds (elastic-clock-skew).
+    than they are, and torchrun's c10d rendezvous drops nodes at 15 seconds, with ``RendezvousClosedError`` or a
+    rendezvous that restarts repeatedly.
 
     Found at the roll call: each process sends the time of its clock, and rank 0's process compares it with its own
     before and after. The offset is known to half of the time between. A warning if a clock is more than 1 second off

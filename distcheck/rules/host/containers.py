@@ -1,15 +1,13 @@
-"""Rules about what containers, virtual machines and memory policies do to the ranks of a host."""
+"""Rules about what containers and virtual machines do to the ranks of a host."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts.host import HostFacts
 from distcheck.facts.pci import Pci
-from distcheck.facts.ranges import numbered, unfold
+from distcheck.facts.ranges import numbered
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault
-from distcheck.rules.host.shown import Limited, each_limited, each_node, limited
+from distcheck.rules.host.shown import each_node, limited
 from distcheck.rules.job.versions import nccl_of, version_of
 from distcheck.rules.wording import found, grouped, named, numbers_of
 from distcheck.selection.nccl_settings import number_of
@@ -19,13 +17,11 @@ if TYPE_CHECKING:
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
-    from distcheck.facts.rank import RankFacts
 
 _CUMEM_SINCE = (2, 19)
 """Since then NCCL shares memory by file descriptors where the driver can, and needs CUDA's IPC no more."""
 _BELOW_ROOT = 3
 """Places of a GPU's path in the PCI tree without a switch: the root complex, a port of it, the GPU."""
-_MEANINGS = {"ipc": "IPC", "pid": "PID"}
 
 
 @rule("node", also=("collectives", "isolation"), severity="warning", scope="rank")
@@ -50,64 +46,25 @@ def host_ptrace_pidns(job: Job) -> Iterator[Outcome]:
         return
     known = [its for its in limited(job) if its.limits.namespaces and isinstance(its.node.boot_id, str)]
     for here in grouped(known, lambda its: (its.node.boot_id, its.node.hostname)).values():
-        several: dict[str, dict[str, list[RankFacts]]] = {}
-        for name in _MEANINGS:
-            spaces: dict[str, list[RankFacts]] = {}
-            for its in here:
-                spaces.setdefault(its.limits.namespaces.get(name, ""), []).append(its.rank)
-            if len(spaces) > 1:
-                several[name] = spaces
-        if not several:
+        spaces = grouped(here, lambda its: tuple(its.limits.namespaces.get(name, "") for name in ("ipc", "pid")))
+        if len(spaces) < 2:
             continue
         ranks = [its.rank for its in here]
         old = any(
             () < version_of(nccl_of(job, r)) < _CUMEM_SINCE or number_of(job, r, "NCCL_CUMEM_ENABLE", -2) == 0
             for r in ranks
         )
-        what = " and ".join(f"{len(spaces)} {_MEANINGS[name]}" for name, spaces in several.items())
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)} share a host and have {what} namespaces; expected one, for CUDA's IPC handles",
+            f"{named(job, ranks)} share a host and are in {len(spaces)} sets of IPC and PID namespaces; expected one, "
+            "for CUDA's IPC handles",
             severity="warning" if old else "info",
             evidence={
-                f"{name} {space}": numbered(numbers_of(group))
-                for name, spaces in several.items()
-                for space, group in list(spaces.items())[:8]
+                " ".join(pair): numbered(numbers_of([its.rank for its in group]))
+                for pair, group in list(spaces.items())[:8]
             },
         )
-
-
-@rule("node", also=("collectives", "isolation"), severity="warning", scope="rank", of=each_limited)
-def perf_numa_interleaved(_: Job, its: Limited) -> Fault | None:
-    """The ranks' memory is spread over NUMA nodes, or is far from their CPUs.
-
-    Every copy between a rank and its GPU or adapter then crosses the link between the sockets, as do the ranks' own
-    loads. The cause is ``numactl --interleave`` or ``--membind`` around the launcher.
-
-    Found by the memory policy of the ranks' processes (get_mempolicy) and the CPUs of each NUMA node: a warning if the
-    policy names only NUMA nodes without a CPU of the rank, an info finding if it interleaves over several.
-
-    Fix: Start the ranks without numactl, or bind CPUs and memory together.
-
-        numactl --show
-        # add to torchrun: --numa-binding=node
-
-    See: https://man7.org/linux/man-pages/man2/get_mempolicy.2.html
-    """
-    policy, host, cpus = its.limits.memory_policy, its.node.host, its.rank.cpu_list
-    if not policy or not isinstance(host, HostFacts):
-        return None
-    how, nodes = policy.partition(" ")[::2]
-    chosen = unfold(nodes)
-    near = {number for number, theirs in host.numa_cpus.items() if unfold(theirs) & unfold(cpus)}
-    message = f"the memory policy is {how} on NUMA node {nodes}"
-    evidence = {"policy": policy, "cpus": cpus}
-    if chosen and near and not chosen & near:
-        return Fault(f"{message}; the ranks run on CPUs {cpus}, which belong to other NUMA nodes", evidence=evidence)
-    if how == "interleave" and len(chosen) > 1 and host.numa_cpus:
-        return Fault(message, evidence=evidence, severity="info")
-    return None
 
 
 @rule("node", also=("collectives", "isolation"), severity="info", scope="node", of=each_node)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.facts.quantities import count
 from distcheck.facts.ranges import unfold
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.finding import Fault
 from distcheck.rules.host.shown import limited
 from distcheck.rules.wording import found, grouped, merged, named, once, starter
 
@@ -81,7 +81,10 @@ def perf_affinity_overlap(job: Job) -> Iterator[Outcome]:
     and the node has further ones. Also found where a rank with a GPU may run on one core only, of a node with at
     least 8 CPUs for each rank. Silent where the ranks may use all CPUs of the node.
 
-    Fix: ``mpirun --bind-to none``, ``srun --cpu-bind=cores --cpus-per-task=N``, or no ``taskset``.
+    Fix: Bind each rank to CPUs of its own, or remove the binding of the command that starts the ranks.
+
+        {how|# add to srun: --cpu-bind=cores --cpus-per-task=8}
+        grep Cpus_allowed_list /proc/self/status
 
     See: https://www.open-mpi.org/doc/v4.1/man1/mpirun.1.php, https://slurm.schedmd.com/mc_support.html
     """
@@ -95,23 +98,19 @@ def _too_narrow(share: Share, mask: str, ranks: Sequence[RankFacts]) -> Fault | 
     if cpus < min(len(ranks), has):
         these = f"{'CPU' if mask.isdecimal() else 'CPUs'} {mask}"
         message = f"{count(len(ranks), 'rank')} of a node share {these}; the node has {has}"
-        return Fault(message, _unbound(ranks), {"cpus": mask, "cpus_of_node": has})
+        return Fault(message, values={"how": _unbound(ranks)})
     if share.node.accelerator == "none" or has < _ENOUGH_CPUS * len(share.ranks) or not len(ranks) <= cpus <= _FEW_CPUS:
         return None
     message = f"each rank is bound to {count(cpus, 'CPU')} of {has}; NCCL's and the data loaders' threads need more"
-    return Fault(message, _unbound(ranks), {"cpus_of_node": has})
+    return Fault(message, values={"how": _unbound(ranks)})
 
 
-def _unbound(ranks: Sequence[RankFacts]) -> Fix:
-    how = {
+def _unbound(ranks: Sequence[RankFacts]) -> tuple[str, ...]:
+    return {
         "srun": ("export SLURM_CPU_BIND=none", "# add to srun: --cpu-bind=cores --cpus-per-task=8"),
         "mpirun": ("# add to mpirun: --bind-to none",),
         "mpiexec": ("# add to mpiexec: -bind-to none",),
     }.get(starter(ranks[0]), ("# start the ranks without taskset, numactl or a small cpuset",))
-    return Fix(
-        "Bind each rank to CPUs of its own, or remove the binding of the command that starts the ranks.",
-        (*how, "grep Cpus_allowed_list /proc/self/status"),
-    )
 
 
 @rule("node", also=("collectives", "isolation"), severity="warning", scope="rank")
@@ -126,7 +125,9 @@ def perf_cgroup_cpu_quota(job: Job) -> Iterator[Outcome]:
     an info finding if it has stopped them in a quarter of the periods so far (nr_throttled in cpu.stat). Silent where
     the limit is all the CPUs that the node has, or on which the ranks may run.
 
-    Fix: raise the container's CPU limit, or remove it.
+    Fix: Raise the CPU limit of the container or the service, or remove it.
+
+        {more|# add to docker run: --cpus=8}
 
     See: https://docs.kernel.org/scheduler/sched-bwc.html
     """
@@ -145,17 +146,9 @@ def perf_cgroup_cpu_quota(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: the limit of their cgroup is {_cpus(quota.cpus)}; expected "
             f"{'at least' if few else 'more than'} {enough}{stopped}",
-            Fix(
-                "Raise the CPU limit of the container or the service, or remove it.",
-                _more_cpus(ranks, quota, int(min(4 * len(ranks), has))),
-            ),
             severity="warning" if few else "info",
-            evidence={
-                "cpus": round(quota.cpus, 3),
-                "nr_periods": quota.periods,
-                "nr_throttled": quota.throttled_periods,
-                "cgroup": quota.cgroup,
-            },
+            evidence={"cgroup": quota.cgroup},
+            values={"more": _more_cpus(ranks, quota, int(min(4 * len(ranks), has)))},
         )
 
 
@@ -208,7 +201,6 @@ def perf_omp_oversubscribed(_: Job, share: Share) -> Fault | None:
     how = f"{_OMP}={most}" if chosen else f"no {_OMP}, so {most} threads in each"
     return Fault(
         f"{count(ranks, 'rank')} of a node with {how} start {total} threads; they have {_cpus(share.cpus)}",
-        evidence={"threads": total, "cpus": share.cpus},
         severity="warning" if chosen else "info",
         values={"threads": (str(max(1, int(share.cpus // ranks))),)},
     )
@@ -245,6 +237,5 @@ def perf_omp_1(_: Job, share: Share) -> Fault | None:
         return None
     return Fault(
         f"{_OMP} is 1, and each rank has {count(each, 'CPU')}",
-        evidence={"cpus_of_each_rank": each},
         values={"threads": (str(each),)},
     )

@@ -46,9 +46,10 @@ def unusable(folder: str, space: Space | Missing | None) -> str:
     return "" if space is None or space.writable else f"{folder} is not writable"
 
 
-def lacks_temporary_space(space: Space) -> bool:
+def lacks_temporary_space(job: Job, node: NodeFacts, space: Space) -> bool:
     """Return whether the folder for temporary files is full or nearly full."""
-    return space.free_bytes < _TEMPORARY_BYTES or space.free_files == 0
+    least = job.asked.site(node.name).threshold.tmp_free_MiB
+    return space.free_bytes < (_TEMPORARY_BYTES if least is None else least << 20) or space.free_files == 0
 
 
 def looked(job: Job) -> Iterator[tuple[NodeFacts, Storage]]:

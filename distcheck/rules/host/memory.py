@@ -27,7 +27,6 @@ _NOTHING_BYTES = 48 * _MIB
 _LITTLE, _OWN_LITTLE = 0.1, 0.25
 """A node is short beside the others below these shares, of what the others have free and of its own memory."""
 _SEVERAL_KILLS, _MORE_KILLS = 10, 10
-_HUGE_PAGES = 0.25
 
 
 @rule("node", also=("collectives", "isolation"), scope=("node", "rank"))
@@ -42,9 +41,10 @@ def host_memory_low(job: Job) -> Iterator[Outcome]:
     node with less than a tenth of what the other nodes have free and less than a quarter of its own memory. An error
     below 48 MiB for each rank: torch cannot be imported.
 
-    Fix: Find the processes that use the memory, and end those of ended jobs; or request more memory.
+    Fix: Find the processes that use the memory, and end those of ended jobs; release huge pages that no process uses;
+    or request more memory.
 
-        free -h
+        free -h; grep -i huge /proc/meminfo
         ps -eo rss,pid,user,args --sort=-rss | head
 
     See: https://docs.kernel.org/filesystems/proc.html, https://docs.kernel.org/admin-guide/cgroup-v2.html,
@@ -64,14 +64,8 @@ def host_memory_low(job: Job) -> Iterator[Outcome]:
         yield Fault(
             f"{node.name}: {size(host.available_bytes, 3)} of {size(host.memory_bytes, 3)} memory are available; "
             f"{expected}",
-            Fix(
-                f"{size(host.huge_page_bytes, 3)} are reserved for huge pages that no process uses: release them.",
-                ("grep -i huge /proc/meminfo", "echo 0 | sudo tee /proc/sys/vm/nr_hugepages"),
-            )
-            if host.huge_page_bytes > _HUGE_PAGES * host.memory_bytes
-            else None,
-            {"available_bytes": host.available_bytes, "memory_bytes": host.memory_bytes, "oom_kills": host.oom_kills}
-            | ({"huge_page_bytes": host.huge_page_bytes} if host.huge_page_bytes else {}),
+            evidence={"oom_kills": host.oom_kills}
+            | ({"unused huge pages": size(host.huge_page_bytes, 3)} if host.huge_page_bytes else {}),
             severity="error" if nothing else "warning",
             owner="admin",
             confirmed=False,

@@ -13,8 +13,8 @@ from distcheck.facts.pci import Pci
 from distcheck.facts.quantities import count
 from distcheck.facts.storage import Space
 from distcheck.rules import Answer, Outcome, rule
-from distcheck.rules.finding import Fault, Fix, NotChecked, Severity
-from distcheck.rules.gpu.nodes import not_seen, nvidia_nodes
+from distcheck.rules.finding import Fault, Fix, Severity
+from distcheck.rules.gpu.nodes import gpu_nodes, not_seen
 from distcheck.rules.host.folders import SHARED, lacks_temporary_space, shared_memory, temporary, unusable
 from distcheck.rules.host.shown import each_node
 from distcheck.rules.wording import brief, free_space, listed
@@ -33,35 +33,35 @@ _OPEN_FILES = 4096
 def gpu_fewer_than_needed(job: Job) -> Iterator[Outcome]:
     """The node has fewer GPUs than required.
 
-    After a reboot NVML no longer counts a GPU that has disappeared from the bus, so no other check finds it. The
+    After a reboot the driver no longer counts a GPU that has disappeared from the bus, so no other check finds it. The
     scheduler still assigns it, and the job's last rank there fails with ``CUDA error: invalid device ordinal``.
 
-    Found by comparing the number of GPUs in NVML with ``distcheck node --gpus N``. Without that option, found where a
-    node has NVIDIA hardware or a driver and NVML lists no GPU. gpu-fell-off-bus reports GPUs that NVML lists but
-    cannot reach, gpu-nvml-init-failed a driver that is not installed or cannot be loaded.
+    Found by comparing the number of GPUs that NVML or amdgpu lists with ``distcheck node --gpus N``. Without that
+    option, found where a node has a vendor's hardware or driver and no GPU is listed. gpu-fell-off-bus reports GPUs
+    that are listed but cannot be reached, gpu-nvml-init-failed and gpu-amdgpu-failed a driver that is not installed or
+    cannot be loaded.
 
     Fix: search the kernel log for the GPU; power-cycle the node, or reboot it if its PCI bus still shows the GPU;
     replace the GPU.
     """
     asked = job.asked.gpus
-    concerned = {node.key for node in nvidia_nodes(job)}
+    concerned = {node.key for node in gpu_nodes(job)}
     for node in job.nodes:
         needed = asked if asked is not None else int(node.key in concerned)
-        if needed and node.accelerator == "amd":
-            yield NotChecked(nodes=(node.name,), reason=f"{node.name} has AMD GPUs, which NVML does not count")
         if not isinstance(node.gpus, Gpus) or len(node.gpus.devices) >= needed:
             continue
+        driver, vendor = ("amdgpu", "AMD") if node.accelerator == "amd" else ("NVML", "NVIDIA")
         there = len(node.gpus.devices)
         driven = {gpu.pci for gpu in node.gpus.devices if isinstance(gpu.pci, str)}
         undriven = sorted(node.pci.gpus.keys() - driven) if isinstance(node.pci, Pci) and len(driven) == there else []
-        why = f"expected {needed} (--gpus)" if asked is not None else "it has NVIDIA hardware or a driver"
+        why = f"it has {vendor} hardware or a driver" if asked is None else f"expected {needed} ({job.asked.gpus_from})"
         text, last = "Search the PCI bus and the kernel log for the GPU, then power-cycle the node.", "sudo poweroff"
         if undriven:
             why += f"; its PCI bus shows {listed(undriven, most=3)} too"
             text = "Search the kernel log for why the driver does not start the GPU, then reboot the node."
             last = "sudo reboot"
         yield Fault(
-            f"{node.name}: NVML lists {count(there, 'GPU')}; {why}",
+            f"{node.name}: {driver} lists {count(there, 'GPU')}; {why}",
             Fix(text, ("lspci -d 10de:", "sudo dmesg | grep -iE 'nvrm|xid|pcie'", last)),
             {"gpus": there, "expected": asked, "accelerator": node.accelerator},
             confirmed=asked is not None,
@@ -107,9 +107,11 @@ def host_shm_too_small(job: Job, node: NodeFacts) -> Answer:
     # host-shm-not-writable covers `distcheck node`; ranks on CPUs, and many on GPUs, work without /dev/shm.
     if not isinstance(space, Space) or not space.writable:
         return None if node.state or space is None else Missing(reason=unusable(SHARED, space))
-    if space.free_bytes > _SHM_BYTES:
+    given = job.asked.site(node.name).threshold.shm_free_MiB
+    least = _SHM_BYTES if given is None else given * _MIB
+    if space.free_bytes > least:
         return None
-    if space.total_bytes > _SHM_BYTES:
+    if space.total_bytes > least:
         stale = "ls -la --time-style=long-iso /dev/shm | grep -E 'nccl-|torch_|psm_'"
         fix = Fix("Remove the files of ended jobs.", (stale,))
     else:
@@ -121,7 +123,7 @@ def host_shm_too_small(job: Job, node: NodeFacts) -> Answer:
 
 
 @rule("node", also=("collectives", "isolation"), scope="node", owner="admin", of=each_node)
-def host_disk_full(_: Job, node: NodeFacts) -> Answer:
+def host_disk_full(job: Job, node: NodeFacts) -> Answer:
     """The directory for temporary files is full, read-only or does not exist.
 
     torchrun, compilers and data loaders write there and fail with ``No space left on device`` or
@@ -150,7 +152,8 @@ def host_disk_full(_: Job, node: NodeFacts) -> Answer:
             ),
             confirmed=False,
         )
-    return None if isinstance(space, Missing) or not lacks_temporary_space(space) else _full(folder, space)
+    full = not isinstance(space, Missing) and lacks_temporary_space(job, node, space)
+    return _full(folder, space) if full and isinstance(space, Space) else None
 
 
 @rule("node", severity="warning", scope="node", owner="admin", of=each_node)

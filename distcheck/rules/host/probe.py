@@ -9,7 +9,7 @@ from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, NotChecked
 from distcheck.rules.job.leader_files import is_out_of_files, short_of_files, turned_away
-from distcheck.rules.wording import found, grouped, named, nodes_of, numbers_of
+from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of, numbers_of
 
 
 @rule("environment", scope="tool")
@@ -147,3 +147,27 @@ def _leader_lost(job: Job) -> Iterator[Outcome]:
             ranks=(leader,),
             nodes=nodes_of(job, first),
         )
+
+
+@rule("environment", severity="warning", scope="tool", owner="admin")
+def tool_policy_differs(job: Job) -> Iterator[Outcome]:
+    """The nodes of the job have different policies.
+
+    The process of rank 0 judges the job, by its own policy. The next job may have its rank 0 on another node and get
+    another verdict, and ``distcheck node`` judges each node by its own.
+
+    Found by the digest of the files that each node read.
+
+    Fix: Install the same files on all nodes.
+
+        sha256sum /etc/distcheck/policy.toml /etc/distcheck/policy.d/*.toml
+    """
+    alike = grouped(job.nodes, lambda node: node.policy)
+    if len(alike) < 2:
+        return
+    parts = {
+        f"policy {digest[:12]}" if digest else "no policy": listed([node.name for node in nodes])
+        for digest, nodes in sorted(alike.items(), key=lambda item: -len(item[1]))
+    }
+    words = "; ".join(f"{nodes}: {which}" for which, nodes in parts.items())
+    yield Fault(brief(f"the nodes have different policies: {words}", 300), evidence=dict(parts))

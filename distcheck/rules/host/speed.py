@@ -61,6 +61,26 @@ def perf_cpu_governor(_: Job, host: HostSeen) -> Fault | None:
     )
 
 
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin", of=each_host)
+def host_numa_balancing(_: Job, host: HostSeen) -> str | None:
+    """The kernel moves memory between NUMA nodes by itself on a node with AMD GPUs.
+
+    Each move stops work on the pages. Collectives then vary from one to the next, and RCCL warns at its start: ``NUMA
+    auto balancing enabled which can lead to variability in the RCCL performance!``
+
+    Found by kernel.numa_balancing.
+
+    Fix: Turn it off, also at the next boot.
+
+        sudo sysctl kernel.numa_balancing=0
+        echo kernel.numa_balancing=0 | sudo tee /etc/sysctl.d/90-numa.conf
+
+    See: https://instinct.docs.amd.com/projects/amdgpu-docs/en/latest/system-optimization/mi300x.html
+    """
+    on = host.node.accelerator == "amd" and host.facts.settings.get("numa_balancing", "0") not in {"", "0"}
+    return f"kernel.numa_balancing is {host.facts.settings['numa_balancing']}; 0 expected with AMD GPUs" if on else None
+
+
 def _highest(settings: Mapping[str, str], name: str) -> int:
     """Return the highest value of a setting of each CPU, 0 without one."""
     return max((int(value) for value in settings.get(name, "").split(", ") if value.isdecimal()), default=0)
@@ -91,26 +111,6 @@ def host_cpu_throttled(_: Job, host: HostSeen) -> Fault | None:
         f"{_THROTTLED_SHARE:.0%}",
         evidence={"throttled_seconds": throttled, "uptime_seconds": uptime},
     )
-
-
-@rule("node", also=("collectives", "isolation"), severity="info", scope="node", owner="admin", of=each_host)
-def host_hugepages_thp(_: Job, host: HostSeen) -> str | None:
-    """Transparent huge pages are made at every page fault, which stalls processes.
-
-    With ``defrag`` set to always, a page fault waits until the kernel has moved memory together for a huge page: single
-    steps of a job then take longer, at random. Found in /sys/kernel/mm/transparent_hugepage: enabled and defrag are
-    both always.
-
-    Fix: Make huge pages in the background only.
-
-        echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag
-
-    See: https://docs.kernel.org/admin-guide/mm/transhuge.html
-    """
-    settings = host.facts.settings
-    if not settings.get("transparent_hugepage") == settings.get("transparent_hugepage/defrag") == "always":
-        return None
-    return "transparent_hugepage/defrag is always, so that page faults wait for huge pages; expected madvise"
 
 
 @rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin")

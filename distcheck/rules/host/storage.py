@@ -124,7 +124,7 @@ def storage_full(job: Job) -> Iterator[Outcome]:
     """
     reported: set[tuple[str, int | None]] = set()
     for path, seen in by_path(job).items():
-        short = [s for s in seen if _short(s) and (s.node.key, s.folder.device) not in reported]
+        short = [s for s in seen if _short(job, s) and (s.node.key, s.folder.device) not in reported]
         reported |= {(s.node.key, s.folder.device) for s in short}
         for empty, some in grouped(short, lambda s: _is_full(s.folder)).items():
             shared = any(on_network(s.folder) for s in some)
@@ -189,13 +189,13 @@ def _trouble(folder: Folder) -> str:
     return "is not a folder" if folder.state == "other" else f"cannot be opened: {folder.error}"
 
 
-def _short(seen: FolderSeen) -> bool:
+def _short(job: Job, seen: FolderSeen) -> bool:
     """Whether a folder has too little space, and host-disk-full does not report that file system."""
     folder, (tmp, _) = seen.folder, temporary(seen.node)
     if folder.state != "folder" or folder.space is None or not folder.space.total_bytes:
         return False
     match tmp:  # of the same size: the same file system
-        case Space(total_bytes=folder.space.total_bytes, writable=True) if lacks_temporary_space(tmp):
+        case Space(total_bytes=folder.space.total_bytes, writable=True) if lacks_temporary_space(job, seen.node, tmp):
             return False
     if folder.write_error:
         return folder.write_error.startswith(_FULL)

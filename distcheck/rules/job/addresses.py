@@ -208,19 +208,6 @@ def differing(job: Job) -> bool:
 
 
 @once
-def networks(job: Job) -> dict[frozenset[str], list[RankFacts]]:
-    """Group the ranks that reach rank 0's host by MASTER_ADDR's addresses, without loopback."""
-    zero = rank_zero(job)
-    known = own_addresses(job.node_of(zero)) if zero else frozenset[str]()
-    found = {}
-    for reached, ranks in ranks_by(job, lambda r: _reached(job, r)).items() if zero else ():
-        led = ranks if reached & known else [r for r in ranks if leads_home(job, r, known)]
-        if led and not all(map(is_here, reached)):
-            found[reached] = led
-    return found
-
-
-@once
 def here_over_nodes(job: Job) -> list[RankFacts]:
     """Return the ranks whose MASTER_ADDR is their own host in a job of several hosts.
 

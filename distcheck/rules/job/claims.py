@@ -59,7 +59,7 @@ def own_ranks(job: Job, claimants: list[RankFacts]) -> tuple[str, tuple[str, ...
         text = "RANK holds the local rank, or every node has the same node rank. RANK must count across all nodes."
         more = len(job.ranks) > (job.world_size or 0)
         size = (assigned(first, "WORLD_SIZE", str(len(job.ranks))),) if more else ()
-        return text, (*(rank_commands(job, claimants) or by_formula(job)), *size)
+        return text, (*(rank_commands(job, claimants) or (by_formula(job),)), *size)
     several = grouped(claimants, lambda r: r.placement.rank).values()
     later, free = [r for each in several for r in in_order(job, each)[1:]], job.missing_ranks
     if not free:

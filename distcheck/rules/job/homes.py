@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from distcheck.rules.wording import grouped, listed, once, table_of
 from distcheck.selection.nodelist import deal, expand, tasks_per_node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
@@ -42,7 +41,7 @@ def homes(job: Job) -> dict[int, str]:
     present = {r.placement.rank for r in job.ranks if r.placement.world_size == job.world_size}
     if len(present) != len(job.ranks) or len(present) + len(missing) != job.world_size:
         return {}  # some rank is duplicate, out of range, or has no number
-    for derive in (_by_step, _by_places, _by_groups, _by_pods):
+    for derive in (_by_step, _by_places, _by_groups):
         if found := derive(job):
             return found
     return {}
@@ -69,14 +68,9 @@ def look_at(job: Job, nodes: Sequence[str]) -> tuple[str, ...]:
     if slurm := next((j for r in job.ranks if (j := r.environment.get("SLURM_JOB_ID"))), ""):
         look = f"scontrol show node {quote(','.join(some))}" if some else f"scontrol show job {quote(slurm)}"
         return look, f"sacct -j {quote(slurm)} --format=JobID,State,ExitCode,NodeList"
-    if "KUBERNETES_SERVICE_HOST" not in first:
-        return tuple(f"ssh {quote(node)} pgrep -af python" for node in some)
-    if "JOB_COMPLETION_INDEX" not in first:
-        return tuple(f"kubectl describe pod {quote(pod)}" for pod in some)
-    # An Indexed Job's pod name is its host name with a random suffix, so the pod is selected by label.
-    labels = "batch.kubernetes.io/job-name={},batch.kubernetes.io/job-completion-index={}"
-    pods = (labels.format(*pod.rpartition("-")[::2]) for pod in some)
-    return tuple(f"kubectl get pods -o wide -l {quote(pod)}" for pod in pods)
+    if "KUBERNETES_SERVICE_HOST" in first:
+        return ("kubectl get pods -o wide",)
+    return tuple(f"ssh {quote(node)} pgrep -af python" for node in some)
 
 
 def _by_step(job: Job) -> dict[int, str]:
@@ -100,9 +94,9 @@ def _by_step(job: Job) -> dict[int, str]:
     open_at = {n: every * each - here[n] for n, every in enumerate(tasks) if every * each != here[n]}
     if len(open_at) == 1:
         return dict.fromkeys(job.missing_ranks, nodes[next(iter(open_at))])
-    order = deal(tasks, values.get("SLURM_DISTRIBUTION", ""), number(first, "SLURM_DIST_PLANESIZE"))
     if not (_in_order(job) and all(number(r, "SLURM_PROCID") == _number(r) // each for r in job.ranks)):
-        order = deal(tasks, "") if _numbered_by_node(job.ranks, tasks) else ()
+        return {}
+    order = deal(tasks, values.get("SLURM_DISTRIBUTION", ""), number(first, "SLURM_DIST_PLANESIZE"))
     if not order or any(order[_number(r) // each] != n for n, r in zip(at, job.ranks, strict=True)):
         return {}
     return {rank: nodes[order[rank // each]] for rank in job.missing_ranks}
@@ -112,14 +106,6 @@ def _in_order(job: Job) -> bool:
     """Whether ranks follow tasks: a c10d rendezvous numbers agents in order of arrival."""
     under = (r for r in job.ranks if r.placement.launcher == "torchrun")
     return all(ElasticAgent(job, r).rendezvous == "static" for r in under)
-
-
-def _numbered_by_node(ranks: Sequence[RankFacts], tasks: Sequence[int]) -> bool:
-    """Whether RANK was computed from the node's number and the local rank, as scripts do."""
-    return len(set(tasks)) == 1 and all(
-        (number(r, "SLURM_NODEID") or 0) * tasks[0] + (number(r, "SLURM_LOCALID") or 0) == r.placement.rank
-        for r in ranks
-    )
 
 
 def _by_places(job: Job) -> dict[int, str]:
@@ -138,8 +124,10 @@ def _by_places(job: Job) -> dict[int, str]:
     return dict.fromkeys(job.missing_ranks, next(iter(lacking))) if known else {}
 
 
-def _groups(job: Job) -> dict[int, set[str]]:
-    """Return the nodes by agent number; empty if ranks are not numbered agent by agent."""
+def _by_groups(job: Job) -> dict[int, str]:
+    """Return the nodes by other ranks of the same agent: they are consecutive, on one node."""
+    if not all(r.placement.launcher in {"torchrun", "deepspeed"} for r in job.ranks):
+        return {}
     found: dict[int, set[str]] = {}
     sizes = {r.placement.local_world_size for r in job.ranks}
     size = sizes.pop()
@@ -148,54 +136,8 @@ def _groups(job: Job) -> dict[int, set[str]]:
         if sizes or not size or group is None or local is None or group * size + local != r.placement.rank:
             return {}
         found.setdefault(group, set()).add(job.node_of(r).name)
-    return found
-
-
-def _by_groups(job: Job) -> dict[int, str]:
-    """Return the nodes by other ranks of the same agent: they are consecutive, on one node."""
-    if not all(r.placement.launcher in {"torchrun", "deepspeed"} for r in job.ranks):
-        return {}
-    groups = {group: next(iter(names)) for group, names in _groups(job).items() if len(names) == 1}
-    size = job.ranks[0].placement.local_world_size or 1
-    return {rank: groups[rank // size] for rank in job.missing_ranks if rank // size in groups}
-
-
-def _by_pods(job: Job) -> dict[int, str]:
-    """Return the nodes by pod name: Kubernetes controllers append the pod's number in the job."""
-    if not all("KUBERNETES_SERVICE_HOST" in r.environment for r in job.ranks):
-        return {}
-    size = job.ranks[0].placement.local_world_size or 1
-    names = {number: next(iter(found)) for number, found in _groups(job).items() if len(found) == 1}
-    indexed = all(number(r, "JOB_COMPLETION_INDEX") == r.placement.node_rank for r in job.ranks)
-    pod = _pod_names(names, indexed=indexed)
-    return {rank: pod(rank // size) for rank in job.missing_ranks} if pod else {}
-
-
-_NUMBERED = re.compile(r"(.*?)(\d+)")
-
-
-def _pod_names(names: Mapping[int, str], *, indexed: bool) -> Callable[[int], str] | None:
-    """Return a function from pod number to pod name, None if the known names show no order.
-
-    An Indexed Job's pods have the host names NAME-0, NAME-1, …; a PyTorchJob's NAME-master-0 and then NAME-worker-0. A
-    pod on its host's network has the host's name, which gives no information about other pods. Sources:
-    https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode and
-    https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
-    """
-    rest = dict(names)
-    first = rest.get(0, "")
-    lead = first.removesuffix("-master-0")
-    after = 0
-    if lead != first:
-        after = 1
-        del rest[0]
-        rest = rest or {1: f"{lead}-worker-0"}
-    matches = {number: _NUMBERED.fullmatch(name) for number, name in rest.items()}
-    stems = {match[1] if match and int(match[2]) == number - after else "" for number, match in matches.items()}
-    stem = stems.pop() if len(stems) == 1 else ""
-    if not stem.endswith("-" if indexed else "-worker-"):
-        return None
-    return lambda number: first if after and number == 0 else f"{stem}{number - after}"
+    groups = {group: next(iter(names)) for group, names in found.items() if len(names) == 1}
+    return {rank: groups[rank // size] for rank in job.missing_ranks if size and rank // size in groups}
 
 
 def _number(rank: RankFacts) -> int:

@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 def kinds(job: Job) -> tuple[Kind, ...]:
     """Return the ranks in groups that are alike, by first rank.
 
-    Alike are ranks with the same placement, variables, CPUs and version of NCCL that ran, of processes with the same
+    Alike are ranks with the same placement, variables, CPUs, backend and NCCL that ran, of processes with the same
     software, files, look-up of MASTER_ADDR and ancestors, on nodes with the same torch, Python, CPUs and kind of GPU.
     Of their numbers (RANK, SLURM_PROCID and so on) only whether they are set and numbers counts.
     """
@@ -81,6 +81,7 @@ def _of_rank(rank: RankFacts, numbers: Collection[str]) -> tuple[object, ...]:
         variables, where.rank is None, where.local_rank is None, where.node_rank is None, where.world_size,
         where.local_world_size, where.master_addr, where.master_port, where.launcher, where.by_options,
         where.master_derived, rank.cpu_list, rank.cpus, log.version if isinstance(log, NcclLog) else "",
+        rank.run.implementation if rank.run else "",
     )  # fmt: skip
 
 
@@ -94,7 +95,7 @@ def _of_process(process: ProcessFacts) -> tuple[object, ...]:
 
 
 def _of_node(node: NodeFacts) -> tuple[object, ...]:
-    return node.torch, node.python, node.cpus, node.cpu_vendor, node.accelerator
+    return node.torch, node.python, node.cpus, node.accelerator
 
 
 def ranks_by(job: Job, of: Callable[[RankFacts], K | None]) -> dict[K, list[RankFacts]]:

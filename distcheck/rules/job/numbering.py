@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from distcheck.rules.job.settings import TORCH_READS, number
+from distcheck.rules.job.settings import TORCH_READS
 from distcheck.rules.job.world import duplicates, out_of_range, worlds
 from distcheck.rules.wording import grouped, once
 
@@ -82,18 +82,13 @@ def shell_of(job: Job, rank: RankFacts) -> str:
     return f"{node.name}, {f'terminal {process.terminal}' if own else f'process {process.pid}'}"
 
 
-def by_formula(job: Job) -> tuple[str, ...]:
-    """Return the commands that number all ranks by node and local rank; they fail where a number is not set."""
+def by_formula(job: Job) -> str:
+    """Return the command that numbers all ranks by node and local rank; it fails where a number is not set."""
     nodes = grouped(job.ranks, lambda r: job.node_of(r).name)
     here = max(map(len, nodes.values()), default=1)
     if len(nodes) == 1 and here == (job.world_size or here):
-        return ("export RANK=${LOCAL_RANK:?}",)
-    numbers = [{number(r, "NODE_RANK") for r in ranks} for ranks in nodes.values()]
-    apart = len(frozenset[int | None]().union(*numbers)) == len(numbers) == sum(map(len, numbers))
-    first = () if apart or len(nodes) == 1 else tuple(
-        f"export NODE_RANK={n}  # on {name}" for n, name in enumerate(list(nodes)[:_MOST])
-    )  # fmt: skip
-    return (*first, f"export RANK=$((${{NODE_RANK:?}} * {here} + ${{LOCAL_RANK:?}}))")
+        return "export RANK=${LOCAL_RANK:?}"
+    return f"export RANK=$((${{NODE_RANK:?}} * {here} + ${{LOCAL_RANK:?}}))"
 
 
 def assigned(rank: RankFacts, variable: str, value: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ from distcheck.rules.job.numbering import assigned, by_formula, right_rank
 from distcheck.rules.job.settings import PORT, agreed_port, free_port, usual_port
 from distcheck.rules.wording import STARTERS, table_of
 from distcheck.selection import nodelist
-from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -31,7 +29,6 @@ FIND_HOST = "hostname -f  # on the node of rank 0; set MASTER_ADDR to what it pr
 _SLURM_FIRST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
 SLURM_MASTER_ADDR = f"export MASTER_ADDR={_SLURM_FIRST}"
 SLURM_MASTER_PORT = "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
-_TASKS = re.compile(r"^\d+\(x\d+\)(,\d+(\(x\d+\))?)*$")
 
 
 def handed_over(launcher: Launcher, **values: str) -> str:
@@ -117,7 +114,7 @@ def export(job: Job, rank: RankFacts, variable: str) -> str:
     if variable == "MASTER_ADDR" and not first_host(job):
         return FIND_HOST
     if variable == "RANK" and right_rank(job, rank) is None:
-        return by_formula(job)[-1]
+        return by_formula(job)
     return assigned(rank, variable, _value(job, rank, variable))
 
 
@@ -149,22 +146,3 @@ def export_missing(job: Job, rank: RankFacts, names: Collection[str]) -> str:
     values["MASTER_PORT"] = free_port(job) or PORT
     lacking = {*names, *({"LOCAL_RANK"} - rank.environment.keys())}
     return "export " + " ".join(f"{name}={value}" for name, value in values.items() if name in lacking)
-
-
-def meant(job: Job, rank: RankFacts, name: str, value: str) -> tuple[str, str]:
-    """Return a fix text and a command for a value that is not an integer."""
-    command, value = export(job, rank, name), value.strip()
-    if "$" in value or "`" in value:
-        text = "The shell did not expand this value: use double quotes, or expand it where the rank is started."
-        return text, command
-    if _TASKS.match(value):
-        text = "This is Slurm's notation for tasks per node: 4(x2) is 4 on each of 2 nodes. torch needs one integer."
-        counted = name == "WORLD_SIZE" and "SLURM_NTASKS" in rank.environment
-        return text, "export WORLD_SIZE=$SLURM_NTASKS" if counted else command
-    try:
-        whole = int(float(value))
-    except (ValueError, OverflowError):
-        return f"Export {name} as an integer.", command
-    if integer(str(whole)) is None:
-        return f"Export {name} as an integer that a job can have.", command
-    return f"Export {name} without a decimal point.", f"export {name}={whole}"

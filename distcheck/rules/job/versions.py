@@ -40,6 +40,20 @@ def nccl_of(job: Job, rank: RankFacts) -> str:
     return (loads.version if isinstance(loads, Libraries) else "") or installed_of(job, rank).nccl
 
 
+def implementation_of(job: Job, rank: RankFacts) -> str:
+    """Return the class behind a rank's backend nccl: the one that ran, else what its torch selects; '' if unknown.
+
+    Source: torch/distributed/distributed_c10d.py, _register_builtin_nccl_backend of 2.14.1 and 2.15.0
+    """
+    if rank.run and rank.run.implementation:
+        return rank.run.implementation
+    release, wanted = version_of(torch_of(job, rank))[:2], rank.environment.get("TORCH_DIST_USE_NCCL2")
+    if job.backend != "nccl" or job.asked.backend_name or not release:
+        return ""
+    new = wanted == "1" if release == (2, 14) else release > (2, 14) and wanted != "0"
+    return "ProcessGroupNCCL2" if new else "ProcessGroupNCCL"
+
+
 def version_of(text: str) -> tuple[int, ...]:
     """Return a version as numbers: (2, 27, 3) of 2.27.3+cuda12.9; empty for another text."""
     parts = text.partition("+")[0].split(".")

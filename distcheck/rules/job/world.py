@@ -147,15 +147,17 @@ def is_complete(job: Job) -> bool:
 def agents(job: Job) -> list[Sequence[RankFacts]]:
     """Group the ranks whose local ranks count together: those of a node.
 
-    Under torchrun those of an agent: two agents on one host, as in tests of several nodes on one machine,
-    each count their local ranks from 0.
+    Under torchrun, or in front of it, those of an agent: two agents on one host, as in tests of several nodes on one
+    machine, each count their local ranks from 0.
     """
     here = by_node(job, job.ranks)
-    if not any(kind.first.placement.launcher == "torchrun" for kind in kinds(job)):
+    in_front = {process.uid for process in job.processes if process.launch is not None}
+    if not in_front and not any(kind.first.placement.launcher == "torchrun" for kind in kinds(job)):
         return here
 
     def agent(rank: RankFacts) -> int | None:
-        return rank.placement.node_rank if rank.placement.launcher == "torchrun" else None
+        own = rank.placement.launcher == "torchrun" or rank.process in in_front
+        return rank.placement.node_rank if own else None
 
     return [ranks for ranks_there in here for ranks in grouped(ranks_there, agent).values()]
 

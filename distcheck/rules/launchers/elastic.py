@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.ranges import fold
 from distcheck.rules import Answer, Outcome, rule
-from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.finding import Fault
 from distcheck.rules.job.agents import ElasticAgent, agents_of, each_agent, own_id, ranks_of
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import is_complete
@@ -29,7 +29,10 @@ def torchrun_nproc_mismatch(job: Job) -> Iterator[Outcome]:
     ``--nproc-per-node`` ``gpu`` or ``auto`` each node counts its own GPUs, and a smaller count means a lost GPU: this
     is a warning. Found by counting the ranks of each agent once all joined.
 
-    Fix: use a number in place of ``gpu``, so that torch fails on the node that lacks a GPU; drain that node.
+    Fix: Start the same number of processes on every node; if a GPU is missing, drain that node.
+
+        nvidia-smi -L
+        {run|torchrun --nproc-per-node 8}
     """
     if not is_complete(job) or not agents_of(job):
         return
@@ -45,12 +48,9 @@ def torchrun_nproc_mismatch(job: Job) -> Iterator[Outcome]:
         ranks,
         f"{named(job, ranks)}: torchrun started {fold(len(agent.ranks) for agent in fewer)} processes; "
         f"other nodes have {most}" + ("; each node counted its own GPUs" if counted else ""),
-        Fix(
-            "Start the same number of processes on every node; if a GPU is missing, check that node.",
-            ("nvidia-smi -L", fewer[0].restarted({"nproc-per-node": str(most)})),
-        ),
         severity="warning" if counted else "info",
         evidence={str(size): ", ".join(nodes_of(job, ranks_of(agents))) for size, agents in sizes.items()},
+        values={"run": [fewer[0].restarted({"nproc-per-node": str(most)})]},
     )
 
 
@@ -65,7 +65,10 @@ def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
     torchrun have already passed this point, so it is found before torchrun: by the same NODE_RANK or PET_NODE_RANK on
     ranks of several nodes.
 
-    Fix: expand the variable in the node's own shell: ``srun bash -c 'torchrun --node-rank $SLURM_NODEID ...'``.
+    Fix: Expand the number in each node's shell, not in the shell that submits the job.
+
+        {export|export NODE_RANK=$SLURM_NODEID  # in each task}
+
     See: https://github.com/huggingface/accelerate/issues/2362
     """
     before = [r for r in job.ranks if r.placement.launcher != "torchrun" and not started_by_distcheck(job, r)]
@@ -75,17 +78,14 @@ def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
             nodes = nodes_of(job, ranks)
             if value is None or len({job.node_of(r).key for r in ranks}) < 2:
                 continue
-            by_hand = tuple(f"export {variable}={n}  # on {name}" for n, name in enumerate(nodes[:_MOST_NODES]))
-            slurm = (f"export {variable}=$SLURM_NODEID  # in each task, not where the job is submitted",)
+            by_hand = [f"export {variable}={n}  # on {name}" for n, name in enumerate(nodes[:_MOST_NODES])]
+            slurm = [f"export {variable}=$SLURM_NODEID  # in each task, not where the job is submitted"]
             yield found(
                 job,
                 ranks,
                 f"{named(job, ranks)}: {variable} is {value} on {listed(nodes)}; expected a different one on each",
-                Fix(
-                    "Expand the number in each node's shell, not in the shell that submits the job.",
-                    slurm if "SLURM_NODEID" in ranks[0].environment else by_hand,
-                ),
-                evidence={"variable": variable, "value": value, "nodes": ", ".join(nodes)},
+                evidence={"variable": variable, "value": value},
+                values={"export": slurm if "SLURM_NODEID" in ranks[0].environment else by_hand},
             )
             return
 
@@ -98,7 +98,10 @@ def torchrun_rdzv_id_shared(job: Job, agent: ElasticAgent) -> Fault | None:
     running, mix: ``RendezvousClosedError``, ``RendezvousGracefulExitError``, or a world with the other job's ranks.
     Found by TORCHELASTIC_RUN_ID being ``none`` in a c10d rendezvous of several agents.
 
-    Fix: ``--rdzv-id $SLURM_JOB_ID``, or any id that is unique to this job.
+    Fix: Set an id unique to this job.
+
+        {run|torchrun --rdzv-id $SLURM_JOB_ID}
+
     See: https://github.com/pytorch/pytorch/issues/147064
     """
     without = agent.rank.environment.get("TORCHELASTIC_RUN_ID") == "none" and agent.rendezvous == "c10d"
@@ -106,8 +109,7 @@ def torchrun_rdzv_id_shared(job: Job, agent: ElasticAgent) -> Fault | None:
         return None
     return Fault(
         f"the rendezvous at {brief(agent.options.get('rdzv-endpoint', ''))} has no id; another job there can join",
-        Fix("Set an id unique to this job.", (agent.restarted({"rdzv-id": own_id(job, agent.rank)}),)),
-        {"TORCHELASTIC_RUN_ID": "none"},
+        values={"run": (agent.restarted({"rdzv-id": own_id(job, agent.rank)}),)},
     )
 
 
@@ -119,29 +121,26 @@ def launch_local_rank_arg(_: Job, agent: ElasticAgent) -> Fault | None:
     written with a dash, which scripts that expect ``--local_rank`` reject. No action for a script that accepts it.
     Found by the agent's command line without ``--use-env``.
 
-    Fix: use torchrun, with ``os.environ["LOCAL_RANK"]`` in the script; or
-    ``add_argument("--local-rank", "--local_rank", type=int)``.
+    Fix: Use torchrun and read LOCAL_RANK, or accept the argument in both spellings.
+
+        {run|torchrun --nproc-per-node 8 train.py}
+
     See: https://docs.pytorch.org/docs/stable/distributed.html#launch-utility
     """
     if agent.facts is None or agent.facts.program != "launch" or "use-env" in agent.options:
         return None
     by_torchrun = agent.restarted({}).replace(agent.program, "torchrun", 1)
-    return Fault(
-        "torch.distributed.launch passes --local-rank; the script must accept it",
-        Fix(
-            "Use torchrun and read LOCAL_RANK, or accept the argument in both spellings.",
-            (by_torchrun, agent.restarted({"use-env": ""})),
-        ),
-    )
+    message = "torch.distributed.launch passes --local-rank; the script must accept it"
+    return Fault(message, values={"run": (by_torchrun, agent.restarted({"use-env": ""}))})
 
 
 @rule("environment", severity="info", of=each_agent)
 def elastic_restart_stale(_: Job, agent: ElasticAgent) -> Answer:
-    """The ranks have been restarted by torchrun after a failure.
+    """The ranks have been restarted by torchrun.
 
-    After a failure torchrun ends the ranks and restarts them. A process of an earlier start that exits slowly or still
-    holds a GPU conflicts with the new ranks: out of memory, ``EADDRINUSE``. Found by TORCHELASTIC_RESTART_COUNT, which
-    each agent counts from its own start.
+    After a failure, and when a node joins or leaves an elastic job, torchrun ends the ranks and restarts them. A
+    process of an earlier start that exits slowly or still holds a GPU conflicts with the new ranks: out of memory,
+    ``EADDRINUSE``. Found by TORCHELASTIC_RESTART_COUNT, which each agent counts from its own start.
 
     Fix: Check why the earlier ranks failed, and kill by their pid processes that are older than these ranks.
 
@@ -163,7 +162,10 @@ def accelerate_num_processes_total(_: Job, agent: ElasticAgent) -> Fault | None:
     are unused without a warning. Found by an accelerate launch over several nodes whose world size equals the number
     of GPUs that a rank of one node sees.
 
-    Fix: ``accelerate launch --num_processes $((NNODES * GPUS_PER_NODE)) --num_machines $NNODES``.
+    Fix: Set --num_processes to the total of all nodes.
+
+        {run|accelerate launch --num_processes $((NNODES * GPUS_PER_NODE)) --num_machines $NNODES}
+
     See: https://github.com/huggingface/accelerate/issues/2818
     """
     seen, nodes, world = agent.rank.visible_gpus, agent.world or 1, agent.rank.placement.world_size or 0
@@ -174,6 +176,5 @@ def accelerate_num_processes_total(_: Job, agent: ElasticAgent) -> Fault | None:
     return Fault(
         f"{world} processes on {nodes} nodes with {world} GPUs each; accelerate's --num_processes is the total of all "
         "nodes",
-        Fix("Set --num_processes to the total of all nodes.", (agent.restarted(total),)),
-        {"WORLD_SIZE": world, "nodes": nodes},
+        values={"run": (agent.restarted(total),)},
     )

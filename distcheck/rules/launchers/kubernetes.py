@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Resolution
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
 from distcheck.rules.job.claims import uses_gpus
 from distcheck.rules.network.attempts import master_attempts, ranks_of
 from distcheck.rules.wording import found, grouped, listed, named, nodes_of
@@ -54,7 +53,7 @@ def k8s_dns_not_ready(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: MASTER_ADDR {name} did not resolve at first; it resolved after {slowest:.1f} s",
             severity="warning" if slowest >= _LATE_SECONDS else "info",
-            evidence={"name": name, "seconds": round(slowest, 1), "tries": max(answer.tries for answer, _ in several)},
+            evidence={"tries": max(answer.tries for answer, _ in several)},
             values={"host": [name]},
         )
 
@@ -68,7 +67,10 @@ def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
     the sidecar's ports in the pod, together with connections to rank 0 or between peers that opened and then stayed
     silent, broke, or were answered by another program. If all connections succeeded, the sidecar is only an info.
 
-    Fix: exclude the job's pods from the mesh: ``sidecar.istio.io/inject: "false"`` in the pod template's labels.
+    Fix: Exclude the job's pods from the mesh in their template, and create the job again.
+
+        # in the pod template: metadata: {exclude|labels: sidecar.istio.io/inject: "false"}
+
     See: https://istio.io/latest/docs/setup/additional-setup/sidecar-injection/
     """
     beside = [r for r in _in_pods(job) if job.node_of(r).proxy_ports]
@@ -89,12 +91,8 @@ def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
         ranks,
         f"{named(job, ranks)}: {mesh}'s proxy listens in the pod (port {ports}), and connections "
         + ("that opened were not answered by the other rank" if through else "succeeded through it"),
-        Fix(
-            "Exclude the job's pods from the mesh in their template, and create the job again.",
-            (f"# in the pod template: metadata: {exclude}",),
-        ),
         severity="error" if through else "info",
-        evidence={"ports": ports, "intercepted": len(through)},
+        values={"exclude": [exclude]},
     )
 
 

@@ -12,13 +12,14 @@ from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix
 from distcheck.rules.job.claims import uses_gpus
+from distcheck.rules.job.remedies import HAND_OVER, handed_over
 from distcheck.rules.job.settings import MPI_LAUNCHERS, started_by_distcheck
 from distcheck.rules.job.world import crowded, is_complete
 from distcheck.rules.wording import are, found, grouped, listed, named, starter
 from distcheck.selection.visible_devices import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
@@ -28,13 +29,6 @@ if TYPE_CHECKING:
 # Variables that decide how NCCL, Gloo, UCX and libfabric connect, except those set on one rank on purpose.
 _TRANSPORT = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TORCH_GLOO_", "UCX_", "FI_")
 _ON_PURPOSE = ("NCCL_DEBUG", "NCCL_HOSTID", "UCX_LOG", "FI_LOG")
-_CARRY: Mapping[Launcher, Callable[[list[str]], str]] = {
-    "openmpi": lambda names: f"# add to mpirun: {' '.join(f'-x {n}' for n in names)}",
-    "hydra": lambda names: f"# add to mpiexec: -genvlist {','.join(names)}",
-    "mvapich": lambda names: f"# add to mpirun_rsh: {' '.join(f'{n}=${n}' for n in names)}",
-    "pals": lambda names: f"# add to mpiexec: {' '.join(f'--env {n}=${n}' for n in names)}",
-    "jsrun": lambda names: f"# add to jsrun: {' '.join(f'-E {n}' for n in names)}",
-}
 
 
 def _not_forwarded(job: Job, launchers: Collection[Launcher]) -> Iterator[tuple[Fault, list[str], RankFacts]]:
@@ -70,11 +64,11 @@ def mpi_env_not_forwarded(job: Job) -> Iterator[Outcome]:
     See: https://github.com/NVIDIA/nccl/issues/626
     """
     for fault, names, source in _not_forwarded(job, MPI_LAUNCHERS):
-        carry = _CARRY.get(source.placement.launcher)
+        launcher, values = source.placement.launcher, {name: shlex.quote(source.environment[name]) for name in names}
         text = f"Forward them to all nodes with {starter(source) or 'the launcher'}, or set them in a file that every "
-        by_hand = tuple(f"export {n}={shlex.quote(source.environment[n])}" for n in names)
-        fix = Fix(f"{text}node reads.", (carry(names),) if carry else by_hand)
-        yield msgspec.structs.replace(fault, fix=fix)
+        commands = tuple(f"export {name}={value}" for name, value in values.items())
+        commands = (handed_over(launcher, **values),) if launcher in HAND_OVER else commands
+        yield msgspec.structs.replace(fault, fix=Fix(f"{text}node reads.", commands))
 
 
 @rule("meeting", severity="warning")
@@ -163,6 +157,5 @@ def mpi_slots_all_on_one_host(job: Job) -> Iterator[Outcome]:
         job.ranks,
         f"all {ranks} ranks run on {node.name}{has}; the job has {count(nodes, 'node')}",
         severity="error" if short else "info",
-        evidence={"ranks": ranks, "nodes": nodes} | ({"gpus": gpus} if gpus is not None else {}),
         values={"each": [str(-(-ranks // nodes))]},
     )

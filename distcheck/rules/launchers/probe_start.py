@@ -61,7 +61,9 @@ def launch_node_unreachable(_: Job, started: Started) -> Answer:
     ``Connection timed out``, ``No route to host`` or ``Permission denied``. Found by ssh's exit code 255, or by
     srun's message about the node, which is shown. A single failure does not confirm that the node is bad.
 
-    Fix: log in by hand; run ``sinfo -R``; exclude the node until it responds.
+    Fix: Check that the node is up and that login works without a prompt.
+
+        {look|ssh NODE true}
     """
     engine, names = started.launched.engine, started.names
     look = f"ssh {quote(names[0])} true"  # mpirun logs in by ssh, too
@@ -69,8 +71,8 @@ def launch_node_unreachable(_: Job, started: Started) -> Answer:
         look = f"sinfo -N -l -n {quote(','.join(names))}"
     return Fault(
         f"{_STARTED_BY[engine]} could not start anything on {started}: {started.error}",
-        Fix("Check that the node is up and that login works without a prompt.", (look,)),
         confirmed=False,
+        values={"look": (look,)},
     )
 
 
@@ -132,7 +134,9 @@ def launch_probe_failed(_: Job, started: Started) -> Answer:
     The ``--setup`` command failed, the probe was OOM-killed (exit code 137), or the launcher ended it. Found by an
     exit code without facts; the end of its output is shown.
 
-    Fix: run the same command there by hand.
+    Fix: Run the same command there by hand and read its output.
+
+        {run|ssh NODE distcheck env}
     """
     launched, code = started.launched, started.nodes[0].exit_code
     if ended_with_others(started):
@@ -140,11 +144,8 @@ def launch_probe_failed(_: Job, started: Started) -> Answer:
     ended = "exited" if code is None else f"exited with code {code}"
     return Fault(
         f"the probe on {started} {ended} before it reported: {started.error}",
-        Fix(
-            "Run the same command there by hand and read its output.",
-            (started.run(*launched.command[-4:]),) if launched.engine == "ssh" else (),
-        ),
         confirmed=False,
+        values={"run": (started.run(*launched.command[-4:]),) if launched.engine == "ssh" else ()},
     )
 
 

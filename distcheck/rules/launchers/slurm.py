@@ -82,8 +82,7 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
                 "Start COMMAND with srun, or distcheck and COMMAND together.",
                 (f"# put {run} in front of COMMAND, or in front of distcheck",),
             ),
-            {"COMMAND": program, "SLURM_NTASKS": tasks, "nodes": nodes},
-            "warning",
+            severity="warning",
         )
     elif alone and nodes > 1 and not in_step(first):
         yield found(
@@ -92,7 +91,6 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
             f"torchrun was started only on {job.node_of(first).name}, in {shell}, which has {nodes} nodes",
             Fix("Start one torchrun on each node.", (ElasticAgent(job, first).on_each_node({}),)),
             severity="warning",
-            evidence={"nodes": nodes, "GROUP_WORLD_SIZE": first.environment.get("GROUP_WORLD_SIZE", "")},
         )
 
 
@@ -116,7 +114,7 @@ def slurm_cpus_per_task_not_inherited(job: Job, rank: RankFacts) -> Answer:
         return None
     return Fault(
         f"CPU affinity allows {count(cpus, 'CPU')}, but SLURM_CPUS_PER_TASK is {requested}",
-        evidence={"SLURM_CPUS_PER_TASK": requested, "cpus": cpus, "cpus_of_node": online},
+        evidence={"cpus_of_node": online},
     )
 
 
@@ -131,8 +129,11 @@ def slurm_ntasks_vs_devices(job: Job) -> Iterator[Outcome]:
     GPUs of their own, and where distcheck starts the ranks (``--nproc``). gpu-duplicate and
     env-local-rank-out-of-range report more tasks than GPUs.
 
-    Fix: ``#SBATCH --ntasks-per-node=<GPUs>`` without ``--ntasks``. If each task starts a process per GPU, run
-    distcheck with ``--nproc <GPUs>``.
+    Fix: Start one task per GPU. If each task starts one process per GPU, pass --nproc.
+
+        #SBATCH --ntasks-per-node={gpus|8}
+        {start|srun --ntasks-per-node=1 distcheck gate --nproc 8}
+
     See: https://github.com/Lightning-AI/pytorch-lightning/issues/20391
     """
     if job.asked.backend == "gloo":
@@ -149,15 +150,11 @@ def slurm_ntasks_vs_devices(job: Job) -> Iterator[Outcome]:
             job,
             several,
             f"{named(job, several)}: {count(tasks, 'task')} for {gpus} GPUs on each node; expected one task per GPU",
-            Fix(
-                "Start one task per GPU. If each task starts one process per GPU, pass --nproc.",
-                (
-                    f"#SBATCH --ntasks-per-node={gpus}",
-                    f"srun --ntasks-per-node={tasks} distcheck {job.asked.command} --nproc {gpus // tasks}",
-                ),
-            ),
             severity="info" if tasks == 1 else "warning",
-            evidence={"SLURM_GPUS_ON_NODE": gpus, "tasks_on_node": tasks},
+            values={
+                "gpus": [str(gpus)],
+                "start": [f"srun --ntasks-per-node={tasks} distcheck {job.asked.command} --nproc {gpus // tasks}"],
+            },
         )
 
 
@@ -196,7 +193,11 @@ def slurm_gpus_per_task_hides_gpus(job: Job) -> Iterator[Outcome]:
     that each see one, different GPU, with LOCAL_RANK set; if LOCAL_RANK is not set it is only an info. Silent for
     ``--backend gloo``.
 
-    Fix: ``#SBATCH --gpus-per-node=8 --ntasks-per-node=8`` and ``srun --gpu-bind=none``, or cuda:0 in every task.
+    Fix: Show every task all GPUs of the node and select cuda:LOCAL_RANK, or use cuda:0 in every task.
+
+        #SBATCH --gpus-per-node={here|8} --ntasks-per-node={here|8}
+        export SLURM_GPU_BIND=none
+
     See: https://github.com/ACEsuit/mace/issues/435
     """
     if job.asked.backend == "gloo":
@@ -207,18 +208,14 @@ def slurm_gpus_per_task_hides_gpus(job: Job) -> Iterator[Outcome]:
         if not nodes:
             continue
         ranks = [r for node in nodes for r in node]
-        here = max(len(node) for node in nodes)
         yield found(
             job,
             ranks,
             f"{named(job, ranks)}: each sees only its own GPU, as cuda:0"
             + ("; cuda:LOCAL_RANK fails with CUDA error: invalid device ordinal" if numbered else ""),
-            Fix(
-                "Show every task all GPUs of the node and select cuda:LOCAL_RANK, or use cuda:0 in every task.",
-                (f"#SBATCH --gpus-per-node={here} --ntasks-per-node={here}", "export SLURM_GPU_BIND=none"),
-            ),
             severity="warning" if numbered else "info",
             evidence=_views(job, nodes[0]),
+            values={"here": [str(max(len(node) for node in nodes))]},
         )
 
 

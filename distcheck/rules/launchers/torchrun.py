@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix
+from distcheck.rules.finding import Fault
 from distcheck.rules.job.addresses import here_over_nodes, may_pass, unresolved
 from distcheck.rules.job.agents import ElasticAgent, agents_of, each_agent, own_id, ranks_of
 from distcheck.rules.job.remedies import at_first_host
@@ -36,8 +36,10 @@ def torchrun_ignores_master_env(job: Job, agent: ElasticAgent) -> Fault | None:
     Found by a MASTER_ADDR in the agent's environment that its ranks do not have, in a world of one agent, where the
     scheduler, NODE_RANK, NNODES or an exported WORLD_SIZE indicates more nodes.
 
-    Fix: pass them as options:
-    ``torchrun --nnodes N --node-rank I --master-addr $MASTER_ADDR --master-port $MASTER_PORT``.
+    Fix: Pass the address, the number of nodes and this node's rank to torchrun as options.
+
+        {run|torchrun --nnodes N --node-rank I --master-addr $MASTER_ADDR --master-port $MASTER_PORT}
+
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
     address, rank = agent.ignored_master, agent.rank
@@ -50,16 +52,8 @@ def torchrun_ignores_master_env(job: Job, agent: ElasticAgent) -> Fault | None:
     return Fault(
         f"{agent.program} was started with MASTER_ADDR={brief(address)} exported and does not read it; its world is "
         f"one node with {rank.environment.get('WORLD_SIZE')} ranks",
-        Fix(
-            "Pass the address, the number of nodes and this node's rank to torchrun as options.",
-            (agent.on_each_node(where) if slurm else agent.restarted(by_hand),),
-        ),
-        {
-            "agent's MASTER_ADDR": address,
-            "ranks' MASTER_ADDR": rank.placement.master_addr,
-            "GROUP_WORLD_SIZE": agent.world,
-            "nodes of the Slurm step": agent.step_nodes or None,
-        },
+        evidence={"ranks' MASTER_ADDR": rank.placement.master_addr, "nodes of the step": agent.step_nodes or None},
+        values={"run": (agent.on_each_node(where) if slurm else agent.restarted(by_hand),)},
     )
 
 
@@ -72,7 +66,9 @@ def torchrun_per_task_under_srun(job: Job, agent: ElasticAgent) -> Fault | None:
     step with more tasks than nodes, where the number of tasks is not the number of agents in the world. Silent where
     each task is intended as an agent (``--nnodes $SLURM_NTASKS``); gpu-worlds-overlap reports ``--standalone``.
 
-    Fix: ``srun --ntasks-per-node=1 --gpus-per-node=8 torchrun --nproc-per-node=8``.
+    Fix: Start one torchrun per node; torchrun starts the processes of its node.
+
+        {run|srun --ntasks-per-node=1 --gpus-per-node=8 torchrun --nproc-per-node=8}
     """
     if not agent.one_per_task:
         return None
@@ -80,16 +76,8 @@ def torchrun_per_task_under_srun(job: Job, agent: ElasticAgent) -> Fault | None:
     return Fault(
         f"srun started {tasks} tasks on {count(nodes, 'node')}, each a torchrun, and torchrun's world has "
         f"{agent.world}; expected one task on each node",
-        Fix(
-            "Start one torchrun per node; torchrun starts the processes of its node.",
-            (agent.on_each_node(at_first_host(job, agent.rank)),),
-        ),
-        {
-            "tasks of the step": tasks,
-            "nodes of the step": nodes,
-            "GROUP_WORLD_SIZE": agent.world,
-            "LOCAL_WORLD_SIZE": agent.rank.placement.local_world_size,
-        },
+        evidence={"LOCAL_WORLD_SIZE": agent.rank.placement.local_world_size},
+        values={"run": (agent.on_each_node(at_first_host(job, agent.rank)),)},
     )
 
 
@@ -103,17 +91,16 @@ def torchrun_rdzv_id_mismatch(job: Job, agent: ElasticAgent) -> Fault | None:
     detect that one. Found by an empty ``--rdzv-id`` and a world with fewer agents than ``--nnodes`` or the scheduler's
     number of nodes.
 
-    Fix: set the same id on all nodes: ``--rdzv-id $SLURM_JOB_ID``.
+    Fix: Set the same id on all nodes; with ${NAME:?} in place of $NAME the shell stops if it is unset.
+
+        {run|torchrun --rdzv-id $SLURM_JOB_ID}
     """
     if not agent.lacks_id or agent.wanted <= (agent.world or 0):
         return None
     return Fault(
         f"--rdzv-id is empty, so each agent generated its own; {agent.world} of {agent.wanted} nodes met",
-        Fix(
-            "Set the same id on all nodes; with ${NAME:?} in place of $NAME the shell stops if it is unset.",
-            (agent.restarted({"rdzv-id": own_id(job, agent.rank)}),),
-        ),
-        {"TORCHELASTIC_RUN_ID": agent.rank.environment.get("TORCHELASTIC_RUN_ID")},
+        evidence={"TORCHELASTIC_RUN_ID": agent.rank.environment.get("TORCHELASTIC_RUN_ID")},
+        values={"run": (agent.restarted({"rdzv-id": own_id(job, agent.rank)}),)},
     )
 
 
@@ -126,18 +113,18 @@ def torchrun_localhost_name_ambiguous(_: Job, agent: ElasticAgent) -> Fault | No
     on every node. Found by a loopback ``--rdzv-endpoint`` in a world with fewer agents than ``--nnodes`` or the
     scheduler's number of nodes. Silent for several agents on one machine, which do meet there.
 
-    Fix: set the endpoint to the first node's name or address, as the other nodes reach it.
+    Fix: Set the endpoint to the first node's name or address, as the other nodes reach it.
+
+        {run|torchrun --rdzv-endpoint node1:29400}
     """
     if not agent.meets_itself:
         return None
-    endpoint = agent.options["rdzv-endpoint"]
     reachable = quote(f"{agent.node.name}:{agent.endpoint[1]}")
     return Fault(
-        f"--rdzv-endpoint is {brief(endpoint)}, which on every node is the node itself; "
+        f"--rdzv-endpoint is {brief(agent.options['rdzv-endpoint'])}, which on every node is the node itself; "
         f"{agent.world} of {agent.wanted} nodes met",
-        Fix("Set --rdzv-endpoint to the first node's address.", (agent.restarted({"rdzv-endpoint": reachable}),)),
-        {"--rdzv-endpoint": endpoint},
-        "error" if agent.alone_in_step else "info",
+        severity="error" if agent.alone_in_step else "info",
+        values={"run": (agent.restarted({"rdzv-endpoint": reachable}),)},
     )
 
 
@@ -151,10 +138,15 @@ def torchrun_fqdn_unreachable(job: Job) -> Iterator[Outcome]:
     [node1.internal]:45319``, ``gai error: -2``. Found by resolving MASTER_ADDR in every process, where the agent's
     command line does not set it.
 
-    Fix: ``torchrun --local-addr ADDRESS_OF_THIS_NODE`` on every node, or fix /etc/hosts.
+    Fix: Pass each agent the address at which the other nodes reach it, or add the name to DNS or /etc/hosts.
+
+        getent hosts {name|$MASTER_ADDR}
+        {run|torchrun --local-addr $(hostname -I | cut -d' ' -f1)}
+
     See: https://github.com/pytorch/pytorch/issues/150532
     """
     itself, zero = {id(r) for r in here_over_nodes(job)}, wrong_master(job)
+    own = "$(hostname -I | cut -d' ' -f1)"
 
     def trouble(rank: RankFacts) -> str:
         if not chosen_by_agent(job, rank):
@@ -174,13 +166,10 @@ def torchrun_fqdn_unreachable(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: MASTER_ADDR {address}, the host name of torchrun's first agent, {problem}",
-            Fix(
-                "Pass each agent the address at which the other nodes reach it, or add the name to DNS or /etc/hosts.",
-                (f"getent hosts {quote(address)}", agent.restarted({"local-addr": "$(hostname -I | cut -d' ' -f1)"})),
-            ),
             scope="node" if temporary else "rank",
             confirmed=not temporary,
-            evidence={"MASTER_ADDR": address, "agent": agent.command},
+            evidence={"agent": agent.command},
+            values={"name": [quote(address)], "run": [agent.restarted({"local-addr": own})]},
         )
 
 
@@ -193,7 +182,10 @@ def torchrun_store_port_extra(job: Job) -> Iterator[Outcome]:
     ``The client socket has timed out after 600000ms``. Found by connecting to MASTER_ADDR:MASTER_PORT from every
     process.
 
-    Fix: allow all TCP between the nodes, or use the static rendezvous, whose only port is ``--master-port``.
+    Fix: Allow TCP between the nodes on ephemeral ports, or use the static rendezvous, and open its one port.
+
+        {run|torchrun --rdzv-backend static --master-port 29500}
+
     See: https://github.com/pytorch/pytorch/issues/80772
     """
     for ranks, attempts in failing(job, {"timeout", "unreachable"}):
@@ -207,9 +199,6 @@ def torchrun_store_port_extra(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)} cannot reach the port that torchrun's agent chose for the ranks ({results})",
-            Fix(
-                "Allow TCP between the nodes on ephemeral ports, or set one port and open it.",
-                (agent.restarted(static),),
-            ),
             evidence=tried(attempts),
+            values={"run": [agent.restarted(static)]},
         )

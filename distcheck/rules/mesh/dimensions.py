@@ -9,7 +9,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.job.mesh import in_order, mesh_of
 from distcheck.rules.job.world import worlds
-from distcheck.rules.mesh.remedies import mesh_lines
+from distcheck.rules.mesh.misplaced import mesh_lines
 from distcheck.selection.meshes import nearest, placed_by_node
 
 if TYPE_CHECKING:
@@ -45,11 +45,8 @@ def mesh_size_mismatch(job: Job) -> Iterator[Outcome]:
 
 def _not_fitting(job: Job, mesh: Mesh, world_size: int) -> Fault:
     """Return the finding about sizes that do not make the world size."""
-    what = "do not divide" if 0 in mesh.sizes.values() else f"make {mesh.ranks} ranks, but WORLD_SIZE is"
-    if mesh.ranks == world_size or (mesh.order and mesh.ranks > world_size):
-        what = "do not fit"
     return Fault(
-        message=f"the dimensions {mesh} {what} {world_size}",
+        message=f"the dimensions {mesh} do not fit WORLD_SIZE {world_size}",
         evidence={"mesh": str(mesh), "WORLD_SIZE": world_size} | ({"order": mesh.order} if mesh.order else {}),
         fix=Fix(
             f"Use a mesh with {world_size} ranks, or start the job with as many ranks as the mesh has.",

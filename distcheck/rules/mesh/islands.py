@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.gpu import Fabric, Gpus
-from distcheck.rules.gpu.nodes import nvidia_nodes
+from distcheck.rules.gpu.nodes import gpu_nodes
 from distcheck.rules.job.kinds import kinds
 from distcheck.rules.job.mesh import in_order, mesh_of
 from distcheck.rules.wording import once
@@ -87,7 +87,7 @@ def _domains(job: Job) -> tuple[dict[str, Domain], str]:
         return {}, ""  # NCCL then uses no NVLink between nodes
     known: dict[str, Domain] = {}
     unread = ""
-    for node in nvidia_nodes(job):
+    for node in gpu_nodes(job):
         gpus = [gpu.health for gpu in node.gpus.devices if not gpu.lost] if isinstance(node.gpus, Gpus) else [None]
         if None in gpus:
             unread = f"{job.asked.command} did not read the NVLink domains of the nodes"

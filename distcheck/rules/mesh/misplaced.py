@@ -6,27 +6,35 @@ the dimensions, both, an allocation in segments, another size.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from math import gcd
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import msgspec
-
 from distcheck.facts.mesh import Mesh, role
-from distcheck.facts.quantities import count
 from distcheck.rules.finding import Fix, Severity
 from distcheck.rules.job.mesh import close_dimensions, in_order, mesh_of
 from distcheck.rules.mesh.islands import Islands, badly_placed, islands
-from distcheck.rules.mesh.remedies import consecutive, in_segments, mesh_lines, segment_size
 from distcheck.rules.wording import once
 from distcheck.selection.meshes import divisors, resolved
+from distcheck.selection.nodelist import folded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from distcheck.facts.job import Job
 
-
+_PACKED = {
+    "openmpi": "# add to mpirun: --map-by slot",
+    "hydra": "# add to mpiexec: -ppn {each}",
+    "pals": "# add to mpiexec: --ppn {each}",
+    "mvapich": "# in the hostfile of mpirun_rsh: each node {each} times, one node after the other",
+    "jsrun": "# add to jsrun: --launch_distribution packed",
+    "slurm": "export SLURM_DISTRIBUTION=block  # or: srun --distribution=block",
+    "": "export RANK=$((${NODE_RANK:?} * {each} + ${LOCAL_RANK:?}))",
+}
+"""How each launcher gives a node consecutive ranks; how it is done by hand."""
+_NONE = Fix("No action if this size is intended: no other order of ranks or dimensions is better.")
 Cause = Literal["order", "mesh", "nodes", "size", "none"]
 """What a remedy changes: the order of the ranks, the order of the dimensions, the allocated nodes, a size."""
 
@@ -74,8 +82,8 @@ def _misplaced(job: Job, mesh: Mesh, where: Islands) -> Iterator[Misplaced]:
             severity: Severity = "info" if cause == "none" else "warning"
         elif size > where.room:
             groups = mesh.groups(name)
-            smaller = _other_size(job, name, where, bad) if role(name) == "tensor" else None
-            cause, fix = ("size", smaller) if smaller else ("none", Fix(_as_it_should(mesh, name, where)))
+            smaller = _smaller(mesh, name, where) if role(name) == "tensor" else None
+            cause, fix = ("size", smaller) if smaller else ("none", _NONE)
             severity = "warning" if smaller else "info"
         else:
             continue
@@ -91,18 +99,10 @@ def _bad(mesh: Mesh, of: Sequence[int], room: int) -> dict[str, list[range]]:
     return {name: badly_placed(mesh, name, of, room) for name in close_dimensions(mesh)}
 
 
-def _as_it_should(mesh: Mesh, name: str, where: Islands) -> str:
-    parts = -(-mesh.size(name) // where.room)
-    return (
-        f"No action if this size is intended: each group lies on {parts} {where.kind}s with "
-        f"{count(mesh.size(name) // parts, 'rank')} on each, the least possible."
-    )
-
-
 def _remedy(job: Job, mesh: Mesh, name: str, where: Islands, bad: dict[str, list[range]]) -> tuple[Cause, Fix]:
     """Return the first remedy that places every group of a dimension well and no other one worse."""
     order = sorted(range(len(where.of)), key=lambda rank: (where.of[rank], where.node[rank], rank))
-    blocks, packed = [where.of[rank] for rank in order], consecutive(job, where, order)
+    blocks, packed = [where.of[rank] for rank in order], _consecutive(job, where, order)
     ways: list[tuple[Cause, Mesh, Sequence[int], Fix]] = [("order", mesh, blocks, packed)]
     turned = _inner_first(job)
     if turned:
@@ -110,16 +110,16 @@ def _remedy(job: Job, mesh: Mesh, name: str, where: Islands, bad: dict[str, list
         moved = Fix(text, mesh_lines(job, turned[0]))
         ways += [("mesh", turned[1], where.of, moved), ("mesh", turned[1], blocks, _both(moved, packed))]
     if size := _segment_size(mesh, where):
-        ways.append(("nodes", mesh, _segments(where, size), in_segments(job, size)))
+        ways.append(("nodes", mesh, _segments(where, size), _in_segments(job, size)))
     if turned and (size := _segment_size(turned[1], where)):
-        ways.append(("mesh", turned[1], _segments(where, size), _both(moved, in_segments(job, size))))
+        ways.append(("mesh", turned[1], _segments(where, size), _both(moved, _in_segments(job, size))))
     for cause, other, of, fix in ways:
         after = _bad(other, of, where.room)
         if not after.get(name) and all(len(after.get(n, ())) <= len(bad[n]) for n in bad):
             return cause, fix
-    resized = _other_size(job, name, where, bad)
-    none = Fix("No action if this size is intended: no other order of ranks or dimensions is better.")
-    return ("size", resized) if resized else ("none", none)
+    if smaller := _smaller(mesh, name, where):
+        return "size", smaller
+    return "none", _NONE
 
 
 def _both(first: Fix, second: Fix) -> Fix:
@@ -128,7 +128,7 @@ def _both(first: Fix, second: Fix) -> Fix:
 
 def _segment_size(mesh: Mesh, where: Islands) -> int:
     """Return how many consecutive nodes of one domain the largest groups need; 0 if no number helps."""
-    return max(segment_size(mesh, name, where) for name in close_dimensions(mesh))
+    return max(_nodes_of_groups(mesh, name, where) for name in close_dimensions(mesh))
 
 
 def _segments(where: Islands, size: int) -> list[int]:
@@ -152,36 +152,76 @@ def _inner_first(job: Job) -> tuple[Mesh, Mesh] | None:
     return (turned, whole) if whole and (list(sizes), order) != (list(asked.sizes), asked.order) else None
 
 
-def _other_size(job: Job, name: str, where: Islands, bad: dict[str, list[range]]) -> Fix | None:
-    """Return the fix that changes the size of a dimension to one that fits every island."""
-    asked, mesh = job.asked.mesh, mesh_of(job)
-    if asked is None or mesh is None or name not in asked.sizes:
-        return None
+def _smaller(mesh: Mesh, name: str, where: Islands) -> Fix | None:
+    """Return the fix that makes the groups of a dimension so small that islands hold whole ones; None if none do."""
     common = gcd(*Counter(where.of).values())
-    size = mesh.size(name)
-    sizes = [n for n in divisors(common) if n not in {1, size}]
-    for new in sorted(sizes, key=lambda n: (n > size, abs(n - size))):
-        other = _resized(asked, mesh, name, new)
-        whole = resolved(other, job.world_size or 0, []) if other else None
-        after = _bad(whole, where.of, where.room) if whole else {name: [range(0)]}
-        if other and not after[name] and all(len(after[n]) <= len(bad.get(n, ())) for n in after if n != name):
-            what = f"a {where.kind} holds whole groups of {new}"
-            return Fix(f"Use a size of {name} that fits: {what}.", mesh_lines(job, other))
-    return None
+    sizes = [n for n in divisors(common) if 1 < n < mesh.size(name) and common % (n * mesh.step(name)) == 0]
+    return Fix(f"Use a size of {name} that fits: a {where.kind} holds whole groups of {sizes[-1]}.") if sizes else None
 
 
-def _resized(asked: Mesh, mesh: Mesh, name: str, new: int) -> Mesh | None:
-    """Return the mesh of --mesh with another size of a dimension, and as many ranks; None if there is none."""
-    sizes = asked.sizes | {name: new}
-    if not mesh.experts or name in mesh.sizes:
-        data = next((n for n in mesh.sizes if role(n) in {"data", "shard", "replicate"}), None)
-        old = mesh.size(name)
-        if data is None and old % new:
-            return None
-        if data is None:
-            sizes = {"dp": old // new, **sizes}
-        elif asked.sizes[data]:
-            if mesh.size(data) * old % new:
-                return None
-            sizes[data] = mesh.size(data) * old // new
-    return msgspec.structs.replace(asked, sizes=sizes)
+def mesh_lines(job: Job, mesh: Mesh) -> tuple[str, ...]:
+    """Return how to give a mesh to the script and to distcheck."""
+    option = _option(mesh)
+    if mesh.order or mesh.ranks != job.world_size:
+        return (f"# {option}",)
+    sizes = ", ".join(map(str, mesh.sizes.values())) + ("," if len(mesh.sizes) == 1 else "")
+    names = ", ".join(f'"{name}"' for name in mesh.sizes) + ("," if len(mesh.sizes) == 1 else "")
+    device = "cuda" if job.made_for == "nccl" else "cpu"
+    return (f'# in the script: init_device_mesh("{device}", ({sizes}), mesh_dim_names=({names}))  # {option}',)
+
+
+def _option(mesh: Mesh) -> str:
+    order = f" --mesh-order {shlex.quote(mesh.order)}" if mesh.order else ""
+    return f"--mesh {shlex.quote(str(mesh))}{order}"
+
+
+def _consecutive(job: Job, where: Islands, order: Sequence[int]) -> Fix:
+    """Return the fix that gives each node, and each NVLink domain, consecutive ranks, numbered in this order."""
+    launcher = job.ranks[0].placement.launcher
+    each = max(Counter(where.node).values())
+    nodes = [where.node_names[number] for number in dict.fromkeys(where.node[rank] for rank in order)]
+    now = list(dict.fromkeys(where.node))
+    by_blocks = [where.node_names[number] for number in now]
+    packed = [node for rank, node in enumerate(where.node) if not rank or where.node[rank - 1] != node]
+    if nodes == by_blocks and len(packed) > len(now):
+        text = f"Give each node consecutive ranks: {each} ranks a node, one node after the other."
+        return Fix(text, (_PACKED.get(launcher, _PACKED[""]).replace("{each}", str(each)),))
+    text = f"Number the nodes so that those of one {where.kind} follow each other."
+    if launcher == "slurm":
+        text += " Start the job with the same options of srun, without --nodes and --ntasks-per-node."
+    return Fix(text, _ordering(job, nodes, each))
+
+
+def _ordering(job: Job, nodes: list[str], each: int) -> tuple[str, ...]:
+    hosts = shlex.quote(folded(nodes))
+    if job.ranks[0].placement.launcher != "slurm" or not job.asked.mesh:
+        return (f"# node ranks in this order: {hosts}",)
+    command = f"distcheck {job.asked.command} {_option(job.asked.mesh)}"
+    each_node = f"for i in $(seq {each}); do echo $node; done"
+    return (
+        f"for node in $(scontrol show hostnames {hosts}); do {each_node}; done > ranks.txt",
+        "export SLURM_HOSTFILE=$PWD/ranks.txt",
+        f"srun --ntasks={len(nodes) * each} --distribution=arbitrary {command}",
+    )
+
+
+def _nodes_of_groups(mesh: Mesh, name: str, where: Islands) -> int:
+    """Return how many consecutive nodes of one NVLink domain the groups of a dimension need; 0 if none help.
+
+    That is where nodes have no such domains, or where groups and nodes do not fill each other.
+    """
+    each = set(Counter(where.node).values())
+    if where.kind == "node" or len(each) != 1 or where.of != sorted(where.of):
+        return 0
+    (per_node,) = each
+    span, rest = divmod(mesh.step(name) * mesh.size(name), per_node)  # nodes after which groups begin anew
+    size, more = divmod(span, -(-mesh.size(name) // where.room))
+    return 0 if rest or more or size < 2 or size * per_node > where.room else size
+
+
+def _in_segments(job: Job, size: int) -> Fix:
+    """Return the fix that allocates nodes in segments of this many, each in one NVLink domain."""
+    text = f"Allocate the nodes in segments of {size}, each of them in one NVLink domain."
+    if "SLURM_JOB_ID" in job.ranks[0].environment:
+        return Fix(f"{text} The option needs Slurm's topology/block.", (f"#SBATCH --segment={size}",))
+    return Fix(text)

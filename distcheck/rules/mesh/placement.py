@@ -1,7 +1,4 @@
-"""Rules about tensor and expert groups that cross nodes or NVLink domains.
-
-The helpers are in `misplaced` (which groups lie badly, and what helps) and `remedies` (the commands).
-"""
+"""Rules about tensor and expert groups that cross nodes or NVLink domains."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _HANG = frozenset(
         *("NCCL_ALGO", "NCCL_PROTO", "NCCL_COLLNET_ENABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"),
         *("NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_MIN_NCHANNELS"),
         *("NCCL_MAX_NCHANNELS", "NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS"),
-        *("NCCL_SOCKET_MAGIC", "NCCL_MNNVL_ENABLE", "TORCH_DIST_USE_NCCL2", "FI_PROVIDER", "OFI_NCCL_PROTOCOL"),
+        *("NCCL_SOCKET_MAGIC", "NCCL_MNNVL_ENABLE", "FI_PROVIDER", "OFI_NCCL_PROTOCOL"),
     }
 )
 """Each rank works out with these what to send to which peer; with different values they wait for each other."""
@@ -126,8 +126,6 @@ def _shown(group: Alike, name: str) -> str:
 
 
 def _compared(name: str) -> bool:
-    if name == "TORCH_DIST_USE_NCCL2":
-        return True
     return (current(name) or name.startswith(_OTHERS)) and not name.startswith(_OWN)
 
 

@@ -56,12 +56,7 @@ def nccl_conf_file_surprise(job: Job) -> Iterator[Outcome]:
                 job,
                 ranks,
                 f"{named(job, ranks)}: {reason}, so NCCL applies none of its settings",
-                Fix(
-                    "Correct the path, or unset the variable."
-                    if file.origin == "NCCL_CONF_FILE"
-                    else "Make it readable.",
-                    (f"ls -l {shlex.quote(file.path)}",),
-                ),
+                Fix("Correct the path, or make the file readable.", (f"ls -l {shlex.quote(file.path)}",)),
                 severity=weigh(job, "warning"),
                 owner=owner_of([Setting("", file.path)]),
                 evidence={"file": file.path},

@@ -60,9 +60,3 @@ def without_algorithm(value: str, nccl: Version) -> bool:
             listed = "ring" in words.lower().removeprefix("^").split(",")
             ring = listed != words.startswith("^")
     return not ring
-
-
-def without_broadcast(value: str) -> str:
-    """Return a valid NCCL_ALGO without what it says of broadcast; a list for all functions is left for allreduce."""
-    parts = [part if ":" in part else f"allreduce:{part}" for part in value.split(";") if part]
-    return ";".join(part for part in parts if not part.lower().startswith("broadcast:"))

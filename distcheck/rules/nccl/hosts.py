@@ -1,4 +1,4 @@
-"""Rules about how NCCL fits the hosts and containers of the ranks: CPUs, namespaces, memory policy."""
+"""Rules about how NCCL fits the hosts and containers of the ranks: namespaces, memory policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.kinds import ranks_with
 from distcheck.rules.job.versions import build_of, nccl_of, version_of
-from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbers_of, unread
+from distcheck.rules.wording import found, grouped, named, numbers_of
 from distcheck.selection.nccl_settings import number_of, setting_of
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
 
-_OWN_CPU_SINCE, _OWN_CPU_UNTIL = (2, 18), (2, 22)
-"""The releases whose ranks estimate latencies by the CPU of their own node only."""
 _CUMEM_SINCE = (2, 19)
 """NCCL_CUMEM_ENABLE is on by default where the system supports it."""
 _SOCKET_FILES_SINCE = (2, 29)
@@ -34,53 +32,6 @@ _HOST_BY_CHOICE, _HOST_BY_DEFAULT, _HOST_CHECKED = (2, 23), (2, 24), (2, 26, 3)
 def _nvidia(job: Job) -> bool:
     """Return whether the job uses NCCL itself; AMD's RCCL has its own defaults."""
     return job.backend == "nccl" and not any(node.accelerator == "amd" for node in job.nodes)
-
-
-@rule("gpu", severity="warning")
-def nccl_mixed_cpu_vendor(job: Job) -> Iterator[Outcome]:
-    """Some nodes have AMD CPUs and others do not, and this NCCL then hangs at some sizes.
-
-    NCCL 2.18 to 2.21 chooses algorithm and protocol with a network latency that depends on the CPU of the rank's own
-    node: 2 us with AMD, 1 us with others. Near the sizes at which the choice changes, ranks choose differently and the
-    collective hangs. Since 2.22 all ranks use the same value.
-
-    Found by the CPU vendor of each node and the version of NCCL. Silent if NCCL_NET_OVERHEAD is set on all ranks.
-
-    Fix: Install NCCL 2.22 or later, or give all ranks the same estimate.
-
-        export NCCL_NET_OVERHEAD=1000
-
-    See: https://github.com/NVIDIA/nccl/issues/1136
-    """
-    if not _nvidia(job) or len({node.cpu_vendor for node in job.nodes}) < 2:
-        return
-    by_own_cpu = [
-        rank
-        for rank in job.ranks
-        if job.node_of(rank).cpu_vendor and number_of(job, rank, "NCCL_NET_OVERHEAD", -2) == -2
-    ]
-    for version, ranks in grouped(by_own_cpu, lambda rank: nccl_of(job, rank)).items():
-        number = version_of(version)
-        sides = grouped(ranks, lambda rank: job.node_of(rank).cpu_vendor == "AuthenticAMD")
-        if len(sides) < 2 or (number and not _OWN_CPU_SINCE <= number < _OWN_CPU_UNTIL):
-            continue
-        if not number:
-            why = "the nodes' CPUs are of several vendors, and the version of NCCL is unknown"
-            yield from unread(job, ((rank, why) for rank in ranks))
-            continue
-        others = sorted({job.node_of(rank).cpu_vendor for rank in sides[False]})
-        yield found(
-            job,
-            min(sides.values(), key=len),
-            f"{_have(nodes_of(job, sides[True]))} AMD CPUs, {_have(nodes_of(job, sides[False]))} {listed(others)}: "
-            f"NCCL {version} chooses algorithms by each node's own CPU",
-            evidence={job.node_of(side[0]).cpu_vendor: listed(nodes_of(job, side), most=16) for side in sides.values()}
-            | {"NCCL": version},
-        )
-
-
-def _have(nodes: tuple[str, ...]) -> str:
-    return f"{listed(nodes)} {'has' if len(nodes) == 1 else 'have'}"
 
 
 @rule("gpu", severity="warning", scope="rank")
@@ -154,7 +105,11 @@ def nccl_cumem_host_docker(job: Job) -> Iterator[Outcome]:
     Found by calling get_mempolicy in each process, where the driver supports CUDA 12.6 and torch was built with CUDA
     12.2 or later, as NCCL requires. Silent with NCCL_CUMEM_HOST_ENABLE=0.
 
-    Fix: ``docker run --cap-add SYS_NICE``, or ``export NCCL_CUMEM_HOST_ENABLE=0``.
+    Fix: Allow memory policies in the container, or have NCCL use /dev/shm; no action if it falls back to a large one.
+
+        # add to docker run: --cap-add SYS_NICE
+        export NCCL_CUMEM_HOST_ENABLE=0
+
     See: https://github.com/NVIDIA/nccl/blob/master/docs/userguide/source/troubleshooting/runtime_and_mpi_issues.rst
     """
     denied = ranks_with(job, lambda r: job.process_of(r).memory_policy_error) if _nvidia(job) else []
@@ -168,12 +123,6 @@ def nccl_cumem_host_docker(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: get_mempolicy fails ({error}); NCCL {version} {effect}",
-            Fix(
-                "No action if /dev/shm is large enough; otherwise allow memory policies in the container."
-                if checked
-                else "Allow memory policies in the container, or have NCCL use /dev/shm.",
-                ("# add to docker run: --cap-add SYS_NICE", "export NCCL_CUMEM_HOST_ENABLE=0"),
-            ),
             severity="info" if checked else "warning",
             evidence={"get_mempolicy": error or "", "NCCL": version},
         )

@@ -22,21 +22,21 @@ def nccl_var_typo(_: Job, setting: NcclSetting) -> Fault | None:
 
     NCCL does not report unknown names: NCCL_SOCKET_IFACE, NCCL_IB_HCAS or NCCL_DEBUG_LEVEL change nothing, and no
     message appears. Found by comparing each name that begins with NCCL or TORCH_NCCL, also in NCCL's configuration
-    files, with the names that any release of NCCL since 2.3 reads, and with those of torch and of plugins. It is a
+    files, with the names that any release of NCCL since 2.3 reads, and with those of torch, RCCL and plugins. It is a
     warning if a known name is similar, else an info: a plugin of the site may read the name.
 
     Fix: rename or remove the variable.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
     name = setting.name
-    if not name.startswith(("NCCL", "nccl_", "NCLL_", "NCL_", "TORCH_NCCL")) or known(name):
+    if not name.startswith(("NCCL", "nccl_", "NCLL_", "NCL_", "TORCH_NCCL", "RCCL_")) or known(name):
         return None
     meant = suggestion(name)
     words = f"{setting} has no effect, because no known software reads {name}"
     if meant:
         return Fault(f"{words}; did you mean {meant}?", setting.renamed(meant), {"similar": meant})
-    if name.startswith("TORCH_"):
-        return None  # torch adds variables with every release
+    if name.startswith(("TORCH_", "RCCL_")):
+        return None  # torch and RCCL add variables with every release
     return Fault(words, setting.fix("Remove it, or leave it if a plugin of your site reads it."), severity="info")
 
 

@@ -5,6 +5,7 @@ docs/build_variables.py writes variables.py and states its columns and sources.
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,10 +40,10 @@ class Variable(NamedTuple):
 
     name: str
     kind: str
-    """int, bool (torch), flag (text or number), level (a path such as PHB), text."""
-    first: Version = ()
-    """The first and last release of NCCL that read it; () for torch's."""
-    last: Version = ()
+    """int, bool and float (torch), flag (text or number), level (a path such as PHB), text."""
+    first: Version
+    """The first and last release of NCCL or torch that read it."""
+    last: Version
     default: str = ""
     """If it is a number."""
     successor: str = ""
@@ -67,13 +68,20 @@ class Tables(NamedTuple):
 @cache
 def tables() -> Tables:
     """Return the tables, parsed once."""
-    rows = [line.split("|") for line in ROWS.splitlines()]
-    nccl = {
-        name: Variable(name, kind, version(first), version(last), default, successor)
-        for library, name, kind, first, last, default, successor in (row for row in rows if row[0] == "nccl")
-    }
-    torch = {row[1]: Variable(row[1], row[2], successor=row[3]) for row in rows if row[0] == "torch"}
-    others = [row[1] for row in rows if row[0] == "other"]
+    nccl: dict[str, Variable] = {}
+    torch: dict[str, Variable] = {}
+    others: list[str] = []
+    for row in ROWS.splitlines():
+        columns, *names = re.split(r" (?=[A-Z])", row)
+        for text in names:
+            named, _, successor = text.partition(">")
+            name, _, default = named.partition("=")
+            match columns.split():
+                case "nccl" | "torch" as software, first, last, kind:
+                    into = nccl if software == "nccl" else torch
+                    into[name] = Variable(name, kind, version(first), version(last), default, successor)
+                case _:
+                    others.append(name)
     return Tables(
         nccl,
         torch,
@@ -100,5 +108,5 @@ def suggestion(name: str) -> str:
     """Return the variable that a misspelt name means, '' if none is similar."""
     t = tables()
     upper = _HABITS.get(name.upper(), name.upper())
-    pool = [n for n in t.nccl if current(n)] + list(t.torch)
+    pool = [n for n in t.nccl if current(n)] + list(t.torch) + [n for n in t.others if n.startswith("RCCL_")]
     return upper if upper in pool else next(iter(get_close_matches(upper, pool, 1, _ALIKE)), "")

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 _TRUE = frozenset({"y", "yes", "1", "t", "true"})
 _FALSE = frozenset({"n", "no", "0", "f", "false"})
-_STOI = re.compile(r"\s*[+-]?\d+")
+_NUMBERS = {
+    "int": re.compile(r"\s*[+-]?\d+"),  # std::stoi
+    "float": re.compile(r"\s*\+?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$", re.IGNORECASE),  # float() of an interval
+}
 _LEVELS = ("OFF", "INFO", "DETAIL")
 
 
@@ -42,7 +45,7 @@ def torch_nccl_var_deprecated(_: Job, setting: NcclSetting) -> Fault | None:
 
 @rule("environment", scope="rank", of=each_setting)
 def torch_nccl_var_invalid(_: Job, setting: NcclSetting) -> Fault | None:
-    """A variable of torch's NCCL backend holds a value that torch rejects.
+    """A variable of torch's NCCL backend, or of its Python watchdog, holds a value that torch rejects.
 
     ``init_process_group`` fails with ``Invalid value for environment variable: TORCH_NCCL_BLOCKING_WAIT``. torch
     accepts 1, true, yes and 0, false, no for switches; numbers must begin with digits, so that ``true`` is invalid for
@@ -56,12 +59,12 @@ def torch_nccl_var_invalid(_: Job, setting: NcclSetting) -> Fault | None:
         return None
     if variable.kind == "bool" and setting.value.lower() not in _TRUE | _FALSE:
         expected = "0 or 1"
-    elif variable.kind == "int" and not _STOI.match(setting.value):
+    elif variable.kind in {"int", "float"} and not _NUMBERS[variable.kind].match(setting.value):
         expected = "a number"
     else:
         return None
     return Fault(
-        f"{setting.name} is {setting.value!r}; expected {expected}; torch's NCCL backend would fail",
+        f"{setting.name} is {setting.value!r}; expected {expected}; torch would fail",
         setting.fix(f"Write {expected}, or remove the variable."),
     )
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.quantities import count
 from distcheck.rules import rule
-from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.nccl.grammar import problem_of, without_algorithm, without_broadcast
+from distcheck.rules.finding import Fault
+from distcheck.rules.nccl.grammar import problem_of, without_algorithm
 from distcheck.rules.nccl.settings import NcclSetting, alike, each_setting
 from distcheck.rules.wording import once
 from distcheck.selection.nccl_settings import strtoll
@@ -135,11 +135,9 @@ def nccl_algo_proto_invalid(job: Job, setting: NcclSetting) -> Fault | None:
         )
     if name != "NCCL_ALGO" or not _lacks_broadcast(job):
         return None
-    freed = without_broadcast(value)
-    others = setting.fix("", freed).commands if freed else ()
     return Fault(
         f"{setting} leaves no algorithm for broadcast; NCCL 2.24 and later fail at the first broadcast",
-        Fix("Remove it, or leave broadcast to NCCL.", (setting.removal, *others)),
+        setting.fix("Remove it, or limit it to other functions: allreduce:tree."),
         severity="warning",
     )
 

@@ -17,7 +17,7 @@ from distcheck.rules.network.interface_cases import FaultyChoice, each_case, eac
 from distcheck.rules.network.interface_choices import LIBRARIES, Choice, interfaces_of, link_of, severity
 from distcheck.rules.network.machines import HOSTID, machines, nccl_hosts
 from distcheck.rules.network.selected_interfaces import survey
-from distcheck.rules.wording import brief, found, grouped, listed, named, once
+from distcheck.rules.wording import brief, found, listed, named, once
 from distcheck.selection.interfaces import FAMILIES, FAMILY, packed
 from distcheck.selection.nccl_settings import value_of
 
@@ -191,7 +191,7 @@ def _in_vain(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("peers", scope=("job", "rank"))
+@rule("peers")
 def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
     """NCCL identifies two machines as the same host.
 
@@ -200,7 +200,7 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
     when it opens shared memory. Typical causes are cloned machines and containers without /proc.
 
     Found by comparing these with the boot id and the hardware id. Equal host names with different boot ids do no harm
-    to NCCL and are reported as info.
+    to NCCL.
 
     Fix: Give every machine its own name; remove NCCL_HOSTID.
 
@@ -208,13 +208,11 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl/issues/187
     """
-    reported: set[str] = set()
     for (chosen, name, _), alike in nccl_hosts(job).items():
         nodes = machines(alike) if len(alike) > 1 else []
         weight = severity(job, "nccl", chosen=chosen)
         if len(nodes) < 2 or weight is None:
             continue
-        reported |= {node.key for node in nodes}
         ranks = job.ranks_on(*alike)
         same = [k.first for k in kinds(job) if value_of(job, k.first, HOSTID) == name] if chosen else []
         what = f"{HOSTID} {brief(name, 60)}" if chosen else f"the host name {name} and the same or no boot id"
@@ -227,19 +225,6 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
             evidence={HOSTID if chosen else "host name": name},
             values={"rename": removals(job, same, HOSTID) if chosen else _rename(nodes)},
         )
-    for name, alike in grouped(job.nodes, lambda n: n.hostname).items():
-        nodes = [n for n in machines(alike) if n.key not in reported] if len(alike) > 1 else []
-        if len(nodes) > 1:
-            yield found(
-                job,
-                job.ranks_on(*nodes),
-                f"{len(nodes)} machines have the host name {name}; NCCL distinguishes them by their boot ids",
-                severity="info",
-                scope="rank",
-                owner="admin",
-                evidence={"host name": name},
-                values={"rename": _rename(nodes)},
-            )
 
 
 @rule("peers", owner="admin")

@@ -111,37 +111,6 @@ def _nothing_left(case: FaultyChoice) -> Fault | None:
     return Fault(f"{problem}; {choice.node.name} has {case.there}")
 
 
-@rule("peers", severity="info", scope="rank", of=each_choice)
-def net_nccl_ifname_prefix_trap(_: Job, choice: Choice) -> Answer:
-    """A name in NCCL_SOCKET_IFNAME is also a prefix of other interface names.
-
-    ``eth1`` also matches eth10, and ``ib0`` also ib0.8001: NCCL matches prefixes unless the value starts with ``=``.
-    The bootstrap uses the first match, the socket transport all of them.
-
-    Found where one interface has exactly the given name, and the names of others, which NCCL uses, begin with it.
-
-    Fix: Match whole names.
-
-        export NCCL_SOCKET_IFNAME={exact|=INTERFACE}
-    """
-    value = choice.settings.get(IFNAME, "")
-    if not decides(value) or value.removeprefix("^").startswith("=") or misspelt(value):
-        return None
-    items, sign = items_of(value), "^" if value.startswith("^") else ""
-    taken = choice.interfaces if sign else choice.nccl
-    longer = [i.name for i in taken if i.name.startswith(items) and i.name not in items]
-    there = {i.name for i in choice.interfaces} if longer else set()
-    others = [n for item in items if item in there for n in longer if n.startswith(item) and n[len(item)] != ":"]
-    more = list(dict.fromkeys(others))
-    if not more:
-        return None
-    return Fault(
-        f"NCCL_SOCKET_IFNAME {brief(value, 60)} also {'excludes' if sign else 'matches'} {listed(more)}",
-        evidence={"NCCL_SOCKET_IFNAME": value, "also": more},
-        values={"exact": (quote(f"{sign}={value.removeprefix(sign)}"),)},
-    )
-
-
 @rule("peers", scope="rank", of=each_case)
 def net_nccl_picks_loopback_or_docker(_: Job, case: FaultyChoice) -> Answer:
     """NCCL listens on the loopback or Docker's bridge, and the job has several nodes.
@@ -206,16 +175,9 @@ def net_gloo_ifname_wrong(_: Job, case: FaultyChoice) -> Answer:
         return None
     why = case.choice.gloo
     if case.flaw == "nothing" and isinstance(why, Missing):
-        return f"Gloo fails{case.setting}: {brief(why.reason, 100)}{_gloo_syntax_hint(case.choice.gloo_names)}"
+        return f"Gloo fails{case.setting}: {brief(why.reason, 100)}"
     reasons = {"here": "which the other nodes cannot reach", "down": "which is down"}
     return f"{case.uses}, {reasons[case.flaw]}; expected {case.way}" if case.by_hand and case.flaw in reasons else None
-
-
-def _gloo_syntax_hint(value: str) -> str:
-    """Return what in a GLOO_SOCKET_IFNAME value cannot be part of a name, else ''."""
-    if value != "".join(value.split()):
-        return "; Gloo reads a space as part of the name"
-    return "; Gloo does not support ^ and =" if value.startswith(("^", "=")) else ""
 
 
 @rule("peers", scope="rank", of=each_case)

@@ -7,7 +7,6 @@ from shlex import quote
 
 from distcheck.facts.job import Job
 from distcheck.facts.network import Attempt, Bind, PortOwner
-from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import ProcessFacts, RankFacts, Role
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
@@ -15,8 +14,8 @@ from distcheck.rules.job.addresses import first_open_port, is_address, master_ou
 from distcheck.rules.job.remedies import other_port
 from distcheck.rules.job.wrong_master import home_of_rank_0, look_up
 from distcheck.rules.network.attempts import address_of, failing, master_attempts, ranks_of, tried
-from distcheck.rules.network.port_owners import answers_of_owner, free_port_fix, holder
-from distcheck.rules.network.translation import HOST_NETWORK, NO_ROUTE, neighbours
+from distcheck.rules.network.port_owners import answers_of_owner, holder, owner_commands
+from distcheck.rules.network.translation import HOST_NETWORK, NO_ROUTE
 from distcheck.rules.wording import found, grouped, listed, named
 
 
@@ -37,9 +36,10 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
     MASTER_PORT is not set is a warning, unless ``--export`` passes it to COMMAND: the job's own script may use another
     port.
 
-    Fix: end the process if it is yours, or use another port: ``export MASTER_PORT=...`` on every rank, or
-    ``torchrun --standalone`` on one node. Leave a process of another job, user or container alone. Outgoing connections
-    take no port below the ephemeral range (``sysctl net.ipv4.ip_local_port_range``).
+    Fix: End the process if it is left over from a run of yours; otherwise use another port, below the ephemeral range.
+
+        {owner|sudo ss -ltnp  # on the host of rank 0}
+        {other_port|export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))}
     """
     for process, bind in _binds(job, "in-use"):
         ranks = _binders(job, process)
@@ -50,9 +50,11 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{port} is taken by {who}{answers_of_owner(job)}",
-            free_port_fix(job, ranks[0], bind) if ranks else Fix("Use another port for the job."),
             severity="warning" if derived and not job.asked.export else "error",
             evidence={"port": bind.port, "error": bind.error, **evidence},
+            values={"owner": owner_commands(job, ranks[0], bind), "other_port": other_port(job, ranks[0])}
+            if ranks
+            else {},
         )
 
 
@@ -131,35 +133,26 @@ def net_master_unreachable(job: Job) -> Iterator[Outcome]:
     """
     blocked = [*failing(job, {"timeout", "unreachable"}), *_refused(job, met=True)]
     for ranks, attempts in blocked:
-        source = job.node_of(ranks[0])
         home = next((n.name for n in job.nodes if not own_addresses(n).isdisjoint(a.address for a in attempts)), "")
-        absent = not home and all(neighbours(source, a.address) for a in attempts)
-        ways = listed([f"{address_of(a)}: {_manner(a, may_be_absent=absent)}" for a in attempts])
+        ways = listed([f"{address_of(a)}: {_manner(a)}, {a.detail or a.outcome}" for a in attempts])
         name = ranks[0].placement.master_addr or ""
         target = "MASTER_ADDR:MASTER_PORT" if is_address(name) else f"rank 0 at MASTER_ADDR {name}"
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)} cannot reach {target} ({ways})",
-            _way_to(source, home, attempts, may_be_absent=absent),
-            evidence=tried(attempts),
+        fix = Fix(
+            "Check that MASTER_ADDR is an address of rank 0's host to which the nodes can route; open the port there.",
+            (f"sudo firewall-cmd --add-port={attempts[0].port}/tcp  # on {home or 'the host of rank 0'}",),
         )
+        if all(NO_ROUTE in a.detail for a in attempts):
+            text = f"Use an address to which the nodes have a route. Guests need {HOST_NETWORK}, or a VPN."
+            fix = Fix(text, (f"ip route get {quote(attempts[0].address)}  # on {job.node_of(ranks[0]).name}",))
+        message = f"{named(job, ranks)} cannot reach {target} ({ways})"
+        yield found(job, ranks, message, fix, evidence=tried(attempts))
 
 
-def _way_to(source: NodeFacts, home: str, attempts: list[Attempt], *, may_be_absent: bool) -> Fix:
-    """Return the fix for a node that does not reach rank 0: a route, the right address, or an open port.
-
-    `home` is the node that has the address, empty if unknown.
-    """
-    there = quote(attempts[0].address)
-    if all(NO_ROUTE in a.detail for a in attempts):
-        text = f"Use an address to which the nodes have a route. Guests need {HOST_NETWORK}, or a VPN."
-        return Fix(text, (f"ip route get {there}  # on {source.name}",))
-    command = f"sudo firewall-cmd --add-port={attempts[0].port}/tcp  # on {home or 'the host of rank 0'}"
-    if not may_be_absent:
-        return Fix("Open the port between the nodes, or use an address that the nodes can route to.", (command,))
-    look = f"ip neigh show {there}  # on {source.name}; FAILED or INCOMPLETE: no host has this address"
-    return Fix("Check that MASTER_ADDR is an address of rank 0's host; then open the port there.", (look, command))
+def _manner(attempt: Attempt) -> str:
+    if NO_ROUTE in attempt.detail:
+        return "no route"
+    causes = {"timeout": "packets are dropped", "refused": "rejected although rank 0 listens"}
+    return causes.get(attempt.outcome, "rejected, or no route")
 
 
 @rule("meeting", consequence=True, scope="link", owner="unknown")
@@ -208,16 +201,6 @@ def _lookup_commands(job: Job, ranks: list[RankFacts]) -> tuple[str, ...]:
     """Return commands that resolve MASTER_ADDR on these ranks' node and on rank 0's, if known."""
     name = ranks[0].placement.master_addr or ""
     return () if is_address(name) else look_up(job, name, job.node_of(ranks[0]).name, home_of_rank_0(job))
-
-
-def _manner(attempt: Attempt, *, may_be_absent: bool) -> str:
-    causes = {
-        "timeout": "packets are dropped",
-        "unreachable": "no route" if NO_ROUTE in attempt.detail else "rejected, or no route",
-        "refused": "rejected although rank 0 listens",
-    }
-    absent = "no host has this address, or " if may_be_absent and attempt.outcome != "refused" else ""
-    return f"{absent}{causes[attempt.outcome]}, {attempt.detail or attempt.outcome}"
 
 
 @rule("meeting", scope="rank")

@@ -22,7 +22,6 @@ from distcheck.selection.nccl_settings import value_of
 
 Sizes = dict[str, dict[str, int]]
 """The active MTU by node and port (mlx5_0/1)."""
-_NONE_USED = "; NCCL uses none of these ports"
 _USUAL_MTU_BYTES = 1500
 _SHOWN = 8
 """The most nodes with a fault, and as many without, whose MTU a finding shows."""
@@ -109,8 +108,8 @@ def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
     NCCL fails with "local access violation work queue error" or IBV_WC_LOC_LEN_ERR, or hangs: since 2.20 it no longer
     uses the smaller of the two.
 
-    Found by the active MTU that ibv_devinfo reports for every active port, where it is installed. It is an info if the
-    ports that NCCL uses, by NCCL_IB_HCA and NCCL_IB_DISABLE, have the same, or NCCL uses none.
+    Found by the active MTU that ibv_devinfo reports for every active port that NCCL uses, by NCCL_IB_HCA and
+    NCCL_IB_DISABLE, where it is installed.
 
     Fix: Set the same MTU on all adapters and switch ports.
 
@@ -118,11 +117,8 @@ def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nccl/issues/1957
     """
-    every = {n.key: n.network.ib_mtu_bytes for n in job.nodes if n.network and n.network.ib_mtu_bytes}
-    used = _used(job, every)
-    unlike = _unlike(used)
-    sizes, note = (used, "") if unlike else (every, "; the ports that NCCL uses have the same" if used else _NONE_USED)
-    keys = unlike or _unlike(every)
+    sizes = _used(job)
+    keys = _unlike(sizes)
     odd = [node for node in job.nodes if node.key in keys]
     if not odd:
         return
@@ -131,20 +127,17 @@ def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
         job.ranks_on(*odd),
         f"the InfiniBand ports of {listed([n.name for n in odd])} have an active MTU of "
         f"{listed([str(size) for size in sorted({s for n in odd for s in sizes[n.key].values()})])} bytes; "
-        f"expected the same on all nodes{note}",
-        severity="info" if note else "error",
-        evidence={
-            n.name: [f"{port}: {size}" for port, size in sizes[n.key].items()] for n in job.nodes if n.key in sizes
-        },
+        "expected the same on all nodes",
+        evidence={n.name: [f"{p}: {size}" for p, size in sizes[n.key].items()] for n in job.nodes if n.key in sizes},
     )
 
 
-def _used(job: Job, every: Sizes) -> Sizes:
-    """Return the ports that NCCL uses; all ports of a node where that is unknown."""
+def _used(job: Job) -> Sizes:
+    """Return the MTUs of the ports that NCCL uses; of all ports of a node where that is unknown."""
     names = {view.node.key: {line.name.replace(":", "/") for line in view.lines} for view in views(job)}
     used = {}
     for node in job.nodes:
-        ports, own = every.get(node.key, {}), names.get(node.key)
+        ports, own = node.network.ib_mtu_bytes if node.network else {}, names.get(node.key)
         if own is not None or (isinstance(node.infiniband, Infiniband) and not _by_others(job, node)):
             ports = {port: size for port, size in ports.items() if own and port in own}
         if ports:

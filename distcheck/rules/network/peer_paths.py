@@ -151,12 +151,10 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
     """
     for closed in _closed(job):
         if closed.one_way:
-            finding = closed.finding(closed.one_way)
-            fix, adapters, certain = one_way(job, closed.one_way)
-            finding = msgspec.structs.replace(finding, fix=fix, evidence={**finding.evidence, **adapters})
+            fix, certain = one_way(job, closed.one_way)
             ranks = job.ranks_on(*certain)
             where = {"ranks": numbers_of(ranks), "nodes": nodes_of(job, ranks)} if ranks else {}
-            yield msgspec.structs.replace(finding, **where)
+            yield msgspec.structs.replace(closed.finding(closed.one_way), fix=fix, **where)
 
 
 @rule("peers", scope=("link", "system"), owner="admin")

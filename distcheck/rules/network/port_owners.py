@@ -1,4 +1,4 @@
-"""The program that holds MASTER_PORT on the host of rank 0: its fix, and how it treats other ranks."""
+"""The program that holds MASTER_PORT on the host of rank 0: how to end it, and how it treats other ranks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.network import A_STORE, Bind, PortOwner
 from distcheck.facts.rank import RankFacts, Role
-from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import first_open_port
-from distcheck.rules.job.remedies import other_port
 from distcheck.rules.network.attempts import master_attempts
 from distcheck.rules.wording import brief
 
@@ -47,34 +45,18 @@ def holder(bind: Bind) -> tuple[str, dict[str, object]]:
     return f"{prefix}a process that is not visible ({reason})", evidence | {"owner": reason}
 
 
-def free_port_fix(job: Job, rank: RankFacts, bind: Bind) -> Fix:
-    """Return the fix for a taken port; it ends the process only if the user owns it."""
-    owner, node, another = bind.owner, job.node_of(rank), other_port(job, rank)
-    if bind.connection is not None:
-        text, ephemeral = "Use another port for the job", node.ephemeral_ports
-        if not isinstance(ephemeral, Missing) and ephemeral[0] <= bind.port <= ephemeral[1]:
-            text = f"Use a port below {ephemeral[0]}, which outgoing connections do not take"
-        return Fix(f"{text}.", another)
+def owner_commands(job: Job, rank: RankFacts, bind: Bind) -> tuple[str, ...]:
+    """Return the command that ends the program, if it is the user's and no other job's, or one that shows it."""
+    owner, node = bind.owner, job.node_of(rank)
     where = f"ssh {quote(node.name)} " if len(job.nodes) > 1 else ""
+    if bind.connection is not None:
+        return ()
     if not isinstance(owner, PortOwner):
-        jobs = (f"squeue --nodelist={quote(node.name)}",) if "SLURM_JOB_ID" in rank.environment else ()
-        return Fix(
-            "Use another port for the job; root on that host can see which process holds this one.",
-            (*another, *jobs, f"{where}sudo ss -ltnp 'sport = :{bind.port}'"),
-        )
+        return (f"{where}sudo ss -ltnp 'sport = :{bind.port}'",)
     if owner.slurm_job and owner.slurm_job != rank.environment.get("SLURM_JOB_ID"):
-        return Fix(
-            f"Slurm job {owner.slurm_job} holds {node.name}:{bind.port}: use another port for this job.",
-            (*another, f"scontrol show job {quote(owner.slurm_job)}"),
-        )
-    if owner.container or not owner.own or bind.port < first_open_port(node):
-        place = f"Container {owner.container} of {owner.user}" if owner.container else f"A process of {owner.user}"
-        return Fix(f"{place} holds {node.name}:{bind.port}: use another port for the job.", another)
-    return Fix(
-        f"Process {owner.pid} belongs to {owner.user}, as does this job: end it if it is left over, or use another "
-        "port.",
-        (f"{where}kill {owner.pid}", *another),
-    )
+        return (f"scontrol show job {quote(owner.slurm_job)}",)
+    own = owner.own and not owner.container and bind.port >= first_open_port(node)
+    return (f"{where}kill {owner.pid}",) if own else ()
 
 
 def answers_of_owner(job: Job) -> str:

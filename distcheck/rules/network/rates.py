@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import defaultdict
 from heapq import nsmallest
-from operator import itemgetter
+from operator import attrgetter
+from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from distcheck.expectation.outside import real_speed
@@ -13,11 +14,11 @@ from distcheck.rules.job.addresses import canonical
 from distcheck.rules.network.attempts import interface_name
 from distcheck.rules.network.interface_choices import interfaces_of, link_of, within
 from distcheck.rules.network.losses import lossy
-from distcheck.rules.network.trials import Way, between_nodes, between_sides, by_way
+from distcheck.rules.network.trials import Way, between_nodes, by_way
 from distcheck.rules.wording import once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from distcheck.facts.job import Job
     from distcheck.facts.network import PeerTrial, Transfer
@@ -68,34 +69,30 @@ class Rates(NamedTuple):
         return any(word in self.slow[side].rates for side, word in ends if side in self.slow)
 
 
-_Path = tuple[float, float, Way]
-"""The rate of a path in bytes per second, without the time in which a process waited for a CPU; the rate at which it
-counts for the others; and the path."""
-_rate: Callable[[_Path], float] = itemgetter(0)
+class _Measured(NamedTuple):
+    """A path with the best of its rates in bytes per second."""
+
+    rate: float
+    """Without the time in which a process waited for a CPU."""
+    counted: float
+    """The rate at which it counts for the others: CPU wait excuses a side, but must not raise theirs far."""
+    sent: list[Transfer]
 
 
-def _paths(job: Job) -> list[_Path]:
-    """Return the paths that have a rate, each with the best of its rates.
+@once
+def _paths(job: Job) -> dict[Way, _Measured]:
+    """Return the paths that have a rate.
 
     Lossy paths and their reverse direction are slow for another reason and do not count.
     """
     losing = {way for way, lost in lossy(job).items() if lost.ways > 1}
-    best: dict[Way, tuple[float, float]] = {}
-    for source, target, trial in between_sides(job):
-        sent, way = trial.transfer, (source, target)
-        if not sent or sent.stalled or sent.seconds <= 0 or (losing and not losing.isdisjoint((way, way[::-1]))):
-            continue
-        # CPU wait excuses a side, but must not raise the others' rates far above the measured ones.
-        rate = sent.rate
-        counted = min(rate, 2 * sent.bytes / sent.seconds)
-        known = best.get(way)
-        best[way] = (rate, counted) if known is None else (max(known[0], rate), max(known[1], counted))
-    return [(rate, counted, way) for way, (rate, counted) in best.items()]
-
-
-def _sent(job: Job, path: _Path) -> list[Transfer]:
-    """Return the transfers on a path."""
-    return [t.transfer for t in by_way(job)[path[2]] if t.transfer and not t.transfer.stalled]
+    found = {}
+    for way, trials in by_way(job).items():
+        sent = [t.transfer for t in trials if t.transfer and not t.transfer.stalled and t.transfer.seconds > 0]
+        if sent and losing.isdisjoint((way, way[::-1])):
+            counted = max(min(s.rate, 2 * s.bytes / s.seconds) for s in sent)
+            found[way] = _Measured(max(s.rate for s in sent), counted, sent)
+    return found
 
 
 def _median_without(ordered: Sequence[float], own: Iterable[float]) -> float:
@@ -103,53 +100,34 @@ def _median_without(ordered: Sequence[float], own: Iterable[float]) -> float:
     others = list(ordered)
     for number in own:
         del others[bisect_left(others, number)]
-    middle = len(others) // 2
-    return (others[middle] + others[~middle]) / 2 if others else 0.0
-
-
-def _lowest(paths: list[_Path]) -> dict[str, float]:
-    """Return the rate of each side's fastest path, in its slower direction.
-
-    A direction with a single path does not count: whether the side or the path is slow is unknown.
-    """
-    lowest: dict[str, float] = {}
-    for end in range(len(_WORDS)):
-        number = Counter([path[2][end] for path in paths])
-        fastest: dict[str, float] = {}
-        for rate, _, way in paths:
-            if rate > fastest.get(way[end], -1.0):
-                fastest[way[end]] = rate
-        for side, rate in fastest.items():
-            if number[side] > 1:
-                lowest[side] = min(rate, lowest.get(side, rate))
-    return lowest
+    return median(others) if others else 0.0
 
 
 @once
 def of(job: Job) -> Rates:
     """Return the slow sides of a job, compared by their fastest path in each direction.
 
-    A queue in one direction delays the ACKs of the other, so usually both are slow.
+    A queue in one direction delays the ACKs of the other, so usually both are slow. A direction with a single path does
+    not count: whether the side or the path is slow is unknown.
     """
-    found, paths = Rates({}, {}), _paths(job) if len(job.nodes) > 2 else []
-    ordered = sorted([counted for _, counted, _ in paths])
-    lowest = _lowest(paths)
-    may_be_slow = [side for side, rate in lowest.items() if rate < _SLOW * ordered[-1]]
-    slowest = nsmallest(_MOST_SLOW, may_be_slow, key=lambda side: (lowest[side], side))
-    own: dict[str, dict[Word, list[_Path]]] = {side: {"to": [], "from": []} for side in slowest}
-    for path in paths if own else ():
-        for side, word in zip(path[2], _WORDS, strict=True):
-            if side in own:
-                own[side][word].append(path)
-    for side, mine in own.items():
-        usual = _median_without(ordered, [counted for several in mine.values() for _, counted, _ in several])
-        fastest = {word: max(several, key=_rate) for word, several in mine.items() if len(several) > 1}
-        slow = {word: path for word, path in fastest.items() if _rate(path) < _SLOW * usual}
-        near = {word: path for word, path in slow.items() if not any(s.latency_bound for s in _sent(job, path))}
-        again = {word for word in near if any(s.repeats for path in mine[word] for s in _sent(job, path))}
-        sure = {word: _rate(path) for word, path in near.items() if word in again}
-        if sure:
-            found.slow[side] = Slow(sure, usual)
+    found, own = Rates({}, {}), defaultdict[str, dict[Word, list[_Measured]]](lambda: {"to": [], "from": []})
+    for way, path in _paths(job).items() if len(job.nodes) > 2 else ():
+        for side, word in zip(way, _WORDS, strict=True):
+            own[side][word].append(path)
+    fastest = {
+        side: {word: max(several, key=attrgetter("rate")) for word, several in mine.items() if len(several) > 1}
+        for side, mine in own.items()
+    }
+    lowest = {side: min(path.rate for path in paths.values()) for side, paths in fastest.items() if paths}
+    ordered = sorted(path.counted for path in _paths(job).values())
+    for side in nsmallest(_MOST_SLOW, lowest, key=lambda side: (lowest[side], side)):
+        mine = own[side]
+        usual = _median_without(ordered, [path.counted for several in mine.values() for path in several])
+        slow = {word: path for word, path in fastest[side].items() if path.rate < _SLOW * usual}
+        near = {word: path for word, path in slow.items() if not any(s.latency_bound for s in path.sent)}
+        again = {word for word in near if any(s.repeats for path in mine[word] for s in path.sent)}
+        if again:
+            found.slow[side] = Slow({word: near[word].rate for word in again}, usual)
         elif slow:
             found.unsure.setdefault(ONCE if near else _LATENCY, set()).add(side)
     return found

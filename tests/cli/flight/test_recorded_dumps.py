@@ -70,3 +70,26 @@ def test_ranks_that_call_different_collectives_or_sizes_are_shown_with_their_lin
 def test_a_real_dump_is_loaded_as_python_loads_it(path):
     raw = path.read_bytes()
     assert unpickled(raw) == pickle.loads(raw)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl2", "nccl-lazy", "xccl", "a:custom one"])
+@pytest.mark.parametrize("absent", [None, 1])
+def test_dumps_of_torch_2_15_are_read_under_any_backends_name(tmp_path, backend, absent):
+    """Of three Gloo ranks, in 2.10 of the format; rank 0 has a receive from any rank, its profiling_name recv 0<-?.
+
+    torch after 2.15 writes 2.11, with the split sizes of an all_to_all.
+    """
+    for rank in {0, 1, 2} - {absent}:
+        dump = pickle.loads((JOBS.parent / "torch_2_15" / f"trace_{rank}").read_bytes())
+        dump["version"] = "2.11"
+        for entry in dump["entries"]:
+            entry["profiling_name"] = f"{backend}:{entry['profiling_name'].partition(':')[2]}"
+            entry["input_split_sizes"] = entry["output_split_sizes"] = [[1, 2]]
+        (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(dump))
+    found = flight_explained([tmp_path], [])
+    assert found.unread == ()
+    assert [(cause.kind, cause.ranks) for cause in found.causes] == [("behind", (2,))]
+    others = "rank 0 waits" if absent else "ranks 0-1 wait"
+    assert found.text.startswith(
+        f"rank 2 is behind: {others} in collective 2 of the default group (all_reduce), which it did not call"
+    )

@@ -8,7 +8,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -73,9 +72,9 @@ class Running:
 
 
 @asynccontextmanager
-async def ranks(count: int, *, torch: bool = True) -> AsyncIterator[Running]:
+async def ranks(count: int) -> AsyncIterator[Running]:
     """Start ranks for the body; afterwards not one of their processes is left."""
-    running = Running(LocalRanks(local_placements(count, "127.0.0.1", 29500), torch=torch, inherit=False))
+    running = Running(LocalRanks(local_placements(count, "127.0.0.1", 29500), inherit=False))
     await running.ranks.start()
     program = running.ranks.group
     seen = {program} if program else set()
@@ -92,15 +91,6 @@ async def ranks(count: int, *, torch: bool = True) -> AsyncIterator[Running]:
 
 
 @pytest.mark.process
-async def test_every_rank_reports_its_variables():
-    async with ranks(3, torch=False) as running:
-        born = await running.ranks.wait_born(20)
-        assert [b.environment["RANK"] for b in born] == ["0", "1", "2"]
-        assert {b.environment["WORLD_SIZE"] for b in born} == {"3"}
-        assert len({b.pid for b in born}) == 3
-
-
-@pytest.mark.process
 async def test_healthy_ranks_measure_and_are_done():
     async with ranks(2) as running:
         await running.measure(PLAN)
@@ -111,20 +101,6 @@ async def test_healthy_ranks_measure_and_are_done():
         assert report.software is not None
         assert running.trouble == []
         assert running.ranks.first_figure is not None
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("which", [0, 1])
-async def test_a_killed_rank_is_reported_at_once(which):
-    async with ranks(2) as running:
-        measuring = asyncio.ensure_future(running.measure(LONG))
-        pids = await running.until_busy()
-        os.kill(pids[which], signal.SIGKILL)
-        assert await asyncio.wait_for(measuring, 15) < 15
-        assert running.outcomes[which] == "died"
-        assert running.outcomes[1 - which] != "died"
-        assert running.ranks.report().runs[which].detail == "was killed by SIGKILL"
-        assert len(running.trouble) == 1
 
 
 @pytest.mark.process
@@ -153,11 +129,10 @@ async def test_the_death_of_the_program_that_forks_ends_all_ranks_at_once():
 
 
 @pytest.mark.process
-async def test_a_program_that_is_killed_before_the_ranks_are_born_is_not_waited_for():
-    async with ranks(2, torch=False) as running:
+async def test_a_program_that_is_killed_before_it_forks_is_not_waited_for():
+    async with ranks(2) as running:
         os.kill(running.program, signal.SIGKILL)
         start = time.monotonic()
-        assert await running.ranks.wait_born(20) == [None, None]
         error = await running.ranks.wait_imported(20, running.aborted)
         assert "was killed by SIGKILL" in error
         assert time.monotonic() - start < 10
@@ -214,19 +189,8 @@ async def test_waiting_for_the_import_ends_with_the_run(torch_that):
 
 
 @pytest.mark.process
-async def test_a_fork_server_that_cannot_be_started_is_reported(monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
-
-    async with ranks(1, torch=False) as running:
-        assert await running.ranks.wait_born(5) == [None]
-        error = await running.ranks.wait_imported(5, running.aborted)
-        assert error == "no process could be started: No such file or directory"
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("torch", [False, True])
 @pytest.mark.parametrize("at", [("subprocess", "Popen"), ("os", "fork")])
-async def test_a_limit_of_processes_is_named_and_not_torch(tmp_path, monkeypatch, torch, at):
+async def test_a_limit_of_processes_is_named_and_not_torch(tmp_path, monkeypatch, at):
     """The ranks themselves cannot be started, or the process that forks them cannot fork."""
 
     def refused(*_, **__):
@@ -240,7 +204,7 @@ async def test_a_limit_of_processes_is_named_and_not_torch(tmp_path, monkeypatch
     else:
         monkeypatch.setattr(subprocess, "Popen", refused)
 
-    async with ranks(2, torch=torch) as running:
+    async with ranks(2) as running:
         error = await running.ranks.wait_imported(20, running.aborted)
         assert error == processes()
         report = running.ranks.report(error=error)
@@ -251,8 +215,8 @@ async def test_a_limit_of_processes_is_named_and_not_torch(tmp_path, monkeypatch
 async def test_a_group_that_the_kernel_does_not_let_go_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(ending, "group_lives", lambda _group: True)
 
-    async with ranks(1, torch=False) as running:
-        await running.ranks.wait_born(20)
+    async with ranks(1):
+        pass
 
 
 def test_tasks_name_rank_store_and_gpu():
@@ -264,19 +228,6 @@ def test_tasks_name_rank_store_and_gpu():
         (1, 1, ("h", 5), 7),
         (2, 2, ("h", 5), None),
     ]
-
-
-@pytest.mark.process
-async def test_a_round_after_another_has_fresh_processes_and_measures_again():
-    async with ranks(2) as running:
-        pids = []
-        for _ in range(3):
-            await running.measure(PLAN)
-            assert running.outcomes == ["done", "done"]
-            assert [len(rank.timings) for rank in running.ranks.ranks] == [1, 1]
-            pids += [rank.pid for rank in running.ranks.ranks]
-            await running.ranks.again()
-        assert len(set(pids)) == 6
 
 
 @pytest.mark.process

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from made import machines
+from made.policies import policy
 
 from distcheck.expectation.baseline import of
 from distcheck.facts.base import Missing
@@ -241,7 +242,6 @@ def with_gpus(change, job, **fields):
         (1, lambda job, change: with_gpus(change, job, mig=True), "partitioned (MIG)"),
         (1, lambda job, change: change.rank(job, None, run=None, gpu="GPU-1-0"), "several ranks share a GPU"),
         (1, lambda job, change: change.rank(job, None, run=None, gpu=None), "unknown which GPUs the ranks used"),
-        (1, lambda job, change: change.node(job, 0, accelerator="amd"), "AMD"),
         (1, lambda job, change: change.environment(job, None, NCCL_HOSTID="a"), "NCCL_HOSTID"),
         (1, lambda job, change: change.nccl_file(job, None, "NCCL_HOSTID=a"), "NCCL_HOSTID"),
         (1, lambda job, change: with_gpus(change, job, health=None), "the condition of the GPUs was not read"),
@@ -330,14 +330,6 @@ def test_gloo_over_the_network_is_judged_by_the_slowest_link(measured, said, cha
     assert bool(result.not_checked) is not judged
 
 
-def test_published_results_judge_known_cards_whose_links_could_not_be_read(measured, said, change):
-    job = with_gpus(change, measured({"all_reduce": 100.0}), name="NVIDIA H100 80GB HBM3", health=None)
-    rules, result = said(job)
-    assert rules == [("perf-below-expectation", "warning")]
-    assert result.findings[0].evidence["judged by"] == "published"
-    assert "published results for 8 x H100-SXM: 360 to 480 GB/s (https://" in result.findings[0].message
-
-
 def test_nvlink_between_nodes_has_no_model(measured, said, change):
     job = measured({"all_reduce": 600.0}, nodes=2, per_node=4, nics=adapters(4))
     fabric = Fabric(3, 0, "abc", 1, Missing("no"), Missing("no"))
@@ -367,3 +359,27 @@ def test_other_groups_than_the_world_are_not_judged(measured, judge, change):
     rows = (row("all_reduce", 2, 1.0, group="pair 0"),)
     result = judge(change.job(job, collectives=replace(job.collectives, measurements=rows)), FAMILY)
     assert (result.findings, result.not_checked) == ((), ())
+
+
+FLOORS = [{"GBps": 1.0}, {"GBps": 400, "op": "all_reduce", "gpu": "NVIDIA H100*", "ranks": 8}]
+
+
+@pytest.mark.parametrize(
+    ("floors", "figures", "asked", "expected"),
+    [
+        (FLOORS, {"all_reduce": 390, "broadcast": 360}, {}, [BELOW]),
+        (FLOORS, {"all_reduce": 410, "broadcast": 360}, {}, []),
+        (FLOORS[:1], {"all_reduce": 410, "broadcast": 0.5}, {}, [BELOW]),
+        (FLOORS, {"all_reduce": 390}, {"min_busbw_GBps": 300}, []),
+        (FLOORS, {"all_reduce": 390}, {"nodes": 2, "per_node": 2}, []),
+        ([*FLOORS, {"GBps": 2000}], {"all_reduce": 390}, {}, [IMPOSSIBLE]),
+        ([{"GBps": 400, "gpu": "*A100*"}], {"all_reduce": 390}, {}, []),
+    ],
+)
+def test_the_floor_of_the_policy_for_this_model_and_number_of_ranks_counts(
+    measured, said, floors, figures, asked, expected
+):
+    job = measured(figures, nccl=RING, policy=policy({"busbw": floors}), **asked)
+    found, result = said(job)
+    assert [each for each in found if each in {BELOW, IMPOSSIBLE}] == expected
+    assert all("the site's policy requires" in f.message for f in result.findings if (f.rule, f.severity) in expected)

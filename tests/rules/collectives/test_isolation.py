@@ -6,7 +6,6 @@ import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Sides, Suspects
-from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.rules.diagnose import diagnose
 
 
@@ -44,7 +43,7 @@ def test_a_healthy_search_is_silent(searched, said):
     assert said(searched(None)) == ([], [], 0)
 
 
-@pytest.mark.parametrize(("nodes", "remedy"), [(1, "add two more or use"), (2, "add a third or use")])
+@pytest.mark.parametrize(("nodes", "remedy"), [(1, "add 2 nodes or use"), (2, "add 1 node or use")])
 def test_the_speed_of_one_or_two_nodes_is_not_judged(job_of, change, said, nodes, remedy):
     job = job_of(nodes, 2, looks=("environment", "meeting", "isolation"), command="isolate")
     findings, (unlooked,), code = said(change.job(job, isolation=Isolation("healthy", "all work", rounds=3)))
@@ -61,18 +60,31 @@ def test_the_speed_of_a_node_without_a_comparable_pair_is_not_judged(job_of, cha
     assert said(change.job(job, isolation=Isolation("unmeasured", "nothing")))[1] != [unlooked]
 
 
-@pytest.mark.parametrize("fault", ["failed", "hung", "wrong"])
-def test_a_bad_node_is_named_and_excluded(searched, said, fault):
-    (finding,), unlooked, code = said(searched(found(culprit(fault=fault))))
-    assert (finding.rule, finding.severity, finding.scope) == ("isolation-bad-node", "error", "node")
-    assert (finding.ranks, finding.nodes, finding.confirmed, unlooked, code) == ((4, 5), ("node3",), True, [], 40)
-    assert finding.message == "node3 fails with node1 and node4"
-    assert finding.evidence == {"round 2, pair node3 and node4": f"{fault} (node3: died in all_reduce)"}
+BAD, SLOW, LINK = "isolation-bad-node", "isolation-slow-node", "isolation-bad-link"
 
 
-def test_an_uncertain_node_is_not_excluded(searched, said):
-    (finding,), _, code = said(searched(found(culprit(certain=False))))
-    assert (finding.confirmed, code) == (False, 20)
+@pytest.mark.parametrize(
+    ("culprit_of", "rule", "scope", "ranks", "confirmed"),
+    [
+        ({"fault": "failed"}, BAD, "node", (4, 5), True),
+        ({"fault": "hung"}, BAD, "node", (4, 5), True),
+        ({"fault": "wrong"}, BAD, "node", (4, 5), True),
+        ({"certain": False}, BAD, "node", (4, 5), False),
+        ({"part": "rail", "local_ranks": (1,)}, BAD, "gpu", (5,), True),
+        ({"fault": "slow", "ratio": 0.1}, SLOW, "node", (4, 5), True),
+        ({"part": "rank", "fault": "slow", "local_ranks": (0,), "ratio": 0.1}, SLOW, "node", (4,), True),
+        ({"part": "link", "nodes": ("node2", "node3")}, LINK, "link", (2, 3, 4, 5), False),
+    ],
+)
+def test_a_culprit_is_named_and_excluded_if_it_is_certain(searched, said, culprit_of, rule, scope, ranks, confirmed):
+    one = culprit(**culprit_of)
+    (finding,), unlooked, code = said(searched(found(one)))
+    assert (finding.rule, finding.severity, finding.scope, finding.nodes) == (rule, "error", scope, one.nodes)
+    assert (finding.ranks, finding.confirmed, unlooked, code) == (ranks, confirmed, [], 40 if confirmed else 20)
+    assert finding.message == one.sentence
+    share = ", 10% of the others" if one.fault == "slow" else ""
+    assert list(finding.evidence.values()) == [f"{one.fault}{share} (node3: died in all_reduce)"]
+    assert rule != LINK or "distcheck net --hosts 'node[2-3]' --nproc 1" in finding.fix.commands
 
 
 def test_a_bad_node_with_a_duplicate_name_is_named_but_not_excluded(searched, said, change):
@@ -83,45 +95,10 @@ def test_a_bad_node_with_a_duplicate_name_is_named_but_not_excluded(searched, sa
     assert finding.fix.commands[0] == "distcheck node  # on node1"
 
 
-def test_a_rail_is_named_with_its_rank(searched, said):
-    (finding,), _, code = said(searched(found(culprit("rail", local_ranks=(1,)))))
-    assert (finding.rule, finding.scope, finding.ranks, code) == ("isolation-bad-node", "gpu", (5,), 40)
-
-
-@pytest.mark.parametrize(("part", "ranks", "local"), [("node", (4, 5), ()), ("rank", (4,), (0,))])
-def test_a_slow_node_or_rank_is_named_with_its_share(searched, said, part, ranks, local):
-    (finding,), _, code = said(searched(found(culprit(part, fault="slow", local_ranks=local, ratio=0.1))))
-    assert (finding.rule, finding.ranks, code) == ("isolation-slow-node", ranks, 40)
-    assert "10% of the others" in next(iter(finding.evidence.values()))
-
-
 @pytest.mark.parametrize(("gpus", "shown"), [(2, "nvidia-smi -q -d PERFORMANCE"), (0, "lscpu --extended")])
 def test_the_fix_of_a_slow_node_shows_the_clocks_of_what_it_computes_on(searched, said, gpus, shown):
     (finding,), _, _ = said(searched(found(culprit(fault="slow", ratio=0.1)), gpus))
     assert finding.fix.commands[0] == f"ssh node3 'uptime; {shown}'"
-
-
-@pytest.mark.parametrize(
-    ("ratio", "adapters", "told"),
-    [(0.74, 4, True), (0.52, 2, True), (0.6, 4, False), (0.1, 4, False), (0.5, 1, False), (0.5, 0, False)],
-)
-def test_a_node_as_slow_as_without_one_adapter_gets_a_hint(searched, said, change, ratio, adapters, told):
-    place = PciPlace(path=(), numa_node=0)
-    nics = tuple(Nic(f"mlx5_{n}", place, "ib", link_layer="InfiniBand", ports=(1,)) for n in range(adapters))
-    job = searched(found(culprit(fault="slow", ratio=ratio)))
-    (finding,), _, _ = said(change.node(job, 0, pci=Pci({}, nics)))
-    hint = {
-        "adapters": f"without one of its {adapters} it would reach {1 - 1 / max(1, adapters):.0%}: check each of them"
-    }
-    assert ("adapters" in finding.evidence) == told
-    assert finding.evidence.items() >= (hint if told else {}).items()
-
-
-def test_a_link_blames_neither_of_its_ends(searched, said):
-    (finding,), _, code = said(searched(found(culprit("link", ("node2", "node3")))))
-    assert (finding.rule, finding.scope, finding.ranks) == ("isolation-bad-link", "link", (2, 3, 4, 5))
-    assert (finding.confirmed, code) == (False, 20)
-    assert "distcheck net --hosts 'node[2-3]' --nproc 1" in finding.fix.commands
 
 
 @pytest.mark.parametrize(

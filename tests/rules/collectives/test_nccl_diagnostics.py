@@ -37,9 +37,16 @@ def test_failed_peer_access_is_a_warning_about_the_ranks_that_nccl_names(found):
 
 
 def test_other_results_are_only_shown(found):
-    (finding,) = found(OUTLIER)
+    line = "net bw: bootstrap failure, aborting check in comm 0x1"
+    (finding,) = found(line)
     assert (finding.severity, finding.ranks) == ("info", ())
-    assert finding.message == f"NCCL's diagnostics report on rank 0: {OUTLIER}"
+    assert finding.message == f"NCCL's diagnostics report on rank 0: {line}"
+
+
+def test_a_slow_network_names_its_rank(found):
+    (finding,) = found(OUTLIER)
+    assert (finding.severity, finding.ranks, finding.nodes) == ("warning", (3,), ("node2",))
+    assert "265.1 Gbit/s of cross-nic bandwidth; the median rank has 391.5" in finding.message
 
 
 def test_no_results_and_those_of_another_communicator_are_silent(found):

@@ -11,7 +11,6 @@ from distcheck.facts.gpu import Fabric, GpuHealth, Gpus, NvLinks, PeerAccess
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.facts.rank import RankRun
-from distcheck.rules import find_rule
 
 replace = msgspec.structs.replace
 LOOKS = ("environment", "meeting", "gpu", "collectives")
@@ -47,7 +46,6 @@ def log_of(rank, shape):
         local_ranks=shape[here],
         nvls_channels=16,
         nvls_available=True,
-        nvls_created=True,
         algorithms=NVLS if rank == 0 else {},
         transports={"P2P/CUMEM": 48} | ({"NET/IB/0/GDRDMA": 2} if out else {}),
         peers={"P2P": beside} | ({"NET": ((first + shape[here]) % world,)} if out else {}),
@@ -143,7 +141,7 @@ BROKEN = {"plugins_missing": (), "plugins_failed": ("NET libnccl-net-ofi.so: lib
 OFI, LIBFABRIC = {"settings": {"NCCL_NET_PLUGIN": "ofi"}}, {"settings": {"NCCL_NET": "AWS Libfabric"}}
 RING = {"all_reduce 268435456": "RING/SIMPLE"}
 SMALL_RING = {"all_reduce 67108864": "RING/SIMPLE"}
-NO_NVLS = {"nvls_created": False, "nvls_channels": 0}
+NO_NVLS = {"nvls_channels": 0}
 HOST_A = {"nodes": 9, "local_ranks": 1, "peers": {"NET": (0, 9)}, "settings": {"NCCL_HOSTID": "a"}}
 DOWN = tuple(replace(nic, active=False) for nic in IB)
 CASES = [
@@ -154,12 +152,11 @@ CASES = [
     (2, IB, None, {**SOCKET, "settings": {"NCCL_NET": "Socket"}}, SLOW, "warning", ALL16,
      "NCCL_NET=Socket selects; unset NCCL_NET"),
     (2, ROCE, None, SOCKET, SLOW, "warning", ALL16, ""),
-    (2, EFA, None, SOCKET, PLUGIN, "error", ALL16, "libnccl-net.so was not found; /opt/amazon/ofi-nccl/lib"),
+    (2, EFA, None, SOCKET, PLUGIN, "error", ALL16, "libnccl-net.so; its own Socket; /opt/amazon/ofi-nccl/lib"),
     (2, IB, NODE2, {**BROKEN, **OFI}, PLUGIN, "warning", NODE2,
-     "NCCL_NET_PLUGIN=ofi requires; could not be loaded; libfabric.so.1: cannot open; $(find / -name "),
-    (2, IB, NODE2, {**BROKEN, **LIBFABRIC}, PLUGIN, "warning", NODE2,
-     "NCCL_NET=AWS Libfabric requires; could not be loaded"),
-    (2, IB, NODE2, {**BROKEN, **OFI, "network": ""}, PLUGIN, "error", NODE2, ""),
+     "NCCL_NET_PLUGIN=ofi requires; its own IB transport; libfabric.so.1: cannot open; $(find / -name "),
+    (2, IB, NODE2, {**BROKEN, **LIBFABRIC}, PLUGIN, "warning", NODE2, "NCCL_NET=AWS Libfabric requires"),
+    (2, IB, NODE2, {**BROKEN, **OFI, "network": ""}, PLUGIN, "error", NODE2, "has no network"),
     (1, IB, [2], {"peers": {"P2P": (1,), "SHM": (3,)}}, BYPASS, "warning", (2,),
      "GPUs of the same node that NVLink connects"),
     (1, IB, [2], {"peers": {"P2P": (1,), "NET": (3,)}}, BYPASS, "warning", (2,),
@@ -167,12 +164,9 @@ CASES = [
     (1, IB, None, {"peers": {"SHM": (0, 1)}, "settings": {"NCCL_P2P_DISABLE": "1"}}, BYPASS, "warning", NODE1,
      "scope job; owner user; NVLink connects; NCCL_P2P_DISABLE=1 is set; unset NCCL_P2P_DISABLE"),
     (1, IB, [0], {"algorithms": NVLS | RING}, NVLS_RULE, "warning", NODE1,
-     "RING/SIMPLE for all_reduce of 256 MiB; its model chose another algorithm"),
-    (1, IB, [0], {"algorithms": SMALL_RING, "nvls_available": False, **NO_NVLS}, NVLS_RULE, "warning", NODE1,
-     "no multicast support"),
-    (1, IB, [0], {"algorithms": SMALL_RING, **NO_NVLS}, NVLS_RULE, "warning", NODE1, "set up no channels"),
-    (1, IB, [0], {"algorithms": SMALL_RING, "plugins": ("TUNER ofi",)}, NVLS_RULE, "warning", NODE1,
-     "the TUNER ofi plugin chose another algorithm"),
+     "RING/SIMPLE for all_reduce of 256 MiB"),
+    (1, IB, [0], {"algorithms": SMALL_RING, "nvls_available": False, **NO_NVLS, "plugins": ("TUNER ofi",)}, NVLS_RULE,
+     "warning", NODE1, "not available; 'NVLS channels': 0; TUNER ofi"),
     (2, IB, [8], {"gdr": False, "gdr_devices": {"mlx5_0": False}}, GDR, "warning", (8,),
      "does not let mlx5_0 access GPU memory; nvidia-peermem"),
     (2, IB, [0, 8], {"gdr": False}, GDR, "warning", (0, 8), ""),
@@ -306,7 +300,3 @@ def test_pods_of_one_machine_that_nccl_treats_as_one_node_are_healthy(nccl_job, 
 
 def test_nodes_are_not_compared_if_ranks_are_missing(nccl_job, logs, change, says):
     assert says(change.keep(logs(nccl_job(), None, nodes=1, local_ranks=16), 0, 1)) == []
-
-
-def test_aliases_lead_to_these_rules():
-    assert find_rule("gdr-level-too-strict").name == "gdr-not-used"

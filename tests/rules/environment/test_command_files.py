@@ -77,7 +77,7 @@ def test_a_script_that_was_misspelt_comes_with_the_name_that_is_there(job_of, wi
     job = job_of(1, 2, "distcheck", looks=("storage",), command="gate")
     absent = replace(file("trian.py", state="absent"), near="train.py")
     (found,) = judge(with_files(job, (absent,)), "environment.command_files").findings
-    assert found.fix.text == "Correct the path in COMMAND. Its folder has train.py."
+    assert found.fix.text.endswith("Its folder has train.py.")
     assert found.fix.commands == ("ls /job",)
 
 

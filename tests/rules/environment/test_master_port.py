@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from rules.conftest import CONTRACT
 
-from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Bind, PortOwner, Resolution
 
 
@@ -63,19 +62,6 @@ def test_a_privileged_port_is_an_error_only_when_it_was_denied(job_of, change, o
     finding, exit_code = only(change.process(job, 0, bind=Bind(port=80, outcome="denied", error="EACCES")))
     assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-privileged", (0,), 30)
     assert silent(change.process(job, 0, bind=Bind(port=80, outcome="bound")))
-
-
-@pytest.mark.parametrize(
-    ("reserved", "value"),
-    [((), "40000"), ((((8080, 8080), (9000, 9100))), "8080,9000-9100,40000"), (None, ""), (Missing(reason="no"), "")],
-)
-def test_the_command_that_reserves_an_ephemeral_port_keeps_the_reserved_ones(job_of, change, only, reserved, value):
-    job = change.node(change.environment(job_of(), None, MASTER_PORT="40000"), 0, reserved_ports=reserved)
-    finding, _ = only(job)
-    assert finding.fix.commands[0].startswith("export MASTER_PORT=")
-    command = f"sudo sysctl net.ipv4.ip_local_reserved_ports={value}  # on node1"
-    assert finding.fix.commands[1:] == ((command,) if value else ())
-    assert finding.fix.text == f"Set a port below 32768{', or reserve 40000 on node1' if value else ''}."
 
 
 @pytest.mark.parametrize(

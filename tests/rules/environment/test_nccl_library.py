@@ -32,54 +32,40 @@ def replace(change):
     return change.job
 
 
-def brought(said):
-    return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
-
-
 def test_the_nccl_of_torch_itself_is_silent(said):
     assert said()[:2] == ((), ())
     assert said(usual=Libraries(version="", nccl=""))[:2] == ((), ()), "linked into torch"
     system = Libraries(nccl="/usr/lib/x86_64-linux-gnu/libnccl.so.2.27.3", version="2.27.3", found_by="system")
     assert said(usual=system)[:2] == ((), ()), "NVIDIA's container: torch has none of its own"
+    assert said(wheels=BOTH, version="2.29.7")[:2] == ((), ()), "the newer one wrote the file"
+    assert said(asked={"backend": "gloo"}, **LACKING)[:2] == ((), ())
 
 
-def test_a_missing_function_is_an_error_that_names_the_file_and_the_way(said):
-    other = {"nccl": "/usr/lib/libnccl.so.2.18.1", "version": "2.18.1", "own_version": "2.27.3"}
-    made = said(found_by="LD_PRELOAD", lacks=("ncclCommWindowRegister",), **other)
-    assert brought(made) == [("sw-nccl-shadowed", "error", (4, 5), ("node3",))]
-    (finding,) = made.findings
-    assert finding.message == (
-        "ranks 4-5 (node3): torch calls ncclCommWindowRegister, which /usr/lib/libnccl.so.2.18.1 from LD_PRELOAD"
-        " (NCCL 2.18.1) lacks; import torch fails"
-    )
-    assert finding.fix.commands[0] == "unset LD_PRELOAD"
-    assert made.verdict.exit_code == 30
-    assert said(asked={"backend": "gloo"}, found_by="LD_PRELOAD", lacks=("ncclX",), **other)[:2] == ((), ())
+BOTH = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.29.7")
+OTHER = {"nccl": "/opt/nccl/libnccl.so.2", "own_version": "2.27.3", "found_by": "LD_LIBRARY_PATH"}
+LACKING = OTHER | {"version": "2.18.1", "found_by": "LD_PRELOAD", "lacks": ("ncclCommWindowRegister",)}
+UNLOADED = {"nccl": "", "version": "", "own": "", "error": "libnccl.so.2: cannot open shared object file"}
 
 
-@pytest.mark.parametrize(("version", "severity"), [("2.26.2", "warning"), ("2.27.3", "info"), ("2.28.9", "info")])
-def test_another_nccl_is_a_warning_only_if_it_is_older(said, version, severity):
-    made = said(nccl="/opt/nccl/libnccl.so.2", version=version, own_version="2.27.3", found_by="LD_LIBRARY_PATH")
-    assert brought(made) == [("sw-nccl-shadowed", severity, (4, 5), ("node3",))]
-
-
-def test_two_wheels_are_a_warning_if_the_older_one_wrote_the_file(said):
-    both = ("nvidia-nccl-cu12 2.27.3", "nvidia-nccl-cu13 2.29.7")
-    made = said(wheels=both)
-    assert brought(made) == [("sw-nccl-shadowed", "warning", (4, 5), ("node3",))]
-    assert made.findings[0].fix.commands == (
-        "pip uninstall -y nvidia-nccl-cu12",
-        "pip install --force-reinstall --no-deps nvidia-nccl-cu13==2.29.7",
-    )
-    assert said(wheels=both, version="2.29.7")[:2] == ((), ())
-
-
-def test_an_nccl_that_cannot_be_loaded_is_an_error(said):
-    made = said(
-        nccl="", version="", own="", error="libnccl.so.2: cannot open shared object file: No such file or directory"
-    )
-    assert brought(made) == [("sw-nccl-shadowed", "error", (4, 5), ("node3",))]
-    assert "cannot open shared object file" in made.findings[0].message
+@pytest.mark.parametrize(
+    ("fields", "severity", "words", "command"),
+    [
+        (LACKING, "error", "libnccl.so.2 from LD_PRELOAD (NCCL 2.18.1) lacks; import torch fails", "unset LD_PRELOAD"),
+        (UNLOADED, "error", "cannot open shared object file", "pip install --force-reinstall torch"),
+        (OTHER | {"version": "2.26.2"}, "warning", "in place of torch's own NCCL 2.27.3", "unset LD_LIBRARY_PATH"),
+        (OTHER | {"version": "2.27.3"}, "info", "", "unset LD_LIBRARY_PATH"),
+        (OTHER | {"version": "2.28.9"}, "info", "", "unset LD_LIBRARY_PATH"),
+        ({"wheels": BOTH}, "warning", "are both installed", "pip uninstall -y nvidia-nccl-cu12"),
+    ],
+)
+def test_another_nccl_is_named_at_its_ranks_with_the_way_by_which_it_is_found(said, fields, severity, words, command):
+    made = said(**fields)
+    assert [(f.rule, f.severity, f.ranks, f.nodes) for f in made.findings] == [
+        ("sw-nccl-shadowed", severity, (4, 5), ("node3",))
+    ]
+    assert words in made.findings[0].message
+    assert made.findings[0].fix.commands[0] == command
+    assert made.verdict.exit_code == (30 if severity == "error" else 0)
 
 
 def test_libraries_that_could_not_be_read_are_not_checked_and_not_required(said):

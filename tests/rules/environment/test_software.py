@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
@@ -132,3 +133,36 @@ def test_a_torch_that_is_missing_everywhere_is_any_torch_and_env_needs_none(job,
     assert (found.ranks, found.fix.commands) == (tuple(range(8)), ("/opt/venv/bin/python -m pip install torch",))
     unread = job(r0=having(Missing(reason="torch's version.py cannot be read: [Errno 13]")))
     assert said(change.asked(unread, command="gate", looks=("environment", "meeting", "collectives"))) == ([], 0)
+
+
+NEW, BEFORE = TorchBuild("2.15.0+cu132", "13.2", None), TorchBuild("2.14.1+cu130", "13.0", None)
+
+
+@pytest.mark.parametrize(
+    ("build", "value", "message"),
+    [
+        (NEW, "0", "rank 3 (node2) has the NCCL backend ProcessGroupNCCL; the other 7 have ProcessGroupNCCL2"),
+        (NEW, "1", ""),
+        (BEFORE, "1", "rank 3 (node2) has the NCCL backend ProcessGroupNCCL2; the other 7 have ProcessGroupNCCL"),
+        (BEFORE, "0", ""),
+        (CU130, "1", ""),
+    ],
+)
+def test_a_rank_whose_variable_selects_another_nccl_backend_is_an_error(job, change, said, build, value, message):
+    made = change.environment(job(build, gpus=2), 3, TORCH_DIST_USE_NCCL2=value)
+    findings, exit_code = said(made)
+    assert [(f.rule, f.message.replace(" pid 103", ""), f.ranks) for f in findings] == (
+        [("sw-nccl-backend-differs", message, (3,))] if message else []
+    )
+    assert exit_code == (30 if message else 0)
+    gloo = msgspec.structs.replace(made, asked=msgspec.structs.replace(made.asked, backend="gloo"))
+    assert said(gloo) == ([], 0)
+
+
+def test_the_class_that_ran_counts_before_what_the_variable_says(job, change, said):
+    made = change.environment(job(NEW, gpus=2), 3, TORCH_DIST_USE_NCCL2="0")
+    ran = RankRun(pid=1, step="", outcome="done", implementation="ProcessGroupNCCL2")
+    assert said(change.rank(made, None, run=ran)) == ([], 0)
+    legacy = msgspec.structs.replace(ran, implementation="ProcessGroupNCCL")
+    (found,), _ = said(change.rank(change.rank(made, None, run=ran), 5, run=legacy))
+    assert (found.rule, found.ranks) == ("sw-nccl-backend-differs", (5,))

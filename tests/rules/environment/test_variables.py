@@ -182,26 +182,21 @@ def test_an_option_makes_an_empty_variable_harmless(job_of, change, found):
 
 
 @pytest.mark.parametrize(
-    ("launcher", "name", "value", "words", "expected", "command"),
+    ("launcher", "name", "value", "expected", "command"),
     [
-        ("by hand", "RANK", "${SLURM_PROCID}", "did not expand", "an integer", "export RANK="),
-        ("by hand", "WORLD_SIZE", "$WORLD", "did not expand", "an integer", "export WORLD_SIZE=4"),
-        ("by hand", "WORLD_SIZE", "9" * 20, "that a job can have", "below 2147483648", "export WORLD_SIZE=4"),
-        ("by hand", "LOCAL_RANK", "one", "integer", "an integer", "export LOCAL_RANK="),
-        ("by hand", "LOCAL_WORLD_SIZE", "4(x2)", "4 on each of 2 nodes", "an integer", "export LOCAL_WORLD_SIZE=2"),
-        ("slurm", "WORLD_SIZE", "4(x2)", "4 on each", "an integer", "export WORLD_SIZE=$SLURM_NTASKS"),
-        ("by hand", "MASTER_PORT", "29500.0", "decimal point", "a port from 1 to 65535", "export MASTER_PORT=29500"),
-        ("by hand", "GROUP_RANK", "-", "integer", "an integer", "export GROUP_RANK="),
+        ("by hand", "RANK", "${SLURM_PROCID}", "an integer", "export RANK="),
+        ("by hand", "WORLD_SIZE", "9" * 20, "below 2147483648", "export WORLD_SIZE=4"),
+        ("by hand", "LOCAL_RANK", "one", "an integer", "export LOCAL_RANK="),
+        ("slurm", "WORLD_SIZE", "4(x2)", "an integer", "export WORLD_SIZE=$SLURM_NTASKS"),
+        ("by hand", "MASTER_PORT", "29500.0", "a port from 1 to 65535", "export MASTER_PORT=29500"),
+        ("by hand", "GROUP_RANK", "-", "an integer", "export GROUP_RANK="),
     ],
 )
-def test_a_value_that_is_not_an_integer_is_reported(
-    job_of, change, only, launcher, name, value, words, expected, command
-):
+def test_a_value_that_is_not_an_integer_is_reported(job_of, change, only, launcher, name, value, expected, command):
     finding, exit_code = only(change.environment(job_of(nodes=2, launcher=launcher), 2, **{name: value}))
     assert (finding.rule, finding.evidence) == ("env-not-integer", {"variable": name, "value": value})
     assert (finding.nodes, exit_code) == (("node2",), 30)
     assert finding.message.endswith(expected)
-    assert words in finding.fix.text
     assert finding.fix.commands[0].startswith(command)
 
 

@@ -9,7 +9,6 @@ from made.hcas import V1, V2, infiniband, ipv4, roce
 from distcheck.facts.base import Missing
 from distcheck.facts.infiniband import Gid, HcaPort
 from distcheck.facts.network import Interface, Link, NetworkFacts
-from distcheck.rules.fabric import gid_choices
 from distcheck.selection import gids
 
 NODE2 = ((2, 3), ("node2",))
@@ -54,17 +53,6 @@ def test_a_rank_whose_own_entries_are_empty_is_an_error_beside_ranks_that_work(f
     assert told(change.environment(job, 3, NCCL_IB_GID_INDEX="5")) == [
         ("roce-gid-index-wrong", "error", (3,), ("node2",))
     ]
-
-
-@pytest.mark.parametrize("variables", [{}, {"NCCL_IB_GID_INDEX": "3"}])
-def test_the_entry_of_a_port_is_looked_up_once_for_all_ranks_of_a_node(fabric, told, monkeypatch, variables):
-    looked = []
-    monkeypatch.setattr(gid_choices, "chosen", lambda port, values: looked.append(port) or gids.chosen(port, values))
-    assert told(fabric(*nodes({}, {}, {}), **variables)) == []
-    assert len(looked) == 3
-
-
-"""GIDs whose types and interfaces sysfs does not show."""
 
 
 def test_roce_port_in_other_namespace_when_the_interface_of_the_gid_is_not_here(fabric, told, change):

@@ -161,8 +161,6 @@ FAULTY = [
 
     row("gdr-module-missing warning", [1, 2], "", *[with_facts(PAIR, **NO_GDR)] * 2),
     row("gdr-on-some-nodes warning", [2], "node1 and node3 can use it", PAIR, with_facts(PAIR, **NO_GDR), PAIR),
-    row("ib-relaxed-ordering-vm info", [1, 2], "", *[with_facts(PAIR, virtual=True)] * 2,
-        NCCL_IB_PCI_RELAXED_ORDERING="0"),
 ]  # fmt: skip
 
 
@@ -227,7 +225,6 @@ SILENT = [
     row("", [], "", FULL, FULL, NCCL_IB_PKEY="1"),
     row("", [], "no adapters were read", Infiniband(), Infiniband()),
     row("", [], "ordering is as usual", *[with_facts(PAIR, virtual=True)] * 2),
-    row("", [], "no virtual machine", PAIR, PAIR, NCCL_IB_PCI_RELAXED_ORDERING="0"),
 ]  # fmt: skip
 
 
@@ -267,12 +264,6 @@ def test_an_adapter_of_another_kind_and_one_port_with_both_link_layers_are_two_f
     assert ("ib-mixed-link-layer", "error", *ALL) in told(fabric(WIDE, [roce("mlx5_0"), *WIDE[1:]]))
 
 
-def test_the_allowed_adapters_of_each_node_are_evidence_where_one_has_fewer(fabric, finding):
-    fewer = finding(fabric(STORAGE, STORAGE[1:], WIDE, NCCL_IB_HCA="^mlx5_storage"))
-    assert fewer.evidence["node2"] == ["mlx5_1:1", "mlx5_10:1", "mlx5_11:1"]
-    assert fewer.evidence["node1 and node3"] == ["mlx5_0:1", "mlx5_1:1", "mlx5_10:1", "mlx5_11:1"]
-
-
 @pytest.mark.parametrize(
     ("value", "exact"),
     [("mlx5_1:1", "=mlx5_1:1"), ("^mlx5_1:1", "'^=mlx5_1:1'"), ("mlx5_1:1,mlx5_0:1", "=mlx5_1:1,mlx5_0:1")],
@@ -293,7 +284,6 @@ def test_ranks_with_one_adapter_each_are_compared_by_rank(fabric, told, change):
     [
         (WIDE, "NCCL_IB_HCA", "mlx4", "mlx5", "ib-hca-no-match error user"),
         (plugged(EFAS), "FI_PROVIDER", "tcp", "efa", "nccl-efa-provider-missing warning user"),
-        (with_facts(PAIR, virtual=True), "NCCL_IB_PCI_RELAXED_ORDERING", "0", "2", "ib-relaxed-ordering-vm info admin"),
     ],
 )
 def test_a_setting_of_a_file_counts_below_the_variable(

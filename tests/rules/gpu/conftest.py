@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from made import amd_jobs
 from made.nvml_jobs import machines, replace, told
 
 
@@ -30,3 +31,9 @@ def gpus(change):
         return job
 
     return gpus
+
+
+@pytest.fixture
+def rocm(tmp_path_factory, job_of, change):
+    """Build a job on machines with AMD GPUs: see `made.amd_jobs.jobs`."""
+    return amd_jobs.jobs(lambda: tmp_path_factory.mktemp("amd"), job_of, change)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 from made.nvml_jobs import PROFILES
+from made.policies import policy
 
 from distcheck.rules import FAMILIES
 
@@ -63,10 +64,8 @@ AT_GPU_3 = [
     ("processes 4711:2000000000", "gpu-other-processes", "warning", False, "in use by process 4711, with 2.0 GB"),
     ("processes 4711:- 4712:-", "gpu-other-processes", "warning", False, "in use by processes 4711 and 4712"),
     ("memory.used 9000000000", "gpu-other-processes", "warning", False, "8.4 GB of its memory in use"),
-    ("utilisation 97", "gpu-utilisation-before-start", "warning", False, "97 % busy"),
     ("compute_mode 3", "gpu-exclusive-mode", "info", False, "one process at a time"),
     ("compute_mode 2", "gpu-prohibited-mode", "error", False, "CUDA cannot use it"),
-    ("persistence 0", "gpu-persistence-off", "info", False, "persistence mode is off"),
     ("mps_processes 4711:1000", "gpu-mps-active", "warning", False, "Multi-Process Service is active"),
 ]  # fmt: skip
 
@@ -77,6 +76,7 @@ def test_each_fault_names_only_its_gpu_and_rank(on, judge, line, rule, severity,
     (finding,) = result.findings
     assert (finding.rule, finding.severity) == (rule, severity)
     assert (finding.ranks, finding.nodes) == ((11,), ("node2",))
+    assert [(gpu.node, gpu.index) for gpu in finding.gpus] == [("node2", 3)]
     assert words in finding.message
     assert finding.fix.text
     if severity == "error":
@@ -109,7 +109,6 @@ def test_each_fault_names_only_its_gpu_and_rank(on, judge, line, rule, severity,
         "temperature !3",
         "power.limit 699000",
         "clock.application !3",
-        "utilisation 5",
         "processes !3",
         "numa 0,1",
         "display 1",
@@ -168,9 +167,6 @@ NODES = {
     "counts that all links have": (H200 + "field.161 5000\npcie.replays 5000\n", 8),
     "a Grace whose driver has no NUMA node": (PROFILES["gh200"] + "own_numa !13\n", 1),
     "a desktop uses GPU memory": (L40S + "0.display 1\n0.memory.used 3000000000\n", 8),
-    "a GPU that was just woken may look busy": (
-        H200 + "persistence 0\nutilisation 100\n", 8, "gpu-persistence-off", "info", ALL,
-    ),
     "pairs connected by NVLink without P2P": (
         H200 + "2.p2p.read.5 4\n2.p2p.write.5 4\n", 8, "gpu-nvlink-down", "warning", (2, 5),
         "NVLink connects it to GPU 5, but P2P is off: it is disabled in the driver's registry",
@@ -203,8 +199,8 @@ def test_a_node_has_at_most_one_finding_for_a_cause(on, only, silent, node):
     ("texts", "rule", "severity", "nodes", "words"),
     [
         (
-            [H200 + "persistence 0\n"] * 4,
-            "gpu-persistence-off",
+            [H200 + "compute_mode 3\n"] * 4,
+            "gpu-exclusive-mode",
             "info",
             (1, 2, 3, 4),
             "node3 and 1 more: GPUs 0-7",
@@ -277,11 +273,8 @@ def test_an_exclusive_gpu_is_a_warning_where_it_gets_a_second_process(on, change
 
 
 def test_a_node_by_itself_may_have_a_job_running(on, says):
-    job = on(H200 + "3.processes 4711:-\n5.utilisation 98\n", looks=("node", "gpu"))
-    assert {(rule, severity) for rule, severity, _, _ in says(job)} == {
-        ("gpu-other-processes", "info"),
-        ("gpu-utilisation-before-start", "info"),
-    }
+    job = on(H200 + "3.processes 4711:-\n", looks=("node", "gpu"))
+    assert says(job) == [("gpu-other-processes", "info", (3,), ("node1",))]
     through_mps = on(H200 + "3.mps_processes 4711:1000\n", looks=("node", "gpu"))
     assert says(through_mps) == [("gpu-mps-active", "info", (3,), ("node1",))]
 
@@ -300,3 +293,13 @@ def test_a_node_whose_gpus_could_not_be_read_is_named_and_its_ranks_keep_their_g
     assert {(n.nodes, n.reason) for n in result.not_checked} == {(("node2",), reason)}
     assert result.verdict.exit_code == 20
     assert judge(job, "gpu.health").verdict.exit_code == 20
+
+
+@pytest.mark.parametrize(
+    ("celsius", "rules"), [(28, ["gpu-thermal-throttle"]), (29, ["gpu-thermal-throttle"]), (30, [])]
+)
+def test_the_site_s_policy_can_allow_less_heat_than_the_gpu_itself(on, judge, change, celsius, rules):
+    job = change.asked(on(H200), policy=policy({"threshold": {"gpu-celsius": celsius}}))
+    result = judge(job, "gpu.clocks")
+    assert [f.rule for f in result.findings][:1] == rules
+    assert all(f"29 C; the site's policy allows less than {celsius} C" in f.message for f in result.findings)

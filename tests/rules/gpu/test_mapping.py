@@ -11,7 +11,7 @@ from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.job import Launched, LaunchedNode
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import Installed
-from distcheck.rules.finding import Fix
+from distcheck.rules.finding import Fix, NamedGpu
 from distcheck.rules.job.scheduler import as_scheduled
 from distcheck.selection.visible_devices import device_of, visible
 
@@ -80,11 +80,11 @@ def test_valid_lists_are_silent(of, with_value, silent):
     assert silent(job)
 
 
-def test_jobs_without_nvidia_gpus_are_not_checked(of, with_value, silent, rules, change):
+def test_jobs_that_do_not_use_the_gpus_are_not_checked(of, with_value, silent, rules, change):
     for backend in ("gloo", "mpi"):
         assert silent(change.node(with_value(of(backend=backend), ""), None, gpus=NO_ANSWER))
+    assert silent(change.node(of(gpus=0), None, accelerator="amd")), "a CPU's graphics"
     for backend in ("auto", "nccl"):
-        assert silent(change.node(of(gpus=0, backend=backend), None, accelerator="amd"))
         assert silent(change.node(of(backend=backend), None, torch=TorchBuild("2.9", None, "6.4"), gpus=None))
     assert silent(of(2, 2, 0)), "a job on CPU nodes is a Gloo job"
     unused = {"torch": TorchBuild("2.9", None, None), "gpus": Missing(reason="NVML error 12: not found")}
@@ -98,7 +98,9 @@ def test_jobs_without_nvidia_gpus_are_not_checked(of, with_value, silent, rules,
 def test_gpus_that_were_not_read_are_unknown(of, judge, change):
     result = judge(change.node(of(2), 1, gpus=None), "gpu.mapping")
     assert result.findings == ()
-    assert {(n.nodes, n.ranks, n.reason) for n in result.not_checked} == {(("node2",), (2, 3), "NVML was not asked")}
+    assert {(n.nodes, n.ranks, n.reason) for n in result.not_checked} == {
+        (("node2",), (2, 3), "the driver was not asked")
+    }
     assert result.verdict.exit_code == 20
 
 
@@ -203,6 +205,7 @@ def test_gpu_fell_off_bus(of, only, change, with_value):
     finding, code = only(job)
     assert finding.rule == "gpu-fell-off-bus"
     assert (finding.scope, finding.confirmed, finding.nodes, finding.ranks) == ("gpu", True, ("node2",), (7,))
+    assert finding.gpus == (NamedGpu("node2", 2, None),)
     assert finding.message == "node2: GPU 2: NVML error 15: a GPU is lost"
     assert code == 40
 
@@ -235,7 +238,7 @@ def test_gpu_none_visible_for_nccl_on_cpu_nodes(of, judge):
     (finding,) = result.findings
     assert (finding.rule, finding.scope) == ("gpu-none-visible", "rank")
     assert finding.ranks == (0, 1, 2, 3)
-    assert finding.message == ("node1 and node2: no NVIDIA GPU found; the job uses NCCL, which needs GPUs")
+    assert finding.message == ("node1 and node2: no GPU found; the job uses NCCL, which needs GPUs")
     assert (result.not_checked, result.verdict.exit_code) == ((), 30)
 
 

@@ -4,11 +4,13 @@ import math
 import random
 
 import pytest
+from made.policies import policy
 from msgspec.structs import replace
 
 from distcheck.expectation.devices import CARD_MATMUL_SHARE, HOST_SHARE, MATMUL_SHARE, MEMORY_SHARE, floor_of, peak_of
 from distcheck.facts.base import Missing
 from distcheck.facts.device import Burn, DeviceTest
+from distcheck.facts.gpu import Amd, GpuHealth
 from distcheck.facts.host import CpuQuota, Limits
 from distcheck.facts.rank import RankRun
 from distcheck.rules.gpu.own_work import SLOW_CPU
@@ -174,6 +176,17 @@ def test_of_two_unlike_gpus_of_an_unknown_model_the_slow_one_is_only_suspected(j
     assert [(f.ranks, f.severity) for f in said.findings] == [((1,), "warning")]
 
 
+@pytest.mark.parametrize(("mode", "slow"), [("SPX", True), ("CPX", False)])
+def test_a_partition_has_its_cards_name_and_not_its_floor(job, change, judge, mode, slow):
+    model = "AMD Instinct MI300X"
+    parts = job(of_gpu(model, 0.125, 0.125), (), model)
+    for n in range(2):
+        own = parts.nodes[n].gpus
+        devices = tuple(replace(g, health=GpuHealth(amd=Amd(compute_partition=mode))) for g in own.devices)
+        parts = change.node(parts, n, gpus=replace(own, devices=devices))
+    assert bool(judge(parts, SPEED).findings) is slow
+
+
 def test_gpus_that_ranks_share_are_not_judged(job, change, judge):
     shared = job(of_gpu(H100), {2: of_gpu(H100, 0.1), 3: of_gpu(H100, 0.1)}, H100)
     assert [f.ranks for f in judge(shared, SPEED).findings] == [(2,), (3,)]
@@ -304,3 +317,11 @@ def test_models_are_told_by_the_names_that_the_driver_reports(name, matmul, memo
     assert (peak.matmul_TFLOPS, peak.memory_GBps, peak.host_GBps) == (matmul, memory, host)
     assert floor.matmul_TFLOPS / matmul in {MATMUL_SHARE, CARD_MATMUL_SHARE}
     assert (floor.memory_GBps, floor.host_GBps) == (MEMORY_SHARE * memory, HOST_SHARE * host)
+
+
+@pytest.mark.parametrize(("floor", "rules"), [(600.0, []), (700.0, ["gpu-slow-compute"])])
+def test_the_floor_of_the_site_s_policy_replaces_that_of_the_data_sheet(job, judge, change, floor, rules):
+    site = policy({"device": {"NVIDIA H100*": {"matmul-TFLOPS": floor}}})
+    said = judge(change.asked(job(of_gpu(H100), {6: of_gpu(H100, 0.95)}, H100), policy=site), SPEED, PRODUCTS)
+    assert [f.rule for f in said.findings] == rules
+    assert all((f.ranks, f.severity) == ((6,), "error") for f in said.findings)

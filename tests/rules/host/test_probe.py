@@ -12,11 +12,6 @@ LEADER_LOST = "the connection to 10.0.0.1 was lost: it closed"
 MEASURED = ("environment", "meeting", "collectives")
 
 
-@pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (1, 4), (3, 2)])
-def test_a_job_without_lost_processes_is_silent(job_of, silent, nodes, per_node):
-    assert silent(job_of(nodes, per_node))
-
-
 def test_another_version_on_a_node_is_a_warning(job_of, change, only):
     found, _ = only(change.node(job_of(3, 2), 1, distcheck="0.0.9"))
     assert (found.rule, found.severity) == ("probe-version-differs", "warning")

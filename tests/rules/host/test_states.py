@@ -13,7 +13,6 @@ from distcheck.facts.storage import Space
 OURS = ("host.speed", "host.load", "host.memory", "host.shared_memory")
 MIB, GIB = 1 << 20, 1 << 30
 SLOW = {"cpufreq driver": "acpi-cpufreq", "scaling_governor": "powersave"}
-HUGE = {"transparent_hugepage": "always", "transparent_hugepage/defrag": "always"}
 SHM = Space(total_bytes=30 * GIB, free_bytes=20 * GIB, free_files=None, writable=True)
 BLOCKED = (StuckProcess(77, "python3", "blocked", "rpc_wait_bit_killable"), StuckProcess(78, "ls", "blocked"))
 
@@ -49,8 +48,6 @@ def each(name, *values, **more):
         (beside({"throttled_seconds": None}), ""),
         (beside({"throttled_seconds": 49_000}), ""),
         (beside({"throttled_seconds": 60_000}), "host-cpu-throttled warning node2"),
-        (beside({"settings": {**HUGE, "transparent_hugepage/defrag": "madvise"}}), ""),
-        (each("settings", HUGE, HUGE), "host-hugepages-thp info node1 node2"),
         (beside({"stuck": BLOCKED}), "host-stuck-processes warning node2"),
         (beside(stale(2 * GIB, GIB)), "host-shm-stale-files warning node2"),
         (beside(stale(GIB)), "host-shm-stale-files info node2"),
@@ -84,6 +81,15 @@ def test_a_state_of_a_host_is_reported_at_its_node(on_hosts, change, judge, stat
     job = change.node(on_hosts(len(states), 2, states=dict(enumerate(states))), None, shm=SHM)
     found = [" ".join((f.rule, f.severity, *f.nodes)) for f in judge(job, *OURS).findings]
     assert found == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(("value", "vendor", "rules"), [
+    ("1", "amd", ["host-numa-balancing"]), ("2", "amd", ["host-numa-balancing"]), ("0", "amd", []), ("1", "nvidia", []),
+])  # fmt: skip
+def test_numa_balancing_is_reported_beside_amd_gpus(on_hosts, change, judge, value, vendor, rules):
+    states = {n: {"settings": {"numa_balancing": value}} for n in range(2)}
+    job = change.node(on_hosts(2, 2, states=states), None, accelerator=vendor, shm=SHM)
+    assert [f.rule for f in judge(job, "host.speed").findings] == rules
 
 
 @pytest.mark.parametrize(("cpus", "severity"), [(60, "warning"), (32, "info"), (None, "")])
@@ -137,12 +143,11 @@ def test_host_memory_low_on_one_node_by_what_its_ranks_need_or_the_others_have(
     assert said(job, "host.memory") == ([("host-memory-low", severity, (4, 5, 6, 7), ("node2",))] if severity else [])
 
 
-def test_memory_reserved_for_huge_pages_has_its_own_fix(on_hosts, only):
+def test_memory_reserved_for_huge_pages_is_evidence(on_hosts, only):
     found, _ = only(on_hosts(2, states={0: {"available_bytes": 2 * GIB, "huge_page_bytes": 56 * GIB}}))
-    assert "echo 0 | sudo tee /proc/sys/vm/nr_hugepages" in found.fix.commands
+    assert found.evidence["unused huge pages"] == "56 GiB"
     found, _ = only(on_hosts(states={0: {"available_bytes": 5 * GIB}}))
     assert "half of the nodes have 60 GiB or more" in found.message
-    assert found.fix.commands[0] == "free -h"
 
 
 # -- what is not known, and what may be removed
@@ -153,7 +158,7 @@ def test_memory_reserved_for_huge_pages_has_its_own_fix(on_hosts, only):
     [
         (
             Missing(reason="hidden"),
-            {"perf-cpu-governor", "host-cpu-throttled", "host-hugepages-thp", "host-differs", "host-busy",
+            {"perf-cpu-governor", "host-numa-balancing", "host-cpu-throttled", "host-differs", "host-busy",
              "host-stuck-processes", "host-memory-low", "host-oom-kills", "host-shm-stale-files",
              "host-shm-removed-by-systemd"},
         ),

@@ -66,34 +66,3 @@ def test_node_ranks_that_differ_are_silent(job_of, change, judge):
     for n in range(3):
         job = change.environment(job, n, NODE_RANK=str(n))
     assert judge(job).findings == ()
-
-
-@pytest.mark.parametrize(("ahead", "severity"), [(-40.0, "warning"), (12.5, "warning"), (3.0, "info")])
-def test_elastic_clock_skew_is_graded_by_the_minimum_skew(under, change, one, ahead, severity):
-    found = one(change.process(under(*C10D), [2, 3], clock_ahead_seconds=ahead))
-    assert (found.rule, found.severity, found.nodes) == ("elastic-clock-skew", severity, ("node2",))
-    assert ("behind" if ahead < 0 else "ahead of") in found.message
-
-
-@pytest.mark.parametrize(
-    ("arguments", "ahead"), [(C10D, 0.2), (("--nnodes=2", "--master-addr=node1", "train.py"), 99.0)]
-)
-def test_small_skew_is_silent_and_any_with_the_static_rendezvous(under, change, judge, arguments, ahead):
-    assert judge(change.process(under(*arguments), [2, 3], clock_ahead_seconds=ahead)).findings == ()
-
-
-def test_the_skew_of_two_nodes_adds_up(under, change, one):
-    job = change.process(under(*C10D, nodes=3), [2, 3], clock_ahead_seconds=-9.0)
-    assert one(change.process(job, [4, 5], clock_ahead_seconds=9.0)).severity == "warning", "the two are 18 s apart"
-
-
-def test_the_suggested_keep_alive_tolerates_the_observed_skew(under, change, one):
-    found = one(change.process(under("--rdzv-conf=timeout=900", *C10D), [2, 3], clock_ahead_seconds=-400.0))
-    step, again = found.fix.commands
-    conf, rest = again.removeprefix("torchrun --rdzv-conf=").split(" ", 1)
-    assert (step, rest) == ("sudo chronyc makestep", " ".join(C10D))
-    assert conf == "timeout=900,keep_alive_max_attempt=121"
-    assert 5 * 121 > 400 / (2 / 3)
-    patient = one(change.process(under(f"--rdzv-conf={conf}", *C10D), [2, 3], clock_ahead_seconds=-400.0))
-    assert patient.severity == "info"
-    assert "drops a node at 605 s" in patient.message

@@ -85,17 +85,5 @@ def test_k8s_pod_host_confusion_where_containers_with_one_name_have_separate_shm
     assert said(change.process(job, 1, shm_device=70)) == []
 
 
-@pytest.mark.parametrize(("launcher", "what"), [("kubernetes", "pods"), ("sagemaker", "machines")])
-def test_k8s_rank_is_a_pods_where_distcheck_derived_the_ranks_from_pod_numbers(job_of, change, judge, launcher, what):
-    job = job_of(nodes=2, per_node=4, launcher="distcheck")
-    for i, rank in enumerate(job.ranks):
-        placement = change.job(rank.placement, launcher=launcher)
-        job = change.rank(job, i, placement=placement, environment=rank.environment | POD)
-    diagnosis = judge(job)
-    (finding,) = diagnosis.findings
-    assert (finding.rule, finding.severity, diagnosis.verdict.exit_code) == ("k8s-rank-is-a-pods", "info", 0)
-    assert f"identifies {what} (0-1), not ranks; checked ranks 0-7, 4 on each" in finding.message
-
-
 def test_ranks_with_their_own_variables_are_silent(pods, job_of, said):
     assert said(pods(per_node=2)) == said(job_of(nodes=2, launcher="distcheck")) == []

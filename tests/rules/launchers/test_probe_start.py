@@ -12,6 +12,7 @@ from distcheck.rules.finding import excluded_nodes
 from distcheck.rules.job.own_failures import own_failure
 from distcheck.rules.launchers import started_probes
 
+OURS = ("launchers.probe_start", "environment.ranks")
 LOOKS = ("launch", "environment", "meeting")
 SSH = ("/opt/venv/bin/python", "-m", "distcheck.run.remote_probe")
 
@@ -43,7 +44,7 @@ def by_node(diagnosis):
 
 
 def test_a_healthy_launch_is_silent(launched, judge):
-    assert judge(launched(), "launchers.probe_start", "environment.ranks")[:2] == ((), ())
+    assert judge(launched(), *OURS)[:2] == ((), ())
 
 
 UNREACHABLE = {"outcome": "unreachable", "exit_code": 255, "words": "ssh: connect to host node3: No route to host"}
@@ -64,7 +65,7 @@ SILENT = {"outcome": "silent"}
     ],
 )
 def test_the_fault_of_one_node_is_reported_for_that_node_only(launched, judge, fate, rule, confirmed, code):
-    diagnosis = judge(launched(node3=fate), "launchers.probe_start", "environment.ranks")
+    diagnosis = judge(launched(node3=fate), *OURS)
     assert said(diagnosis) == [(rule, "error", "node", confirmed, ("node3",), (4, 5))]
     assert "node3 (ranks 4-5)" in diagnosis.findings[0].message
     assert diagnosis.verdict.exit_code == code
@@ -77,7 +78,7 @@ NO_MODULE = {"outcome": "no probe", "exit_code": 1, "words": "/opt/venv/bin/pyth
 def test_each_node_has_its_own_cause_and_the_advice_counts_all_of_them(launched, judge):
     refused = UNREACHABLE | {"words": "ssh: connect to host node2 port 22: Connection refused"}
     job = launched(node2=refused, node3=NO_MODULE, node4=MISSING)
-    diagnosis = judge(job, "launchers.probe_start", "environment.ranks")
+    diagnosis = judge(job, *OURS)
     found = {f.nodes: f for f in diagnosis.findings}
     assert set(found) == {("node2",), ("node3",), ("node4",)}
     assert found["node2",].message.endswith("node2 (ranks 2-3): ssh: connect to host node2 port 22: Connection refused")
@@ -102,17 +103,13 @@ def test_nodes_with_one_cause_are_one_finding(launched, judge, fate):
 
 @pytest.mark.parametrize("fate", [UNREACHABLE, MISSING, ENDED, UNREADABLE])
 def test_a_fault_of_all_nodes_is_a_fault_of_the_job(launched, judge, fate):
-    diagnosis = judge(
-        launched(node1=fate, node2=fate, node3=fate, node4=fate), "launchers.probe_start", "environment.ranks"
-    )
+    diagnosis = judge(launched(node1=fate, node2=fate, node3=fate, node4=fate), *OURS)
     assert [(f.scope, len(f.nodes)) for f in diagnosis.findings] == [("job", 4)]
     assert diagnosis.verdict.exit_code == 30
 
 
 def test_no_report_from_any_node_is_unknown_and_not_a_job_fault(launched, judge):
-    diagnosis = judge(
-        launched(node1=SILENT, node2=SILENT, node3=SILENT, node4=SILENT), "launchers.probe_start", "environment.ranks"
-    )
+    diagnosis = judge(launched(node1=SILENT, node2=SILENT, node3=SILENT, node4=SILENT), *OURS)
     assert [f.scope for f in diagnosis.findings] == ["node"]
     assert diagnosis.verdict.exit_code == 20
 
@@ -124,7 +121,7 @@ BROKEN_WORDS = "Welcome to node3\ndistcheck 0.1.0: the probe failed: RuntimeErro
 @pytest.mark.parametrize("code", [70, None])
 def test_a_failure_of_distcheck_itself_blames_no_node_and_no_job(launched, judge, outcome, code):
     fate = {"outcome": outcome, "exit_code": code, "words": BROKEN_WORDS}
-    diagnosis = judge(launched(node3=fate), "launchers.probe_start", "environment.ranks")
+    diagnosis = judge(launched(node3=fate), *OURS)
     assert said(diagnosis) == [("launch-probe-broken", "error", "tool", True, ("node3",), (4, 5))]
     line = BROKEN_WORDS.splitlines()[-1]
     assert diagnosis.findings[0].message == f"distcheck itself failed on node3 (ranks 4-5): {line}"
@@ -134,17 +131,13 @@ def test_a_failure_of_distcheck_itself_blames_no_node_and_no_job(launched, judge
 
 def test_a_setup_that_exits_with_code_70_is_no_failure_of_distcheck(launched, judge):
     fate = {"outcome": "ended", "exit_code": 70, "words": "module: unable to locate cuda"}
-    assert by_node(judge(launched(node3=fate), "launchers.probe_start", "environment.ranks")) == [
-        ("launch-probe-failed", ("node3",))
-    ]
+    assert by_node(judge(launched(node3=fate), *OURS)) == [("launch-probe-failed", ("node3",))]
     assert judge(launched(node3=fate | {"outcome": "reported"}), "launchers.probe_start").findings == ()
 
 
 def test_a_version_that_does_not_understand_its_assignment_is_incompatible_and_not_broken(launched, judge):
     fate = UNREADABLE | {"exit_code": 70, "words": BROKEN_WORDS}
-    assert by_node(judge(launched(node3=fate), "launchers.probe_start", "environment.ranks")) == [
-        ("launch-probe-unreadable", ("node3",))
-    ]
+    assert by_node(judge(launched(node3=fate), *OURS)) == [("launch-probe-unreadable", ("node3",))]
 
 
 LOST, BROKEN = {"outcome": "ended"}, {"outcome": "ended", "exit_code": 70, "words": BROKEN_WORDS}
@@ -163,7 +156,7 @@ def test_probes_that_the_launcher_ends_with_others_are_not_blamed(
     launched, judge, engine, exit_code, fate, rule, verdict
 ):
     job = launched(engine, ("launcher",), exit_code, node1=LOST, node2=LOST, node3=fate, node4=LOST)
-    diagnosis = judge(job, "launchers.probe_start", "environment.ranks")
+    diagnosis = judge(job, *OURS)
     assert by_node(diagnosis) == [(rule, ("node3",))]
     assert diagnosis.verdict.exit_code == verdict
     assert ("node1", "node2", "node4") in [n.nodes for n in diagnosis.not_checked if n.rule == "launch-probe-failed"]
@@ -178,9 +171,7 @@ def test_the_node_that_ended_the_others_is_not_searched_for_each_of_them(launche
 
 def test_the_line_with_the_error_is_in_the_message(launched, judge):
     words = "Welcome to node3\nssh: connect to host node3 port 22: Connection timed out\nbye"
-    (finding,) = judge(
-        launched(node3=UNREACHABLE | {"words": words}), "launchers.probe_start", "environment.ranks"
-    ).findings
+    (finding,) = judge(launched(node3=UNREACHABLE | {"words": words}), *OURS).findings
     assert "Connection timed out" in finding.message
     assert finding.fix.commands == ("ssh node3 true",)
 
@@ -188,9 +179,7 @@ def test_the_line_with_the_error_is_in_the_message(launched, judge):
 def test_launch_failed_when_srun_starts_nothing(launched, judge):
     words = "srun: error: invalid partition specified: nope"
     lost = {f"node{n}": LOST for n in range(1, 5)}
-    diagnosis = judge(
-        launched("slurm", ("srun", "--partition=nope"), 1, words, **lost), "launchers.probe_start", "environment.ranks"
-    )
+    diagnosis = judge(launched("slurm", ("srun", "--partition=nope"), 1, words, **lost), *OURS)
     assert [(f.rule, f.scope) for f in diagnosis.findings] == [("launch-failed", "job")]
     assert "invalid partition specified: nope" in diagnosis.findings[0].message
     assert diagnosis.verdict.exit_code == 30
@@ -200,12 +189,10 @@ def test_a_refused_port_is_not_reported_where_rank_0_could_not_start(launched, j
     refused = Attempt(address="10.0.0.1", port=29500, door="master", outcome="refused")
     broken = launched(node1={"outcome": "reported", "exit_code": 70, "words": BROKEN_WORDS})
     met = change.job(change.process(broken, (2, 3, 4, 5, 6, 7), attempts=(refused,)), met=False)
-    assert [
-        f.rule for f in judge(met, "launchers.probe_start", "environment.ranks", "network.master_reachability").findings
-    ] == ["launch-probe-broken"]
+    assert [f.rule for f in judge(met, *OURS, "network.master_reachability").findings] == ["launch-probe-broken"]
 
     alone = change.job(change.process(launched(node1=MISSING), None, attempts=(refused,)), met=False)
-    diagnosis = judge(alone, "launchers.probe_start", "environment.ranks", "network.master_reachability")
+    diagnosis = judge(alone, *OURS, "network.master_reachability")
     assert by_node(diagnosis) == [("launch-probe-missing", ("node1",))]
     assert diagnosis.verdict.exit_code == 40
 
@@ -225,7 +212,7 @@ def test_a_process_that_srun_ended_with_all_others_is_not_blamed(
     launched, change, judge, loss, engine, exit_code, blamed
 ):
     job = change.process(launched(engine=engine, command=("srun",), exit_code=exit_code, node3=CUT_BY_SRUN), 2, **loss)
-    diagnosis = judge(job, "launchers.probe_start", "environment.ranks", "host.probe")
+    diagnosis = judge(job, *OURS, "host.probe")
     assert [f.rule for f in diagnosis.findings] == ["launch-node-unreachable", "probe-process-lost"][: 1 + blamed]
     assert [n.ranks for n in diagnosis.not_checked if n.rule == "probe-process-lost"] == [(2, 3)] * (not blamed)
     assert diagnosis.verdict.exit_code == 20
@@ -243,11 +230,8 @@ def test_launch_node_left_out_is_a_warning_that_names_the_good_nodes_and_exclude
     launched, judge, engine, command
 ):
     spare = LeftOut(name="node5", rules=("launch-probe-missing",), words="distcheck cannot be run on node5")
-    diagnosis = judge(
-        launched(engine=engine, command=(engine,), left_out=(spare,), need=4),
-        "launchers.probe_start",
-        "environment.ranks",
-    )
+    job = launched(engine=engine, command=(engine,), left_out=(spare,), need=4)
+    diagnosis = judge(job, *OURS)
     (finding,) = diagnosis.findings
     assert (finding.rule, finding.severity, finding.nodes) == ("launch-node-left-out", "warning", ("node5",))
     assert finding.fix.commands == (command,)

@@ -7,7 +7,6 @@ from rules.conftest import CONTRACT
 
 from distcheck.facts.network import Interface, Resolution
 from distcheck.facts.placement import Placement
-from distcheck.rules.diagnose import diagnose
 
 OURS = ("launchers.slurm", *CONTRACT, "gpu.mapping")
 ALL = ("environment", "meeting", "gpu")
@@ -202,27 +201,6 @@ def test_a_gpu_of_its_own_for_each_task(one_each, judge, change, numbers, local_
 
 
 # -- where to meet: slurm-master-from-wrong-node and slurm-node-order are other rules' aliases
-
-
-def test_a_missing_master_is_a_warning_with_the_commands_to_add(tasks, change, only):
-    job = change.environment(tasks(SLURM_STEP_NODELIST="node[1-2]"), None, MASTER_ADDR=None, MASTER_PORT=None)
-    assert {r.placement.master_addr for r in job.ranks} == {"node1"}
-    finding, exit_code = only(job)
-    assert (finding.rule, finding.severity, finding.ranks, exit_code) == ("env-rank-unset", "warning", (0, 1, 2, 3), 0)
-    assert "node1:20077" in finding.message
-    assert finding.evidence["distcheck met at"] == "node1:20077"
-    assert finding.fix.commands == (
-        'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)',
-        "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
-    )
-
-
-def test_a_missing_master_fails_with_strict_and_export_sets_it(tasks, change, silent):
-    missing = {"MASTER_ADDR": None, "MASTER_PORT": None, "RANK": None}
-    job = change.environment(tasks(SLURM_STEP_NODELIST="node[1-2]"), None, **missing)
-    assert diagnose(job, strict=True).verdict.exit_code == 10
-    assert silent(change.asked(job, export=True))
-    assert diagnose(change.asked(job, export=True), strict=True).verdict.exit_code == 0
 
 
 def test_an_empty_master_is_an_error_even_if_one_was_derived(tasks, change, only):

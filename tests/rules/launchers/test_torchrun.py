@@ -152,8 +152,6 @@ def test_torchrun_ignores_master_env_where_more_nodes_are_intended(under, one, m
         (WITHOUT_ID, {"TORCHELASTIC_RUN_ID": "8f6c"}, "torchrun-rdzv-id-mismatch", "error", "1 of 4 nodes met"),
         (AT_LOCALHOST, {}, "torchrun-localhost-name-ambiguous", "info", "1 of 4 nodes met"),
         (AT_LOCALHOST, step(4, 4), "torchrun-localhost-name-ambiguous", "error", "--rdzv-endpoint is localhost:29400"),
-        (("--nnodes=1:6", *C10D[1:]), {"nodes": 4, "TORCHELASTIC_USE_AGENT_STORE": "False"},
-         "torchrun-nnodes-mismatch", "info", "--nnodes allows 6"),
     ],
 )  # fmt: skip
 def test_a_world_that_lacks_agents(under, one, arguments, more, rule, severity, words):

@@ -8,7 +8,7 @@ import pytest
 from distcheck.facts.gpu import Fabric, GpuHealth
 from distcheck.facts.mesh import Mesh
 from distcheck.rules.job.mesh import mesh_of
-from distcheck.rules.mesh.islands import badly_placed, islands, spans
+from distcheck.rules.mesh.islands import islands, spans
 from distcheck.selection.meshes import parse
 from distcheck.selection.nodelist import expand
 
@@ -114,9 +114,9 @@ def test_groups_that_lie_as_well_as_they_can_are_silent(made, said, nodes, text)
     assert said(made(nodes), text) == ()
 
 
-def mesh_line(sizes, names, option, device="cuda"):
-    names = ", ".join(f'"{name}"' for name in names.split(","))
-    return f'# in the script: init_device_mesh("{device}", ({sizes}), mesh_dim_names=({names}))  # {option}'
+def mesh_line(sizes):
+    option = "dp={},tp={}".format(*sizes.split(", "))
+    return f'# in the script: init_device_mesh("cuda", ({sizes}), mesh_dim_names=("dp", "tp"))  # --mesh {option}'
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def mesh_line(sizes, names, option, device="cuda"):
          ("export SLURM_DISTRIBUTION=block  # or: srun --distribution=block",)),
         # the order of the dimensions
         ("hgx 2", "tp=8,dp=2", "mesh-group-crosses-nodes", "warning",
-         (mesh_line("2, 8", "dp,tp", "--mesh dp=2,tp=8"),)),
+         (mesh_line("2, 8"),)),
         # groups that are larger than a node
         ("hgx 4", "dp=2,ep=16", "mesh-group-crosses-nodes", "info", ()),
         ("hgx 4", "dp=1,ep=4,tp=8", "mesh-group-crosses-nodes", "info", ()),
@@ -134,10 +134,8 @@ def mesh_line(sizes, names, option, device="cuda"):
         ("hgx 4", "ep=4,tp=8", "mesh-group-crosses-nodes", "info", ()),
         ("hgx 2", "tp=2,ep=8", "mesh-group-crosses-nodes", "info", ()),
         ("cpu 4x1", "tp=4", "mesh-group-crosses-nodes", "info", ()),
-        ("cpu 4x2", "dp=2,tp=4", "mesh-group-crosses-nodes", "warning",
-         (mesh_line("4, 2", "dp,tp", "--mesh dp=4,tp=2", "cpu"),)),
-        ("cpu 3x4", "dp=4,tp=3", "mesh-group-crosses-nodes", "warning",
-         (mesh_line("6, 2", "dp,tp", "--mesh dp=6,tp=2", "cpu"),)),
+        ("cpu 4x2", "dp=2,tp=4", "mesh-group-crosses-nodes", "warning", ()),
+        ("cpu 3x4", "dp=4,tp=3", "mesh-group-crosses-nodes", "warning", ()),
         # NVLink domains: segments of nodes that the groups fill
         ("racks 5 3", "dp=1,ep=32", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=8",)),
         ("racks 18 18", "dp=9,ep=16", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=4",)),
@@ -145,7 +143,7 @@ def mesh_line(sizes, names, option, device="cuda"):
         ("racks 7 7", "dp=1,ep=56", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=14",)),
         ("racks 1 1", "tp=8", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=2",)),
         ("racks 18 14", "tp=64,dp=2", "mesh-group-crosses-domains", "warning",
-         (mesh_line("2, 64", "dp,tp", "--mesh dp=2,tp=64"), "#SBATCH --segment=16")),
+         (mesh_line("2, 64"), "#SBATCH --segment=16")),
         ("racks 18 6", "ep=96", "mesh-group-uneven", "warning", ("#SBATCH --segment=12",)),
         ("racks 12 12", "ep=96", "mesh-group-crosses-domains", "info", ()),
     ],
@@ -226,16 +224,6 @@ def test_the_general_rule_about_the_order_of_ranks_leaves_meshes_to_these_rules(
     ] == expected
 
 
-def test_a_size_that_is_as_it_must_be_needs_no_action(made, said):
-    (finding,) = said(made("hgx 2"), "tp=2,ep=8")
-    assert finding.message.startswith("8 of 8 tp groups")
-    assert finding.fix.text == "No action if this size is intended: no other order of ranks or dimensions is better."
-    (finding,) = said(made("hgx 4"), "dp=2,ep=16")
-    assert finding.fix.text == (
-        "No action if this size is intended: each group lies on 2 nodes with 8 ranks on each, the least possible."
-    )
-
-
 def test_megatrons_order_is_corrected_in_megatrons_words(made, said):
     (finding,) = said(made("hgx 2"), "tp=4,pp=2", "pp-dp-tp")
     assert finding.fix.commands == ("# --mesh dp=-1,pp=2,tp=4 --mesh-order tp-pp-dp",)
@@ -251,7 +239,7 @@ def test_both_orders_can_be_wrong(made, said):  # two nodes each have the even o
 def test_several_dimensions_are_judged_each_and_segments_suit_the_largest(made, said):
     findings = said(made("hgx 4"), "ep=2,tp=16")
     assert [(f.message[:12], f.severity) for f in findings] == [("2 of 2 tp gr", "warning"), ("16 of 16 ep ", "info")]
-    assert findings[0].fix.commands[0].endswith("# --mesh dp=2,ep=2,tp=8")
+    assert findings[0].fix.text == "Use a size of tp that fits: a node holds whole groups of 8."
     findings = said(made("racks 5 3"), "dp=1,ep=4,tp=8")
     assert [f.message.split(" (")[0] for f in findings] == ["1 of 4 tp groups", "8 of 8 ep groups"]
     assert {f.fix.commands for f in findings} == {("#SBATCH --segment=8",)}
@@ -294,11 +282,3 @@ def test_what_each_dimension_spans_is_counted(made, change):
     assert (rows["dp"].groups, rows["dp"].nodes, rows["dp"].example) == (16, (9, 9), range(0, 144, 16))
     assert islands(job).room == 72
     assert mesh_of(job) == Mesh({"dp": 9, "ep": 4, "tp": 4})
-
-
-def test_groups_are_bad_if_they_span_more_than_they_must_or_unevenly():
-    mesh = Mesh({"dp": 2, "tp": 4})
-    assert badly_placed(mesh, "tp", [0, 0, 0, 0, 1, 1, 1, 1], 4) == []
-    assert badly_placed(mesh, "tp", [0, 0, 0, 1, 1, 1, 1, 0], 4) == mesh.groups("tp")
-    assert badly_placed(mesh, "tp", [0, 0, 1, 1, 2, 2, 3, 3], 2) == []
-    assert badly_placed(mesh, "tp", [0, 0, 0, 1, 1, 1, 2, 2], 3) == [range(4)]

@@ -1,4 +1,4 @@
-"""NCCL on mixed CPUs, in containers with separate networks, and where the container forbids memory policies."""
+"""NCCL in containers with separate networks, and where the container forbids memory policies."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import pytest
 from made.jobs import replace
 
 from distcheck.facts.libraries import Libraries
-from distcheck.probe import host
 
 OURS = ("nccl.hosts",)
-INTEL, AMD = "GenuineIntel", "AuthenticAMD"
 
 
 @pytest.fixture
@@ -32,49 +30,6 @@ def loading(job, change):
         return change.process(job, None, libraries=Libraries(version=version))
 
     return loading
-
-
-@pytest.fixture
-def cpus(change, tmp_path):
-    """Give a job's nodes the CPUs that the collector reads in made-up /proc/cpuinfo."""
-
-    def cpus(job, *vendors):
-        for number, vendor in enumerate(vendors):
-            folder = tmp_path / str(number) / "proc"
-            folder.mkdir(parents=True, exist_ok=True)
-            named = f"vendor_id\t: {vendor}\n" if vendor else ""
-            (folder / "cpuinfo").write_text(f"processor\t: 0\n{named}cpu family\t: 25\n\nprocessor\t: 1\n{named}")
-            job = change.node(job, number, cpu_vendor=host.cpu_vendor(folder.parent))
-        return job
-
-    return cpus
-
-
-def test_nccl_mixed_cpu_vendor_names_the_fewer_nodes(loading, cpus, only):
-    found, _ = only(cpus(loading("2.21.5"), INTEL, AMD, INTEL))
-    assert (found.rule, found.severity, found.ranks, found.nodes) == (
-        "nccl-mixed-cpu-vendor", "warning", (2, 3), ("node2",)
-    )  # fmt: skip
-    assert found.message == (
-        "node2 has AMD CPUs, node1 and node3 have GenuineIntel: NCCL 2.21.5 chooses algorithms by each node's own CPU"
-    )
-    assert found.evidence["GenuineIntel"] == "node1 and node3"
-
-
-def test_one_estimate_for_all_ranks_and_equal_or_unknown_cpus_are_silent(loading, cpus, silent, change):
-    for version in ("2.17.1", "2.22.3", "2.27.3"):
-        assert silent(cpus(loading(version), INTEL, AMD, INTEL))
-    for vendors in ((INTEL,) * 3, (AMD,) * 3, (AMD, "", ""), (INTEL, "HygonGenuine", INTEL)):
-        assert silent(cpus(loading("2.19.3"), *vendors))
-    mixed = cpus(loading("2.21.5"), INTEL, AMD, INTEL)
-    assert silent(change.environment(mixed, None, NCCL_NET_OVERHEAD="1000"))
-    assert silent(change.node(mixed, None, accelerator="amd"))
-    assert silent(change.asked(mixed, backend="gloo"))
-
-
-def test_mixed_cpus_with_an_unknown_nccl_are_listed_as_not_checked(job, cpus, judge):
-    said = judge(cpus(job, INTEL, AMD, INTEL), *OURS)
-    assert (said.findings, [(n.rule, n.required) for n in said.not_checked]) == ((), [("nccl-mixed-cpu-vendor", False)])
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from distcheck.facts.base import Missing
 from distcheck.facts.libraries import Libraries, NcclPlugin
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.rank import RankRun
-from distcheck.rules.nccl.plugins import accepted_interfaces
 
 OURS = ("nccl.plugins",)
 WELL = Libraries(nccl="/venv/nccl/lib/libnccl.so.2", version="2.27.3", found_by="torch")
@@ -52,49 +51,30 @@ def having(*plugins, version="2.27.3"):
     return replace(WELL, plugins=plugins, version=version)
 
 
-@pytest.mark.parametrize(
-    ("kind", "nccl", "expected"),
-    [
-        ("net", "2.18.3", (4, 6)),
-        ("net", "2.25.1", (5, 9)),
-        ("net", "2.27.3", (6, 10)),
-        ("net", "2.30.7", (6, 12)),
-        ("tuner", "2.20.5", (1, 1)),
-        ("tuner", "2.27.3", (2, 4)),
-        ("profiler", "2.29.2", (1, 6)),
-        ("net", "2.9.6", None),
-        ("profiler", "2.22.3", None),
-        ("net", "", None),
-    ],
-)
-def test_the_interfaces_that_a_release_of_nccl_accepts(kind, nccl, expected):
-    assert accepted_interfaces(kind, nccl) == expected
+def fitting(kind, number):
+    symbol = {"net": "ncclNetPlugin", "tuner": "ncclTunerPlugin", "profiler": "ncclProfiler"}[kind]
+    return NcclPlugin(kind, f"/{kind}.so", "", (f"{symbol}_v{number}",))
 
 
 @pytest.mark.parametrize(
-    ("plugin", "severity", "message"),
+    ("version", "plugin", "severity", "message"),
     [
-        (
-            replace(V8, interfaces=("ncclNetPlugin_v5",)),
-            "warning",
-            "net plugin /opt/a/libnccl-net.so exports ncclNetPlugin_v5; NCCL 2.27.3 accepts v6 to v10",
-        ),
-        (
-            NcclPlugin("net", "libnccl-net.so", error="libfabric.so.1: cannot open shared object file"),
-            "warning",
-            "net plugin libnccl-net.so cannot be loaded: libfabric.so.1: cannot open shared object file",
-        ),
-        (
-            NcclPlugin("profiler", "libnccl-profiler.so", "/p.so", ("ncclProfiler_v9",)),
-            "info",
-            "profiler plugin /p.so exports ncclProfiler_v9; NCCL 2.27.3 accepts v1 to v4",
-        ),
+        ("2.18.3", fitting("net", 8), "warning", "exports ncclNetPlugin_v8; NCCL 2.18.3 accepts v4 to v6"),
+        ("2.27.3", fitting("net", 5), "warning", "exports ncclNetPlugin_v5; NCCL 2.27.3 accepts v6 to v10"),
+        ("2.30.7", fitting("net", 13), "warning", "exports ncclNetPlugin_v13; NCCL 2.30.7 accepts v6 to v12"),
+        ("2.20.5", fitting("tuner", 2), "warning", "exports ncclTunerPlugin_v2; NCCL 2.20.5 accepts v1"),
+        ("2.27.3", fitting("profiler", 9), "info", "exports ncclProfiler_v9; NCCL 2.27.3 accepts v1 to v4"),
+        ("2.27.3", NcclPlugin("net", "libnccl-net.so", error="libfabric.so.1: cannot open"), "warning",
+         "net plugin libnccl-net.so cannot be loaded: libfabric.so.1: cannot open"),
+        *((version, fitting(kind, 3), "", "") for version, kind in (("2.9.6", "net"), ("2.22.3", "profiler"))),
     ],
-)
-def test_sw_plugin_abi_for_a_plugin_that_does_not_fit_or_load(with_libraries, only, plugin, severity, message):
-    found, _ = only(with_libraries(having(plugin), having(plugin)))
-    assert (found.rule, found.severity, found.ranks) == ("sw-plugin-abi", severity, EVERYWHERE)
-    assert found.message.endswith(message)
+)  # fmt: skip
+def test_sw_plugin_abi_for_a_plugin_that_does_not_fit_or_load(
+    with_libraries, judge, version, plugin, severity, message
+):
+    found = judge(with_libraries(*[having(plugin, version=version)] * 2), *OURS).findings
+    assert [(f.rule, f.severity, f.ranks) for f in found] == [("sw-plugin-abi", severity, EVERYWHERE)] * bool(severity)
+    assert all(f.message.endswith(message) for f in found)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,160 @@
+"""What a launch command says about the ranks that it will start: this node, the number of ranks, the meeting place.
+
+`distcheck gate -- torchrun --nnodes 2 --node-rank 1 …` tests what torchrun would start. One module for each kind of
+launcher has pure functions from a command's words, the environment and the files that they name to `Stated`, or to
+`Untold` with the reason why not; `PROGRAMS` names them. `inner` takes off what people put in front of a launcher.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from distcheck.facts.launch_command import Stated, Variable
+from distcheck.selection.launch_commands.inner import Inner, Sought, inner, inside
+from distcheck.selection.launch_commands.shell import UNKNOWN
+from distcheck.selection.launch_commands.stated import Names, ReadFile, RefusedError, UnreadableError, Untold
+from distcheck.selection.wrappers import PYTHON, SCRIPTS, SHELLS, base_name
+
+Reader = Callable[[tuple[str, ...], Mapping[str, str], ReadFile], "Stated | Untold | None"]
+"""Reads the words behind a program, with the environment that they get; None if they start no ranks.
+
+Raises RefusedError or UnreadableError.
+"""
+
+PROGRAMS: Mapping[str, str] = {
+    "torchrun": "torch.torchrun",
+    "torch.distributed.run": "torch.torchrun",
+    "torch.distributed.launch": "torch.launch",
+    "vllm": "engines.vllm serve",
+    "vllm.entrypoints.openai.api_server": "engines.vllm",
+    "sglang": "engines.sglang serve",
+    "sglang.launch_server": "engines.sglang",
+    "llamafactory-cli": "finetuning.llamafactory",
+    "lmf": "finetuning.llamafactory",
+    "tune": "finetuning.torchtune run",
+    "axolotl": "finetuning.axolotl train",
+    "fabric": "lightning.fabric run",
+    "litgpt": "lightning.litgpt",
+    "accelerate": "accelerate.launch launch",
+    "accelerate-launch": "accelerate.launch",
+    "accelerate.commands.accelerate_cli": "accelerate.launch launch",
+    "accelerate.commands.launch": "accelerate.launch",
+    "colossalai": "like_torchrun.colossalai run",
+    "composer": "like_torchrun.composer",
+    "composer.cli.launcher": "like_torchrun.composer",
+    "deepspeed": "deepspeed.deepspeed",
+    "deepspeed.launcher.runner": "deepspeed.deepspeed",
+    "horovodrun": "horovod.horovodrun",
+    "mpiexec": "mpi.mpiexec",
+    "mpiexec.hydra": "mpi.mpiexec",
+    "mpirun": "mpi.mpirun",
+    "torchx": "like_torchrun.torchx run",
+}
+"""By program, or by the module that Python runs: who reads its words, and behind which first word."""
+
+
+_TORCHRUN = Names("--master-addr", "--master-port", "--node-rank", "--rdzv-endpoint", "--nproc-per-node")
+OPTIONS: Mapping[str, Names] = {
+    **dict.fromkeys(("torchrun", "torch.distributed.launch", "tune run"), _TORCHRUN),
+    "accelerate launch": Names("--main_process_ip", "--main_process_port", "--machine_rank"),
+    "deepspeed": Names("--master_addr", "--master_port", "--node_rank", nproc="--num_gpus"),
+    "composer": Names("--master_addr", "--master_port", "--node_rank", nproc="--nproc"),
+    "colossalai run": Names("--master_addr", "--master_port", "--node_rank", nproc="--nproc_per_node"),
+    "vllm": Names("--master-addr", "--master-port", "--node-rank"),
+    "vllm -dpl": Names(
+        "--data-parallel-address", "--data-parallel-rpc-port", "--data-parallel-start-rank / --data-parallel-size-local"
+    ),
+    "vllm -dpn": Names("--data-parallel-address", "--data-parallel-rpc-port", "--data-parallel-rank"),
+    "sglang": Names("", "", "--node-rank", "--dist-init-addr"),
+    **dict.fromkeys(("mpirun -x", "mpiexec -x"), Names("-x MASTER_ADDR=", "-x MASTER_PORT=", "")),
+    **dict.fromkeys(("mpirun -genv", "mpiexec -genv"), Names("-genv MASTER_ADDR", "-genv MASTER_PORT", "")),
+    "fabric run": Names("--main-address", "--main-port", "--node-rank", nproc="--devices"),
+}
+"""By what `Stated.by` says: how its options are named."""
+VARIABLES = Names("MASTER_ADDR=", "MASTER_PORT=", "NODE_RANK=")
+"""The variables that the others read in their place."""
+_REMEDY = "--nproc, and on several nodes --rank and --world-size"
+LARGEST_PORT = 65535
+_USUAL_PORT = 29500
+
+
+def stated(command: Sequence[str], environ: Mapping[str, str], read: ReadFile) -> Stated | Untold | None:
+    """Return which ranks a command starts, why that cannot be told, or None if it is no launcher.
+
+    Args:
+        command: the words of the command.
+        environ: the variables that it gets.
+        read: returns the text of a file; raises OSError or UnicodeDecodeError.
+    """
+    try:
+        launchers = [
+            (found, told)
+            for found in inner(tuple(command), environ, Sought(PROGRAMS.keys(), read))
+            if (told := _told(found, read, direct=found.start == command[0])) is not None
+        ]
+    except RefusedError as error:
+        shell = base_name(command[0])
+        return Stated(shell, refused=str(error)) if shell in SHELLS else None  # a wrapper may have another folder
+    if len(launchers) > 1:
+        names = " and ".join(found.program for found, _ in launchers[:3])
+        return Untold(launchers[0][0].file or base_name(command[0]), f"it starts several launchers: {names}", _REMEDY)
+    return launchers[0][1] if launchers else None
+
+
+def why_unknown(command: Sequence[str]) -> str:
+    """Return why a command in which `stated` finds no launcher does not tell its ranks: python x.py: …."""
+    name = base_name(command[0])
+    python, script = PYTHON.fullmatch(name), name in SHELLS or name.endswith(SCRIPTS)
+    named = " ".join([name, *(word for word in command[1:2] if (python or script) and word[:1] != "-")])
+    ray = "Ray places its ranks" if name == "ray" else ""
+    return f"{named}: {ray or ('its script may start ranks itself' if python else 'no known launcher found in it')}"
+
+
+def _told(found: Inner, read: ReadFile, *, direct: bool) -> Stated | Untold | None:
+    """Return what a launcher states, None if it starts no ranks; not `direct`: a wrapper may show it other files."""
+    module, function, *first = PROGRAMS[found.program].replace(".", " ").split()
+    if found.words[: len(first)] != tuple(first):
+        return None
+    reader: Reader = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+    by = f"{found.program} in {found.file}" if found.file else found.program
+    try:
+        told = reader(found.words[len(first) :], found.environ, inside(found.folder, read))
+    except RefusedError as error:
+        told = Untold(by, f"its {error}")
+        if not found.emptied and (direct or error.__cause__ is None):
+            told = Stated(found.program, refused=str(error), remedy=error.instead)
+    except UnreadableError as error:
+        told = Untold(by, f"its {error}", error.remedy)
+    doubt = found.doubt
+    if not doubt and isinstance(told, Stated) and UNKNOWN.search(repr(told)):
+        doubt = "only a shell can work out the variables that it gets"
+    if told is not None and doubt:
+        return Untold(by, doubt, _REMEDY)
+    if not isinstance(told, Stated) or told.refused:
+        return told
+    if told.master_port > LARGEST_PORT:
+        names = OPTIONS.get(told.by, VARIABLES)
+        given, instead = (names.set(told, {"MASTER_PORT": port}) for port in (told.master_port, _USUAL_PORT))
+        return Stated(told.by, refused=f"{given}, expected a port from 1 to {LARGEST_PORT}", remedy=instead)
+    return replace(
+        told,
+        file=told.file or found.file,
+        ignored=_ignored(told, found.environ),
+        engine=told.engine and replace(told.engine, program=found.start),
+    )
+
+
+def _ignored(said: Stated, environ: Mapping[str, str]) -> tuple[tuple[Variable, str], ...]:
+    """Return the variables of the meeting place and the node's number that say other than the command."""
+    several = said.nodes > 1 or len(said.hosts) > 1
+    used: dict[Variable, str] = {
+        "MASTER_ADDR": said.master_addr if several and said.master_port else "",
+        "MASTER_PORT": str(said.master_port or ""),
+        "NODE_RANK": str(said.node_rank) if said.nodes > 1 and said.node_rank is not None else "",
+    }
+    return tuple(
+        (name, environ[name]) for name, value in used.items() if value and environ.get(name, "") not in {"", value}
+    )

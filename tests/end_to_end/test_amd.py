@@ -1,0 +1,74 @@
+"""distcheck on a machine whose /sys and /dev are those of a node with AMD GPUs, in a mount namespace of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from made import amd
+
+_ROOT = "/"
+_ENTER = """
+set -e
+for file in null zero urandom random full tty; do : > "$1/dev/$file"; mount --bind "/dev/$file" "$1/dev/$file"; done
+mkdir -p "$1/dev/shm" "$1/dev/pts"
+mount --bind "$1/sys" /sys
+mount --rbind "$1/dev" /dev
+shift
+exec "$@"
+"""
+
+
+def _spaces() -> bool:
+    return subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode == 0
+
+
+@pytest.fixture
+def on(tmp_path):
+    """Run distcheck on a machine; return its exit code and what it wrote."""
+    if not _spaces():
+        pytest.skip("no mount namespaces here")
+
+    def on(machine, *words):
+        root = amd.write(tmp_path / "root", machine, seen_at=amd.Path(_ROOT))
+        command = ["unshare", "-m", "sh", "-c", _ENTER, "sh", str(root), sys.executable, "-m", "distcheck", *words]
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+        return ended.returncode, ended.stdout + ended.stderr
+
+    return on
+
+
+def test_a_healthy_node_passes_and_names_its_gpus(on):
+    code, said = on(amd.MI300X, "node", "--gpus", "8")
+    assert code == 0, said
+    assert "8 GPUs, driver 6.12.12" in said
+    assert "GPUs: 8 x AMD Instinct MI300X" in said
+
+
+def test_a_node_that_lost_a_gpu_is_drained(on):
+    code, said = on(amd.change(amd.MI300X, 3, in_kfd=False, driver=""), "node", "--gpus", "8")
+    assert code == 40, said
+    assert "(0000:69:00.0): amdgpu: no driver is bound to it. [gpu-fell-off-bus]" in said
+
+
+def test_a_node_with_fewer_gpus_than_it_should_have_fails(on):
+    code, said = on(amd.MI300X._replace(gpus=amd.MI300X.gpus[:7]), "node", "--gpus", "8")
+    assert code == 40, said
+    assert "amdgpu lists 7 GPUs; expected 8 (--gpus)" in said
+
+
+def test_auto_is_a_rank_for_each_gpu_with_its_place_and_adapter(on):
+    code, said = on(amd.MI300X, "gpu", "--nproc", "auto", "--format", "json")
+    assert code == 0, said
+    rows = json.loads(said[said.index("{") : said.rindex("}") + 1])["ranks"]
+    assert [row["gpu"]["pci"] for row in rows] == [gpu.path[-1] for gpu in amd.MI300X.gpus]
+    assert {row["gpu"]["name"] for row in rows} == {"AMD Instinct MI300X"}
+    assert [row["gpu"]["nic"] for row in rows] == [f"mlx5_{n}" for n in range(8)]
+
+
+def test_the_partitions_of_a_card_are_counted(on):
+    code, said = on(amd.CPX, "gpu", "--nproc", "auto", "--format", "json")
+    assert code == 0, said
+    assert len(json.loads(said[said.index("{") : said.rindex("}") + 1])["ranks"]) == 8

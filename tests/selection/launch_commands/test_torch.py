@@ -1,0 +1,122 @@
+"""What torchrun's words say about its ranks."""
+
+from __future__ import annotations
+
+import pytest
+from selection.launch_commands.reading import reading, told, why
+
+from distcheck.facts.launch_command import Stated
+from distcheck.selection.launch_commands.stated import Untold
+
+
+def of(line: str, **environ: str) -> Stated | Untold | None:
+    return reading(line, environ)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("torchrun x.py", Stated("torchrun")),
+        ("torchrun --standalone --nproc-per-node 8 x.py", Stated("torchrun", "8")),
+        ("torchrun --nproc_per_node=gpu x.py", Stated("torchrun", "gpu", few_gpus=("-1",))),
+        ("torchrun --master-port 0 x.py", Stated("torchrun", master_addr="127.0.0.1")),
+        ("torchrun --nproc-per-node 2 --master-port 29500 x.py", Stated("torchrun", "2", 1, 0, 0, "127.0.0.1", 29500)),
+        (
+            "torchrun --nnodes 2 --node-rank 1 --master-addr node1 --nproc-per-node 8 x.py --nnodes 3",
+            Stated("torchrun", "8", 2, 0, 1, "node1", 29500),
+        ),
+        (
+            "torchrun --nnodes 2 --node-rank 1 --rdzv-endpoint [fd00::1]:29501 x.py",
+            Stated("torchrun", "1", 2, 0, 1, "fd00::1", 29501),
+        ),
+        (
+            "python3 -u -m torch.distributed.run --nnodes=1:4 --rdzv_backend=c10d --rdzv_endpoint=node1 --rdzv_id=7 x",
+            Stated("torchrun", "1", 4, 1, None, "node1", 29400, "7"),
+        ),
+        (
+            "python -m torch.distributed.launch --use-env --nproc-per-node 2 x.py",
+            Stated("torch.distributed.launch", "2"),
+        ),
+    ],
+)
+def test_torchrun_is_read_as_it_reads_itself(line: str, expected: Stated) -> None:
+    assert of(line) == expected
+
+
+def test_each_option_has_a_variable_which_the_option_overrides() -> None:
+    there = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "3", "PET_MASTER_ADDR": "node1"}
+    assert of("torchrun --nproc-per-node 4 x.py", **there) == Stated(
+        "torchrun", "4", 2, 0, 1, "node1", 29500, environment=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "variables", "ignored"),
+    [
+        ("torchrun --nnodes 2 --master-addr n --master-port 29511 x.py", "MASTER_PORT=1234", "MASTER_PORT=1234"),
+        ("torchrun --nnodes 2 --master-addr n x.py", "MASTER_ADDR=m NODE_RANK=1", "MASTER_ADDR=m NODE_RANK=1"),
+        ("torchrun --nnodes 2 --master-addr n --node-rank 1 x.py", "MASTER_ADDR=n MASTER_PORT=29500 NODE_RANK=1", ""),
+        (
+            "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint n:1 x.py",
+            "MASTER_PORT=2 NODE_RANK=1",
+            "MASTER_PORT=2",
+        ),
+        ("torchrun --standalone x.py", "MASTER_ADDR=n MASTER_PORT=1234 NODE_RANK=1 WORLD_SIZE=4", ""),
+        ("deepspeed --num_gpus 2 x.py", "MASTER_ADDR=n MASTER_PORT=1234", "MASTER_PORT=1234"),
+        (
+            "composer -n 2 --world_size 4 --node_rank 1 x.py",
+            "MASTER_ADDR=n MASTER_PORT=1234 NODE_RANK=0",
+            "NODE_RANK=0",
+        ),
+        ("env MASTER_PORT=1234 torchrun --nnodes 2 --master-addr n x.py", "MASTER_PORT=29500", "MASTER_PORT=1234"),
+        ("llamafactory-cli train x", "FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=1 MASTER_ADDR=n MASTER_PORT=1234", ""),
+    ],
+)
+def test_variables_that_the_launcher_does_not_use_are_noted(line: str, variables: str, ignored: str) -> None:
+    found = of(line, **dict(pair.split("=") for pair in variables.split()))
+    assert isinstance(found, Stated)
+    assert " ".join(f"{name}={value}" for name, value in found.ignored) == ignored
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("torchrun --nproc-per-node two x.py", "refused: --nproc-per-node is 'two', expected a number from 1"),
+        ("torchrun --nnodes 3:2 x.py", "refused: --nnodes is 3:2, expected MIN:MAX"),
+        ("torchrun --nproc-per-node npu x.py", "it counts devices of the type npu"),
+        ("torchrun --nnodes 2 --master-port 0 x.py", "its --master-port is 0: a port of its own on each node"),
+        (
+            "bash -c 'torchrun --nproc-per-node two x.py'",
+            "refused: --nproc-per-node is 'two', expected a number from 1",
+        ),
+        (
+            "bash -c 'torchrun --nproc-per-node $N --nnodes 1 x.py'",
+            "its --nproc-per-node is '--nnodes', expected a number from 1",
+        ),
+        (
+            "torchrun --nnodes 2 --rdzv-backend etcd-v2 --rdzv-endpoint e:1 x.py",
+            "its nodes get their numbers from etcd-v2",
+        ),
+    ],
+)
+def test_what_cannot_be_told_has_a_reason(line: str, reason: str) -> None:
+    assert why(line) == reason
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (Stated("torchrun", "8", 2, 0, 0, "node1", 29500), "2 nodes, this is node 0, 8 ranks each, master node1:29500"),
+        (Stated("torchrun", "1"), "1 rank on this node"),
+        (Stated("torchrun", "gpu"), "one rank per GPU on this node"),
+        (Stated("torchrun", "2", 4, 1, None, "n", 29400), "1 to 4 nodes, 2 ranks each, master n:29400"),
+    ],
+)
+def test_what_was_understood_is_said_in_one_line(found: Stated, words: str) -> None:
+    assert str(found) == words
+
+
+def test_an_option_that_torchrun_does_not_have_hides_where_its_script_begins() -> None:
+    assert told("torchrun --nprocs 2 t.py") == (
+        "not told: its option --nprocs is unknown to distcheck; give --hosts and --nproc"
+    )
