@@ -65,6 +65,7 @@ NEWEST = Combination("", "3.13", "numpy")
 MATRIX = (
     FLOORS,
     Combination("2.1.2", "3.11"),
+    Combination("2.2.2", "3.10", "numpy<2"),
     Combination("2.3.1", "3.11", "numpy<2"),  # with Python 3.12 its torchrun crashes (pytorch/pytorch issue 125990)
     Combination("2.4.1", "3.10", "numpy"),
     Combination("2.5.1", "3.11"),
@@ -73,8 +74,12 @@ MATRIX = (
     Combination("2.8.0", "3.10", "numpy"),
     Combination("2.9.1", "3.13", "numpy"),
     Combination("2.10.0", "3.12"),
+    Combination("2.11.0", "3.10", "numpy"),
+    Combination("2.12.1", "3.12"),
     Combination("2.13.0", "3.11", "numpy"),
+    Combination("2.14.1", "3.12", "numpy"),
     NEWEST,
+    Combination("", "3.14"),
 )
 
 
