@@ -33,7 +33,8 @@ def torch_nccl_var_deprecated(job: Job, setting: NcclSetting) -> Fault | None:
     """A variable of torch's NCCL backend has its old name, without the prefix TORCH.
 
     torch still reads it and prints ``Environment variable NCCL_BLOCKING_WAIT is deprecated; use
-    TORCH_NCCL_BLOCKING_WAIT instead``. Found by the five names that torch renamed in 2.2.
+    TORCH_NCCL_BLOCKING_WAIT instead``. Found by the five names that torch renamed in 2.2. An older torch knows only the
+    old names, and torchrun of 2.1 sets NCCL_ASYNC_ERROR_HANDLING itself.
 
     Fix: rename the variable.
     See: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
