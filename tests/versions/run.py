@@ -197,12 +197,15 @@ def _run_tests(python: Path, tests: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the rows as a Markdown table."""
+    """Return the rows as a Markdown table, and the versions of the dependencies at their floors and the newest."""
     lines = ["| torch | Python | numpy | healthy runs | tests | complaints |", "|---|---|---|---|---|---|"]
     for row in rows:
         of, floors = row["versions"], " (all floors)" if row["name"] == FLOORS.name else ""
         cells = (of.get("torch", row["name"]) + floors, of.get("python", "-"), of.get("numpy", "-"), row["runs"])
         lines.append(f"| {' | '.join(map(str, cells))} | {row['tests']} | {len(row['complaints']) or 'none'} |")
+    for row in (row for row in rows if row["name"] in {FLOORS.name, NEWEST.name}):
+        others = (f"{name} {v}" for name, v in row["versions"].items() if name not in {"torch", "python", "numpy"})
+        lines += ["", f"Beside torch {row['versions'].get('torch')}: {', '.join(others)}."]
     return lines
 
 
