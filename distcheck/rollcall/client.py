@@ -182,9 +182,14 @@ async def _round(search: _Search, doors: Sequence[Door], knock: Callable[[Door],
 
 
 async def _give_up(search: _Search, knocks: Mapping[_Knock, Door], waited: float) -> None:
-    """End the attempts that were not answered; a MASTER_PORT that had enough time is noted as silent."""
+    """End the attempts that were not answered; a MASTER_PORT that had enough time is noted as silent.
+
+    That it was refused before the leader was met says nothing: the leader may have begun to listen only then.
+    """
     for knock, door in knocks.items():
         knock.cancel()
+        if search.met is not None and door in search.last and search.last[door].outcome == "refused":
+            del search.last[door]
         if not door.side and waited >= _LEAST_MASTER_SECONDS:
             search.last.setdefault(door, door.attempt("timeout", f"no answer within {waited:.1f} s"))
     for result in await asyncio.gather(*knocks, return_exceptions=True):
