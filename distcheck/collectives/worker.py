@@ -171,7 +171,7 @@ def _join_group(task: Task, store: Store, device: torch.device) -> None:
             )
         return
     options: dict[str, Any] = {}
-    if task.plan.backend == "nccl" and torch.__version__ >= "2.7.1":
+    if device.type == "cuda" and torch.__version__ >= "2.7.1":
         # Connects now, not in the first collective; torch 2.6.1 to 2.7.0 hang with it (pytorch #153960).
         options["device_id"] = device
     dist.init_process_group(
