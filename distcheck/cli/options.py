@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 import typer
 
+from distcheck.cli.backends import backend, known
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
-from distcheck.facts.asked import BackendName
 from distcheck.facts.policy import Checker, Mode
 from distcheck.report import Format
 
@@ -226,7 +226,15 @@ class Options(Visiting, frozen=True, kw_only=True):
     timeout: Annotated[float, _seconds("Time limit for the whole run.")] = 60.0
     join_timeout: Annotated[float, _seconds("Time to wait for late ranks; raise --timeout with it.")] = JOIN_SECONDS
     connect_timeout: Annotated[float, _seconds("Time limit for one connection.")] = 3.0
-    backend: Annotated[BackendName, _check(f"Backend of the job: {_names(BackendName)}.", metavar="NAME")] = "auto"
+    backend: Annotated[
+        str,
+        _check(
+            f"Backend of the job: {', '.join(known())}, a plugin's, or cpu:gloo,cuda:nccl.",
+            metavar="NAME",
+            parser=backend,
+            autocompletion=known,
+        ),
+    ] = "auto"
     mesh: Annotated[
         str,
         _check(

@@ -9,15 +9,15 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 
+from distcheck.cli.backends import kind_of
 from distcheck.cli.hosts import outside, rank_count
 from distcheck.cli.options import JOIN_SECONDS, Checking, Looking, Measuring, Options, Visiting
 from distcheck.cli.sizes import parse_sizes
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
-from distcheck.facts.asked import Asked, Backend, Baseline, Look
+from distcheck.facts.asked import Asked, Baseline, Look
 from distcheck.facts.base import Missing, legible_text
 from distcheck.facts.errors import UsageError
 from distcheck.facts.mesh import Mesh
@@ -69,8 +69,8 @@ def request_of(
     asked = Asked(
         command=command,
         looks=looks,
-        backend=options.backend if options.backend in get_args(Backend) else "nccl",  # type: ignore[arg-type]
-        backend_name="" if options.backend in {*get_args(Backend), "rccl"} else options.backend,
+        backend=kind_of(options.backend),
+        backend_name="" if options.backend in {kind_of(options.backend), "rccl"} else options.backend,
         started_here=started_here,
         by_default=by_default,
         operations=_some_of(ALL_OPERATIONS, measuring.op, "--op", "operation"),

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 # Before torch: this import silences torch's warnings at import.
-from distcheck.collectives.software import implementation, lack_of, software  # isort: split
+from distcheck.collectives.software import device_type, implementation, lack_of, software  # isort: split
 
 import torch
 import torch.distributed as dist
@@ -149,9 +149,10 @@ def _work(task: Task, say: Tell, debug: nccl_debug.Debug | Missing | None) -> Fa
 
 
 def _take_device(task: Task) -> torch.device:
-    if task.plan.backend == "nccl":
-        device = torch.device("cuda", task.local_rank if task.gpu is None else task.gpu)
-        torch.cuda.set_device(device)
+    kind = device_type(task.plan.backend, task.plan.backend_name)
+    if kind != "cpu":
+        device = torch.device(kind, task.local_rank if task.gpu is None else task.gpu)
+        getattr(torch, kind).set_device(device)
         return device
     # Torch would start a thread per core in every rank, and the ranks of a node share its cores.
     torch.set_num_threads(1)
@@ -204,6 +205,8 @@ def _measure_groups(
 def _test_device(task: Task, device: torch.device, store: Store, left: float, say: Tell) -> DeviceTest | Missing:
     """Test this rank's device if rank 0 has enough time left; all ranks begin at the same time."""
     plan = task.plan
+    if device.type not in {"cpu", "cuda"}:
+        return Missing(reason=f"there is no test for {device.type} devices")
     enough = int(left >= plan.burn_seconds + _DEVICE_TEST_SECONDS) if task.rank == 0 else None
     if not agree(store, DEVICE_TEST, enough):
         return Missing(reason=f"less than {plan.burn_seconds + _DEVICE_TEST_SECONDS:g} s of the time limit were left")

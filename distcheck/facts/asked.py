@@ -22,9 +22,6 @@ Look = Literal[
     "storage",
     "hang",
 ]
-Backend = Literal["auto", "nccl", "gloo", "mpi"]
-BackendName = Literal["auto", "nccl", "nccl2", "nccl-legacy", "nccl-lazy", "ncclx", "rccl", "gloo", "mpi"]
-"""What ``--backend`` accepts: names for init_process_group, and rccl, which torch names nccl too."""
 
 
 class BaselineRow(Facts, frozen=True):
@@ -60,10 +57,10 @@ class Asked(Facts, frozen=True):
 
     command: str
     looks: tuple[Look, ...]
-    backend: Backend = "auto"
-    """The kind of backend: nccl for all that use GPUs through NCCL or RCCL."""
+    backend: str = "auto"
+    """The kind of backend: nccl for all that use GPUs through NCCL or RCCL, else the name of what moves the data."""
     backend_name: str = ""
-    """The name for init_process_group if it is another one, such as nccl-lazy."""
+    """The name for init_process_group if it is another one, such as nccl-lazy or cpu:gloo,cuda:nccl."""
     started_here: bool = False
     """True if distcheck started the ranks itself (--nproc, or on other nodes)."""
     by_default: bool = False

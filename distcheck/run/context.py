@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from distcheck.collectives.plan import OPERATIONS, Plan, usual_sizes
+from distcheck.collectives.plan import OPERATIONS, Plan, for_cpus, usual_sizes
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Job
 from distcheck.launch.local.supervisor import LocalRanks
@@ -133,7 +133,7 @@ class Session:
         sizes = self.asked.sizes_bytes or usual_sizes(backend)
         operations = self.asked.operations or OPERATIONS
         dtypes = self.asked.dtypes or ("float32",)
-        on_cpu, limit = backend == "gloo", self.request.time_limit_seconds
+        on_cpu, limit = for_cpus(backend), self.request.time_limit_seconds
         burst, size_seconds, device_seconds = (
             (_CPU_BURST_SECONDS, _CPU_SIZE_SECONDS, _CPU_DEVICE_SECONDS)
             if on_cpu
@@ -149,7 +149,7 @@ class Session:
             size_seconds = limit / (len(operations) * len(dtypes) * len(sizes))
             burst = min(burst, size_seconds / 2)  # at large sizes the warm-up takes about as long as a burst
         return Plan(
-            backend=backend,  # type: ignore[arg-type]  # one of the backends of --backend
+            backend=backend,
             backend_name=self.asked.backend_name,
             operations=operations,
             sizes_bytes=sizes,
@@ -203,7 +203,7 @@ class Session:
         for rank in self.record.ranks:
             seen, local_rank = rank.visible_gpus, rank.placement.local_rank or 0
             own = isinstance(seen, tuple) and 0 < len(seen) <= local_rank
-            if backend == "nccl" and rank.placement.rank is not None:
+            if backend not in {"gloo", "mpi"} and rank.placement.rank is not None:
                 ordinals[rank.placement.rank] = 0 if own else local_rank
         return ordinals
 
