@@ -75,6 +75,35 @@ def test_a_node_that_does_not_answer_again_keeps_what_it_said():
     assert [node.problem for node in found.nodes] == ["", ""]
 
 
+@pytest.mark.parametrize(
+    ("asked", "ranks", "per_node", "missing", "unseen"),
+    [
+        (1, (0, 1), 2, (), (2, 3)),
+        (1, (0, 1), None, (), (2, 3)),
+        (1, (1,), None, (), (0, 2, 3)),
+        (2, (0, 1, 2), 2, (3,), ()),
+        (2, (0, 1, 2), None, (3,), ()),
+        (2, (1, 3), None, (0, 2), ()),
+    ],
+)
+def test_a_rank_is_missing_only_if_the_nodes_that_were_asked_hold_the_whole_job(
+    asked, ranks, per_node, missing, unseen
+):
+    seen = []
+    for node in range(asked):
+        own = (replace(waiter(n, node=f"node{node}"), local_rank=n % 2) for n in ranks if n // 2 == node)
+        seen.append(RunningJob("job", 4, per_node, nodes=(HangNode(f"node{node}"),), ranks=tuple(own)))
+    (found,) = hang_nodes.merged(seen, [])
+    assert (answer(found).missing, answer(found).unseen) == (missing, unseen)
+
+
+def test_of_an_engine_on_several_nodes_the_workers_of_the_others_are_not_missing():
+    workers = tuple(waiter(n, node="node2", numbered="title") for n in (2, 3))
+    seen = RunningJob("vllm of process 10", 4, launcher="vllm", nodes=(HangNode("node2"),), ranks=workers)
+    found, other = hang_nodes.merged([seen, replace(seen, name="vllm of process 11", nodes=(HangNode("node1"),))], [])
+    assert (answer(found).missing, answer(other).unseen) == ((), (0, 1))
+
+
 def test_a_thousand_nodes_are_heard_while_they_answer_and_the_others_are_not_waited_for(monkeypatch):
     clock, silent = [0.0], {f"node{n}" for n in range(1000, 1024)}
 
