@@ -104,7 +104,6 @@ PHRASES = {
     "docs/rules/collectives.groups.md": [
         ("it waits {} s for the others", [of("collectives.dimensions:ENTER_SECONDS")])
     ],
-    "docs/rules/gpu.products.md": [("is below {} of its first", [of("gpu.products:_FALLEN")])],
     "docs/rules/fabric.counters.md": [("Fewer than {} symbol errors", [of("fabric.counters:_LINK")["symbol_error"]])],
     "docs/rules/fabric.gdr.md": [("older than {}.{}", of("fabric.gdr:_DMABUF_KERNEL"))],
     "docs/rules/host.history.md": [
