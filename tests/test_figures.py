@@ -148,7 +148,6 @@ PHRASES = {
             "a warning below {} of the median of the other ranks, in products and in copies",
             [of("own_work:SLOW_CPU")],
         ),
-        ("below {} of its first rate is a warning", [of("gpu.products:_FALLEN")]),
         ("A burst of all groups lasts {} s", [of("distcheck.collectives.mesh_groups:_BURST_SECONDS")]),
         ("reaches {} of the plateau", [of("expectation.curve:SURE_SHARE")]),
         ("Below a share of {} latency", [of("expectation.curve:LEAST_SHARE")]),
