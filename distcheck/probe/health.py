@@ -23,7 +23,6 @@ _LOOKS = 30
 """How often it is looked at meanwhile."""
 _MOST_STUCK = 16
 _FUSE = ("fuse ", "fuse.", "fuseblk ")
-_MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 _REMOVE_IPC = re.compile(r"([#;]?)\s*RemoveIPC\s*=\s*(\w+)")
 _BOOLEANS = dict.fromkeys(("1", "yes", "y", "true", "t", "on"), "yes") | dict.fromkeys(
     ("0", "no", "n", "false", "f", "off"), "no"
@@ -79,7 +78,6 @@ async def system(root: Path = Path("/")) -> HostFacts | Missing:
             stuck=stuck,
             oom_kills=_fields(root / "proc/vmstat").get("oom_kill"),
             huge_page_bytes=memory.get("HugePages_Free", 0) * memory.get("Hugepagesize", 0),
-            cpu_model=_cpu_model(root),
             settings=_settings(root),
             throttled_seconds=_throttled(root),
             removes_ipc=_removes_ipc(root, os.getuid()),
@@ -212,11 +210,6 @@ def _fuse(thread: Path) -> set[str]:
         return set()
     mounts = (line.partition(" - ") for line in lines)
     return {mount.split()[2].partition(":")[2] for mount, _, kind in mounts if kind.startswith(_FUSE)}
-
-
-def _cpu_model(root: Path) -> str:
-    found = _MODEL.search(contents(root / "proc/cpuinfo"))
-    return found[1].strip() if found else ""
 
 
 def _settings(root: Path) -> dict[str, str]:

@@ -18,7 +18,6 @@ HEALTHY = HostFacts(
     most_tasks=32768,
     zombies=0,
     oom_kills=3,
-    cpu_model="EPYC",
     settings={"numa_balancing": "0"},
     throttled_seconds=1.0,
 )
