@@ -154,46 +154,6 @@ def command_endpoint_local(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting", severity="info")
-def command_variable_ignored(job: Job) -> Iterator[Outcome]:
-    """A variable names another meeting place or node rank than the launch command uses.
-
-    torchrun, accelerate, deepspeed and others take these from their options, else from defaults of their own, and set
-    the variables anew for their ranks. The job starts, but not where ``export MASTER_PORT=1234`` says.
-
-    Found by MASTER_ADDR, MASTER_PORT and NODE_RANK in COMMAND's environment, and what its launcher makes of its
-    arguments.
-
-    Fix: No action if the launcher's value is intended; otherwise give it the variable's value.
-
-        # in COMMAND: {option|--master-port 1234}
-
-    See: https://docs.pytorch.org/docs/stable/elastic/run.html
-    """
-    said = [(each.stated, each.ranks) for each in all_launches(job)]
-    said += [(job.launched.stated, list(job.ranks))] if job.launched and job.launched.stated else []
-    ignored = [(stated, ranks, pair) for stated, ranks in said for pair in stated.ignored]
-    for (_, (name, value)), several in grouped(ignored, lambda each: (each[0].by, each[2])).items():
-        stated = several[0][0]
-        own = {"MASTER_ADDR": stated.master_addr, "MASTER_PORT": stated.master_port, "NODE_RANK": stated.node_rank}
-        if name == "MASTER_ADDR" and _same_host(job, value, stated.master_addr):
-            continue
-        names = OPTIONS.get(stated.by, VARIABLES)
-        used, wanted = (names.set(stated, {name: quote(str(each))}) for each in (own[name], value))
-        yield found(
-            job,
-            [rank for _, ranks, _ in several for rank in ranks],
-            f"{stated.by.partition(' -')[0]} does not use {name}={value}: it has {used}",
-            evidence={name: value, "used": used},
-            values={"option": (wanted,)},
-        )
-
-
-def _same_host(job: Job, *names: str) -> bool:
-    """Whether two names or addresses are of one node."""
-    return any(all(n in {node.name, node.hostname, *_addresses(node)} for n in names) for node in job.nodes)
-
-
 @rule("peers")
 def command_endpoint_unserved(job: Job) -> Iterator[Outcome]:
     """No agent of torchrun will host the store of the rendezvous, or several will.

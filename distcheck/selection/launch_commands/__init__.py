@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from distcheck.facts.launch_command import Stated, Variable
+from distcheck.facts.launch_command import Stated
 from distcheck.selection.launch_commands.inner import Inner, Sought, inner, inside
 from distcheck.selection.launch_commands.shell import UNKNOWN
 from distcheck.selection.launch_commands.stated import Names, ReadFile, RefusedError, UnreadableError, Untold
@@ -139,22 +139,5 @@ def _told(found: Inner, read: ReadFile, *, direct: bool) -> Stated | Untold | No
         names = OPTIONS.get(told.by, VARIABLES)
         given, instead = (names.set(told, {"MASTER_PORT": port}) for port in (told.master_port, _USUAL_PORT))
         return Stated(told.by, refused=f"{given}, expected a port from 1 to {LARGEST_PORT}", remedy=instead)
-    return replace(
-        told,
-        file=told.file or found.file,
-        ignored=_ignored(told, found.environ),
-        engine=told.engine and replace(told.engine, program=found.start),
-    )
-
-
-def _ignored(said: Stated, environ: Mapping[str, str]) -> tuple[tuple[Variable, str], ...]:
-    """Return the variables of the meeting place and the node's number that say other than the command."""
-    several = said.nodes > 1 or len(said.hosts) > 1
-    used: dict[Variable, str] = {
-        "MASTER_ADDR": said.master_addr if several and said.master_port else "",
-        "MASTER_PORT": str(said.master_port or ""),
-        "NODE_RANK": str(said.node_rank) if said.nodes > 1 and said.node_rank is not None else "",
-    }
-    return tuple(
-        (name, environ[name]) for name, value in used.items() if value and environ.get(name, "") not in {"", value}
-    )
+    engine = told.engine and replace(told.engine, program=found.start)
+    return replace(told, file=told.file or found.file, engine=engine)

@@ -51,34 +51,6 @@ def test_each_option_has_a_variable_which_the_option_overrides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "variables", "ignored"),
-    [
-        ("torchrun --nnodes 2 --master-addr n --master-port 29511 x.py", "MASTER_PORT=1234", "MASTER_PORT=1234"),
-        ("torchrun --nnodes 2 --master-addr n x.py", "MASTER_ADDR=m NODE_RANK=1", "MASTER_ADDR=m NODE_RANK=1"),
-        ("torchrun --nnodes 2 --master-addr n --node-rank 1 x.py", "MASTER_ADDR=n MASTER_PORT=29500 NODE_RANK=1", ""),
-        (
-            "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint n:1 x.py",
-            "MASTER_PORT=2 NODE_RANK=1",
-            "MASTER_PORT=2",
-        ),
-        ("torchrun --standalone x.py", "MASTER_ADDR=n MASTER_PORT=1234 NODE_RANK=1 WORLD_SIZE=4", ""),
-        ("deepspeed --num_gpus 2 x.py", "MASTER_ADDR=n MASTER_PORT=1234", "MASTER_PORT=1234"),
-        (
-            "composer -n 2 --world_size 4 --node_rank 1 x.py",
-            "MASTER_ADDR=n MASTER_PORT=1234 NODE_RANK=0",
-            "NODE_RANK=0",
-        ),
-        ("env MASTER_PORT=1234 torchrun --nnodes 2 --master-addr n x.py", "MASTER_PORT=29500", "MASTER_PORT=1234"),
-        ("llamafactory-cli train x", "FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=1 MASTER_ADDR=n MASTER_PORT=1234", ""),
-    ],
-)
-def test_variables_that_the_launcher_does_not_use_are_noted(line: str, variables: str, ignored: str) -> None:
-    found = of(line, **dict(pair.split("=") for pair in variables.split()))
-    assert isinstance(found, Stated)
-    assert " ".join(f"{name}={value}" for name, value in found.ignored) == ignored
-
-
-@pytest.mark.parametrize(
     ("line", "reason"),
     [
         ("torchrun --nproc-per-node two x.py", "refused: --nproc-per-node is 'two', expected a number from 1"),
