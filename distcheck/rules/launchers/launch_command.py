@@ -31,12 +31,13 @@ def launches(job: Job) -> list[Launch]:
 def command_refused(job: Job) -> Iterator[Outcome]:
     """A launch command has options that it will refuse: a port beyond 65535, ``--nproc-per-node two``.
 
-    Or ranks that its nodes cannot share, more ranks than slots, a configuration file that does not exist, and
-    ``--nproc-per-node gpu`` on a node without GPUs. It ends at once on this node, with a message of its own or a
+    It ends at once on this node, with a message of its own (``torchrun: error: unrecognized arguments: --nprocs``) or a
     traceback such as ``OverflowError: connect(): port must be 0-65535`` or ``ValueError: Unsupported nproc_per_node
     value``, while the other nodes wait. Nothing of it can be tested with other nodes.
 
-    Found by reading COMMAND's options, variables and files as the launcher reads them.
+    Found by reading COMMAND's options, variables and files as the launcher reads them: also ranks that its nodes cannot
+    share, more ranks than slots, a configuration file that does not exist, and ``--nproc-per-node gpu`` on a node
+    without GPUs. If torchrun, accelerate or deepspeed may not know an option, its own parser is asked.
 
     Fix: Correct the option on all nodes.
 
