@@ -227,14 +227,14 @@ def _multiplied(here: Placement, number: int, local_task: int, tasks: int) -> tu
 
 
 def gpu_count(environ: Mapping[str, str] | None = None) -> int:
-    """Return the number of GPUs that NVML or amdgpu reports on this machine.
+    """Return the number of GPUs of this machine, without those that a device cgroup hides from this process.
 
     Args:
         environ: variables by which fewer count, as CUDA_VISIBLE_DEVICES.
     """
     import asyncio
 
-    from distcheck.facts.gpu import is_instinct
+    from distcheck.facts.gpu import is_instinct, usable_name
     from distcheck.probe import gpu, host
     from distcheck.selection.gpu_variables import selected
 
@@ -242,7 +242,7 @@ def gpu_count(environ: Mapping[str, str] | None = None) -> int:
     found = Missing(reason="none") if vendor == "none" else asyncio.run(gpu.gpus(10.0, vendor, health=False))
     if isinstance(found, Missing):
         return 0
-    devices = found.devices
+    devices = tuple([device for device in found.devices if usable_name(device) or device.lost])
     if vendor == "amd" and not getattr(host.torch_build(), "hip", None):  # not the graphics of a CPU or a desktop
         devices = tuple(filter(is_instinct, devices))
     return len(devices if environ is None else selected(environ, devices, vendor).shown.uuids)

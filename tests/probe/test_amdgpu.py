@@ -12,7 +12,7 @@ from made import amd, machines
 
 from distcheck.facts import gpu as gpu_facts
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpus, XgmiPeer
+from distcheck.facts.gpu import Gpus, XgmiPeer, usable_name
 from distcheck.probe import amdgpu, amdgpu_health, gpu, pci
 
 
@@ -67,6 +67,16 @@ def test_the_partitions_of_a_card_are_gpus_with_one_address_and_names_of_their_o
     assert [g.uuid for g in found.devices] == [f"GPU-a1b2000000000010/{n}" for n in range(8)]
     assert {g.pci for g in found.devices} == {"0000:0c:00.0"}
     assert {g.memory_bytes for g in found.devices} == {25769803776}
+
+
+@pytest.mark.parametrize("unique_id", [0xA1B2_0000_0000_0010, 0])
+def test_partitions_of_which_each_process_sees_its_own_are_eight_gpus(tmp_path, unique_id):
+    views = []
+    for own in range(8):
+        parts = (gpu._replace(unique_id=unique_id, render=n == own) for n, gpu in enumerate(amd.CPX.gpus))
+        views.append(amdgpu.collect(amd.write(tmp_path / str(own), amd.CPX._replace(gpus=tuple(parts)))))
+    assert [len(view.devices) for view in views] == [1] * 8
+    assert len({usable_name(view.devices[0]) for view in views}) == 8
 
 
 def test_an_older_kernel_has_the_partition_in_the_place_of_the_function(tmp_path):
