@@ -78,6 +78,7 @@ FAMILIES: dict[str, Family] = {
     "mesh.placement": Family(("meeting",), option="mesh"),
     "environment.master_addr": Family(("environment", "meeting")),
     "environment.master_port": Family(("environment", "meeting")),
+    "network.held": Family(("environment",)),
     "network.interfaces": Family(("peers",)),
     "network.routes": Family(("peers",)),
     "network.hostnames": Family(("peers",)),
