@@ -92,6 +92,7 @@ FAMILIES: dict[str, Family] = {
     "engines.addresses": Family(("environment",), option="told"),
     "engines.installation": Family(("environment", "meeting"), option="told"),
     "environment.file_rendezvous": Family(("peers",)),
+    "gpu.diagnosis": Family(("node",), option="diagnose"),
     "fabric.ports": Family(("peers", "node")),
     "fabric.hcas": Family(("peers",)),
     "fabric.addresses": Family(("peers",)),
