@@ -178,6 +178,9 @@ class NodeOptions(Visiting, frozen=True, kw_only=True):
     """Options of `distcheck node`, which has no ranks."""
 
     gpus: Annotated[int | None, _check("Number of GPUs that the node must have.", metavar="N", min=0, max=1023)] = None
+    diagnose: Annotated[
+        bool, _check("Have NCCL 2.31 or later test the links of idle GPUs; takes seconds and memory on each.")
+    ] = False
     history: History = None
     timeout: Annotated[float, _seconds("Time limit for the whole run, 3 s at least.", min=3)] = 10.0
     reason_file: Annotated[

@@ -46,6 +46,7 @@ from distcheck.collectives.plan import (
 from distcheck.collectives.store import AbsentError, agree, await_all, farewell, open_store, part_of, reach_store
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
+from distcheck.facts.held import PIPE
 from distcheck.facts.training import Training
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ def _take_device(task: Task) -> torch.device:
 
 def _join_group(task: Task, store: Store, device: torch.device) -> None:
     timeout = timedelta(seconds=task.plan.deadline_seconds)
+    os.environ.pop(PIPE, None)  # it would replace the pipe of a job that runs here
     if task.plan.backend == "mpi":
         # MPI numbers the processes itself; torch then takes neither a store nor a rank.
         dist.init_process_group("mpi", timeout=timeout)

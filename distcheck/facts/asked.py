@@ -87,6 +87,8 @@ class Asked(Facts, frozen=True):
     """True if distcheck was started in a Slurm job's batch or salloc shell, not by srun."""
     gpus: Count | None = None
     """How many GPUs the node must have (`distcheck node --gpus`)."""
+    diagnose: bool = False
+    """Whether NCCL diagnoses the node's GPUs (`distcheck node --diagnose`)."""
     need: Count | None = None
     """How many nodes suffice; None if all are needed."""
     script: str = ""
