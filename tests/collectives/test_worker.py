@@ -198,10 +198,12 @@ def test_a_process_without_nccl_has_no_nccl_version(tmp_path):
 
 
 def test_the_nccl_that_torch_calls_is_the_preloaded_one(fake_torch):
-    """As torch 2.11 does it, the one of its wheel is loaded, too."""
+    """As torch 2.11 does it, the one of its wheel is loaded, too. A torch with CUDA cannot load beside a fake NCCL."""
     own, preloaded = (fake_torch.libraries / folder / "libnccl.so.2" for folder in ("new", "newer"))
     program = f"""if True:
-        import ctypes
+        import ctypes, sys
+        from unittest.mock import MagicMock
+        sys.modules |= {{"torch": MagicMock(), "torch.distributed": MagicMock()}}
         ctypes.CDLL({str(own)!r})
         from distcheck.collectives.software import nccl_version
         print(nccl_version())"""
