@@ -17,6 +17,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from distcheck.facts.launch_command import Stated, Variable
+from distcheck.facts.storage import is_text
 from distcheck.selection.command import NOT_TORCH, TORCH, unsure
 from distcheck.selection.launch_commands.inner import Inner, Sought, inner, inside
 from distcheck.selection.launch_commands.shell import UNKNOWN
@@ -185,6 +186,7 @@ def _told(found: Inner, read: ReadFile, ask: Ask | None, *, direct: bool) -> Sta
         told,
         file=told.file or found.file,
         ignored=_ignored(told, found.environ),
+        script=told.script if direct and not found.folder and is_text(told.script) else "",
         engine=told.engine and replace(told.engine, program=found.start),
     )
 
