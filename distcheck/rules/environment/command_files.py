@@ -56,7 +56,8 @@ def command_file_missing(job: Job) -> Iterator[Outcome]:
     elsewhere, outside = job.asked.program in ON_NODES, bool(job.launched or job.asked.folder)
     for word, seen in _by_word(job).items():
         lacking = [s for s in seen if s.file.state in _LACKING]
-        own = here.get(word)
+        # A word that the leader's COMMAND lacks is one of a node where another line was typed.
+        own = here.get(word) or next((each.file for each in seen if each.file.role != "argument"), None)
         may_lack = own is not None and own.role != "argument" and elsewhere is outside
         if own is None or not lacking or word in models or own.state not in (_THERE | _LACKING if may_lack else _THERE):
             continue
