@@ -53,10 +53,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     about = [line for text in checked(job, report) for line in _fitted(text, options, 0, 2)]
     gpus = tables.gpus(report, everything=options.verbose, whole_uuids=options.verbose)
     found.insert(0, _drawn(gpus, options) * (not options.quiet))
-    if report.verdict == "pass":
-        parts = [*figures, *found]
-    else:
-        parts = [*found, about * (not options.quiet), *figures]
+    parts = [*figures, *found] if report.verdict == "pass" else [*found, about * (not options.quiet), *figures]
     if options.timings:
         parts += [list(_timings(job, report, options))]
     if options.legend:
