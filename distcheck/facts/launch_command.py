@@ -47,6 +47,8 @@ class Stated(Facts, frozen=True):
     """Whether variables told a part of it."""
     file: str = ""
     """A file that told a part of it."""
+    script: str = ""
+    """The script or configuration that it reads on this node, '' if that is not known."""
     few_gpus: tuple[str, ...] = ()
     """Ranks that it starts where it sees no GPU, one GPU and so on, or these two; `nproc` where it sees more."""
     hosts_store: bool | None = None

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from distcheck.facts.launch_command import Stated
+from distcheck.facts.storage import is_text
 from distcheck.selection.command import NOT_TORCH, TORCH, unsure
 from distcheck.selection.launch_commands.inner import Inner, Sought, inner, inside
 from distcheck.selection.launch_commands.shell import UNKNOWN
@@ -181,8 +182,12 @@ def _told(found: Inner, read: ReadFile, ask: Ask | None, *, direct: bool) -> Sta
         names = OPTIONS.get(told.by, VARIABLES)
         given, instead = (names.set(told, {"MASTER_PORT": port}) for port in (told.master_port, _USUAL_PORT))
         return Stated(told.by, refused=f"{given}, expected a port from 1 to {LARGEST_PORT}", remedy=instead)
-    engine = told.engine and replace(told.engine, program=found.start)
-    return replace(told, file=told.file or found.file, engine=engine)
+    return replace(
+        told,
+        file=told.file or found.file,
+        script=told.script if direct and not found.folder and is_text(told.script) else "",
+        engine=told.engine and replace(told.engine, program=found.start),
+    )
 
 
 def _refused(found: Inner, words: tuple[str, ...], ask: Ask) -> Stated | None:
