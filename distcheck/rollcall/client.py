@@ -129,8 +129,9 @@ class _Search:
         seen = self.last.get(door)
         if seen is not None and _says_more(seen, attempt, cut_short=self._is_short):
             attempt = seen
+        else:
+            self.refused_before.discard(door)
         self.last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
-        self.refused_before.discard(door)
         if attempt.outcome == "elsewhere":
             self._leads.extend(_named(attempt.detail, (*self._ways, *self._leads)))
         if connection is None:
