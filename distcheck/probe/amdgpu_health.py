@@ -114,7 +114,7 @@ def watch(root: Path, uuids: Sequence[str], wait: Callable[[float], bool]) -> Gp
     began, before = time.monotonic(), _of(root, uuids)
     looks: dict[str, list[Look]] = {uuid: [] for uuid in before}
     folders = {uuid: root / "sys/bus/pci/devices" / str(gpu.pci) for uuid, gpu in before.items()}
-    monitors = {uuid: _monitor(folder) for uuid, folder in folders.items()}
+    monitors = {uuid: sensors_of(folder) for uuid, folder in folders.items()}
     counters = {uuid: amdgpu_metrics.read(folder) for uuid, folder in folders.items()}
     while not wait(LOOK_SECONDS):
         for uuid, monitor in monitors.items():
@@ -145,7 +145,7 @@ def _of(root: Path, uuids: Sequence[str]) -> dict[str, Gpu]:
     return {gpu.uuid: gpu for gpu in devices if isinstance(gpu.uuid, str) and gpu.uuid in uuids}
 
 
-def _monitor(device: Path) -> Path:
+def sensors_of(device: Path) -> Path:
     """Return the folder with a GPU's sensors."""
     return next((device / "hwmon" / name for name in listed(device / "hwmon")), device / "hwmon")
 
@@ -153,18 +153,18 @@ def _monitor(device: Path) -> Path:
 def _health(root: Path, node: Node, places: Mapping[int, str], clocks: GpuClocks) -> GpuHealth:
     device = node.device(root)
     errors, pages = _errors(device / "ras"), contents(device / "ras/gpu_vram_bad_pages").splitlines()
-    monitor = _monitor(device)
-    celsius, limit = _hottest(monitor)
+    sensors = sensors_of(device)
+    celsius, limit = _hottest(sensors)
     return GpuHealth(
         ecc=Ecc(uncorrected_volatile=errors if isinstance(errors, Missing) else sum(errors.values())),
         retired_pages_pending=any(line.endswith(": P") for line in pages),
         clocks=clocks,
         pcie=_pcie(root, device),
-        power_limit_watts=_watts(monitor / "power1_cap"),
-        power_limit_default_watts=_watts(monitor / "power1_cap_default"),
+        power_limit_watts=_watts(sensors / "power1_cap"),
+        power_limit_default_watts=_watts(sensors / "power1_cap_default"),
         temperature_celsius=celsius,
         slowdown_celsius=limit,
-        processes=_processes(root, contents(node.folder / "gpu_id")),
+        processes=processes(root, contents(node.folder / "gpu_id")),
         vbios=contents(device / "vbios_version") or NOT_SUPPORTED,
         amd=Amd(
             compute_partition=contents(device / "current_compute_partition"),
@@ -253,7 +253,7 @@ def _hottest(monitor: Path) -> tuple[int | Missing, int | Missing]:
     return celsius, limit
 
 
-def _processes(root: Path, gpu_id: str) -> tuple[GpuProcess, ...] | Missing:
+def processes(root: Path, gpu_id: str) -> tuple[GpuProcess, ...] | Missing:
     """Return the processes with memory on a GPU; each that has opened KFD has a folder there, by the host's numbers."""
     folder = root / KFD / "proc"
     used = ((pid, integer(folder / pid / f"vram_{gpu_id}")) for pid in listed(folder) if pid.isdecimal())

@@ -10,15 +10,6 @@ import pytest
 from made import amd
 
 _ROOT = "/"
-_ENTER = """
-set -e
-for file in null zero urandom random full tty; do : > "$1/dev/$file"; mount --bind "/dev/$file" "$1/dev/$file"; done
-mkdir -p "$1/dev/shm" "$1/dev/pts"
-mount --bind "$1/sys" /sys
-mount --rbind "$1/dev" /dev
-shift
-exec "$@"
-"""
 
 
 def _spaces() -> bool:
@@ -42,7 +33,7 @@ def on(tmp_path):
 
     def on(machine, *words, denied=()):
         root = amd.write(tmp_path / "root", machine, seen_at=amd.Path(_ROOT))
-        command = ["unshare", "-m", "sh", "-c", _ENTER, "sh", str(root), sys.executable, "-m", "distcheck", *words]
+        command = [*amd.inside(root), sys.executable, "-m", "distcheck", *words]
         files = [root / f"dev/dri/renderD{128 + 8 * number}" for number in denied]
         _immutable("+i", files)  # open(2) for writing then says EPERM, as with a device cgroup
         try:

@@ -45,6 +45,10 @@ class Gpu(NamedTuple):
     watts: tuple[int, int] = (750, 750)
     """The cap, and the default cap."""
     level: str = "auto"
+    busy: int = 0
+    """Percent."""
+    draws: int = 140
+    """Watts."""
     firmware: Mapping[str, str] = {"smc": "0x00557500", "mec": "0x0000009f", "ce": "0x00000000"}
     vbios: str = "113-M3000100-102"
     metrics: bytes = b""
@@ -143,6 +147,22 @@ def write(root: Path, machine: Machine, seen_at: Path | None = None) -> Path:
     return root
 
 
+_ENTER = """
+set -e
+for file in null zero urandom random full tty; do : > "$1/dev/$file"; mount --bind "/dev/$file" "$1/dev/$file"; done
+mkdir -p "$1/dev/shm" "$1/dev/pts"
+mount --bind "$1/sys" /sys
+mount --rbind "$1/dev" /dev
+shift
+exec "$@"
+"""
+
+
+def inside(root: Path) -> list[str]:
+    """Return the words before a command that runs it where a tree written for ``/`` is /sys and /dev."""
+    return ["unshare", "-m", "sh", "-c", _ENTER, "sh", str(root)]
+
+
 def _properties(gpu: Gpu, index: int) -> dict[str, int]:
     bus = int(gpu.path[-1].split(":")[1], 16)
     return {
@@ -201,6 +221,8 @@ def _device(root: Path, links: Path, gpu: Gpu, index: int) -> None:
         "vbios_version": gpu.vbios,
         **{f"fw_version/{name}_fw_version": version for name, version in gpu.firmware.items()},
         "power_dpm_force_performance_level": gpu.level,
+        "gpu_busy_percent": str(gpu.busy),
+        f"hwmon/hwmon{index + 3}/power1_input": str(gpu.draws * 10**6),
         "ras/gpu_vram_bad_pages": gpu.pages,
         **({"current_compute_partition": compute, "current_memory_partition": memory} if gpu.mode else {}),
         **{f"ras/{block}_err_count": gpu.errors.get(block, "ue: 0\nce: 0") for block in BLOCKS},

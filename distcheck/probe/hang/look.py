@@ -65,7 +65,8 @@ def look(wanted: Wanted, pause: Callable[[float], None] = time.sleep) -> list[Ru
     if not jobs:
         return [RunningJob(name="", nodes=(node,), stacks=wanted.stacks)]
     pids = [member.pid for job in jobs for member in job.members]
-    watching = gpus.watch(wanted.seconds) if any(map(table.has_cuda, pids)) else None
+    amd = any(map(table.has_hip, pids))
+    watching = gpus.watch(wanted.seconds, amd=amd) if any(map(table.has_cuda, pids)) else None
     pause(wanted.seconds)
     last = _once(ProcessTable(), pids, program, frozenset())
     found = [_hang(job, node, first, last, program, stacks_wanted=wanted.stacks) for job in jobs]

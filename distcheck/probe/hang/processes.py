@@ -105,8 +105,12 @@ class ProcessTable:
         return not self.maps(pid).isdisjoint(_TORCH)
 
     def has_cuda(self, pid: int) -> bool:
-        """Return whether a process has loaded CUDA's driver."""
-        return any(name.startswith("libcuda.so") for name in self.maps(pid))
+        """Return whether a process has loaded CUDA's driver, or HIP."""
+        return self.has_hip(pid) or any(name.startswith("libcuda.so") for name in self.maps(pid))
+
+    def has_hip(self, pid: int) -> bool:
+        """Return whether a process has loaded HIP, the runtime of AMD's GPUs."""
+        return any(name.startswith("libamdhip64.so") for name in self.maps(pid))
 
     def age(self, pid: int) -> float:
         """Return for how many seconds a process has lived."""

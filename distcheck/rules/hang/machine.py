@@ -42,13 +42,13 @@ def hang_gpu_failed(job: Job) -> Iterator[Fault]:
     What the rank has sent to the GPU never ends, so it waits in ``torch.cuda.synchronize`` or ``.item()``, and the
     others in the next collective.
 
-    Found by NVML, or by an Xid of the kernel log (48, 79, 119 and others, see gpu-xid-recent) since the rank's process
-    started, where the rank makes no progress.
+    Found by NVML or KFD's list, or by an Xid of the kernel log (48, 79, 119 and others, see gpu-xid-recent) or an error
+    of amdgpu (see gpu-amdgpu-error-recent) since the rank's process started, where the rank makes no progress.
 
     Fix: End the job and drain {node}; reset the GPU, or reboot the node if it is lost.
 
-        nvidia-smi -q
-        sudo dmesg | grep 'NVRM: Xid'
+        nvidia-smi -q  # AMD: amd-smi metric
+        sudo dmesg | grep -E 'NVRM: Xid|amdgpu'
 
     See: https://docs.nvidia.com/deploy/xid-errors/
     """
