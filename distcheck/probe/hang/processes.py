@@ -97,10 +97,11 @@ class ProcessTable:
         return "MASTER_PORT" in (self.environment(pid) or {}) or any(name.startswith(_THREADS) for name in threads)
 
     def _bytes(self, pid: int, name: str) -> bytes | None:
+        folder = self.root / str(pid)
         try:
-            return (self.root / f"{pid}/{name}").read_bytes()
+            return (folder / name).read_bytes()
         except OSError:
-            return None
+            return None if folder.exists() else b""  # it has ended since
 
     def maps(self, pid: int) -> frozenset[str]:
         """Return the names of the files that a process has mapped."""

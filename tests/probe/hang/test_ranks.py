@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
@@ -160,4 +161,7 @@ def test_python_processes_that_may_not_be_read_are_known(table):
         11: (1, "sshd", None, False, "sshd"),
         os.getpid(): (1, "python", None, False),
     }
-    assert unreadable(table(processes), own_only=False) == (10,)
+    processes[12] = (1, "python ends.py", None, False)
+    seen = table(processes)
+    shutil.rmtree(seen.root / "12")
+    assert unreadable(seen, own_only=False) == (10,)
