@@ -13,7 +13,7 @@ from distcheck.facts.hang import HangNode, RunningJob
 from distcheck.launch.remote import frames
 from distcheck.launch.remote.spec import Outside
 from distcheck.probe.hang.look import Wanted
-from distcheck.rules.hang.judging import answer
+from distcheck.rules.hang.judging import answer, answer_of
 from distcheck.run import hang, hang_nodes
 from distcheck.run.interrupts import Interruption
 
@@ -46,15 +46,15 @@ ASLEEP = [sleeper(2), *(waiter(n) for n in (0, 1, 3))]
 @pytest.mark.parametrize("each_takes", [0.1, 3.0, 12.0])
 def test_a_rank_that_may_go_on_is_seen_for_ten_seconds_however_long_a_look_takes(monkeypatch, each_takes):
     meant, found = looks(monkeypatch, ASLEEP, each_takes=each_takes)
-    first, *_, last = (m.age_seconds for m in found.job.hang.ranks[0].moments)
+    first, *_, last = (m.age_seconds for m in found.hang.ranks[0].moments)
     assert last - first >= hang.LONGEST_SECONDS - 0.5
-    assert (found.word, len(meant) > 1) == ("hung", True)
+    assert (answer_of(found).word, len(meant) > 1) == ("hung", True)
 
 
 def test_an_answer_that_cannot_change_is_given_after_the_first_look(monkeypatch):
     ranks = [waiter(2, "barrier", "/home/me/train.py:92 step"), *(waiter(n) for n in (0, 1, 3))]
     meant, found = looks(monkeypatch, ranks, each_takes=0.1)
-    assert (found.word, meant) == ("hung", [2.0])
+    assert (answer_of(found).word, meant) == ("hung", [2.0])
 
 
 def test_a_signal_ends_a_pause_and_no_longer_look_begins(monkeypatch):
@@ -62,7 +62,7 @@ def test_a_signal_ends_a_pause_and_no_longer_look_begins(monkeypatch):
     stop.note(signal.SIGINT)
     stop.pause(3600)
     meant, found = looks(monkeypatch, ASLEEP, each_takes=0.1, stop=stop)
-    assert (meant, found.job.interrupted, len(found.job.hang.ranks)) == ([2.0], signal.SIGINT, 4)
+    assert (meant, found.interrupted, len(found.hang.ranks)) == ([2.0], signal.SIGINT, 4)
 
 
 def test_a_node_that_does_not_answer_again_keeps_what_it_said():
