@@ -51,7 +51,6 @@ class Baseline(Facts, frozen=True):
     backend: str
     torch: str
     nccl: str
-    rotate_root: bool
     rows: tuple[BaselineRow, ...]
 
 
@@ -71,8 +70,6 @@ class Asked(Facts, frozen=True):
     operations: tuple[str, ...] = ()
     sizes_bytes: tuple[Count, ...] = ()
     dtypes: tuple[str, ...] = ()
-    rotate_root: bool = False
-    """Whether each broadcast uses the next rank as root."""
     min_busbw_GBps: Amount | None = None  # noqa: N815 the unit's own spelling
     baseline: Baseline | None = None
     timeout_seconds: Seconds = 60.0
