@@ -270,7 +270,6 @@ PHRASES = {
     "docs/rules/network.latency.md": [
         ("More than {} ms and {} times the shortest", [1000 * of("latency:_NOTICED_SECONDS"), of("latency:_TIMES")]),
         ("from {} ms an error", [1000 * of("latency:_LONG_SECONDS")]),
-        ("after {} ms or more", [1000 * of("latency:_LONG_SECONDS")]),
     ],
     "docs/rules/collectives.nccl_intranode.md": [
         ("all_reduce of {} MiB and more", [of("collectives.nccl_intranode:_NVLS_BYTES") >> 20])

@@ -75,7 +75,6 @@ def request_of(
         by_default=by_default,
         operations=_some_of(ALL_OPERATIONS, measuring.op, "--op", "operation"),
         dtypes=_some_of(tuple(ITEM_BYTES), measuring.dtype, "--dtype", "data type"),
-        rotate_root=measuring.rotate_root,
         sizes_bytes=parse_sizes(measuring.sizes) if measuring.sizes else (),
         min_busbw_GBps=measuring.min_busbw,
         baseline=_baseline(measuring.baseline),
