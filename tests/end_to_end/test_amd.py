@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -31,8 +33,9 @@ def on(tmp_path):
     if not _spaces():
         pytest.skip("no mount namespaces here")
 
-    def on(machine, *words, denied=()):
+    def on(machine, *words, denied=(), change=lambda _: None):
         root = amd.write(tmp_path / "root", machine, seen_at=amd.Path(_ROOT))
+        change(root)
         command = [*amd.inside(root), sys.executable, "-m", "distcheck", *words]
         files = [root / f"dev/dri/renderD{128 + 8 * number}" for number in denied]
         _immutable("+i", files)  # open(2) for writing then says EPERM, as with a device cgroup
@@ -62,6 +65,28 @@ def test_a_node_with_fewer_gpus_than_it_should_have_fails(on):
     code, said = on(amd.MI300X._replace(gpus=amd.MI300X.gpus[:7]), "node", "--gpus", "8")
     assert code == 40, said
     assert "amdgpu lists 7 GPUs; expected 8 (--gpus)" in said
+
+
+def test_a_driver_without_kfd_drains_the_node(on):
+    def without_kfd(root):
+        shutil.rmtree(root / "sys/devices/virtual/kfd")
+        for file in (root / "sys/class/kfd/kfd", root / "dev/kfd"):
+            file.unlink()
+
+    code, said = on(amd.MI300X, "node", change=without_kfd)
+    assert code == 40, said
+    assert "the driver runs without KFD, which HIP needs. [gpu-fell-off-bus" in said
+
+
+def test_a_read_that_hangs_is_unknown_and_never_a_pass(on):
+    def wedged(root):
+        file = root / "sys/devices" / "/".join(amd.MI300X.gpus[2].path) / "mem_info_vram_used"
+        file.unlink()
+        os.mkfifo(file)
+
+    code, said = on(amd.MI300X, "node", change=wedged)
+    assert code == 20, said
+    assert "amdgpu did not answer within" in said
 
 
 def test_auto_is_a_rank_for_each_gpu_with_its_place_and_adapter(on):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import struct
 import sys
 
@@ -186,6 +187,32 @@ def test_a_gpu_on_the_bus_that_kfd_lacks_is_lost_unless_it_is_lent(read, fields,
     found = read(amd.change(amd.MI300X, 3, **fields))
     assert [g.lost for g in found.devices if g.lost] == lost
     assert [(g.index, g.pci) for g in found.devices if g.lost] == [(7, "0000:69:00.0")] * len(lost)
+
+
+def without_kfd(root):
+    shutil.rmtree(root / "sys/devices/virtual/kfd")
+    for file in (root / "sys/class/kfd/kfd", root / "dev/kfd"):
+        file.unlink()
+    return root
+
+
+def test_a_driver_without_kfd_has_lost_its_cards_for_compute(tmp_path):
+    found = amdgpu.collect(without_kfd(amd.write(tmp_path, amd.MI300X)))
+    assert {(g.name, g.lost) for g in found.devices} == {
+        ("AMD Instinct MI300X", "amdgpu: the driver runs without KFD, which HIP needs")
+    }
+    assert (len(found.devices), found.unopened) == (8, {})
+
+
+def test_graphics_without_kfd_are_no_loss(tmp_path):
+    machine = amd.MI300X._replace(gpus=tuple(gpu._replace(device="0x743f") for gpu in amd.MI300X.gpus))
+    assert amdgpu.collect(without_kfd(amd.write(tmp_path, machine))).devices == ()
+
+
+def test_a_driver_that_is_not_loaded_for_a_card_for_compute_names_it(tmp_path):
+    root = without_kfd(amd.write(tmp_path, amd.MI250X))
+    shutil.rmtree(root / "sys/module/amdgpu")
+    assert amdgpu.collect(root) == Missing(reason="amdgpu: the kernel module is not loaded for AMD Instinct MI250X")
 
 
 def test_a_driver_that_is_not_loaded_is_a_reason(tmp_path):

@@ -155,6 +155,41 @@ def gpu_partition_differs(job: Job) -> Iterator[Outcome]:
     )
 
 
+@rule("gpu", severity="warning", scope="node")
+def gpu_cards_unused(job: Job) -> Iterator[Outcome]:
+    """Ranks share partitioned AMD cards of a node while other cards of it have no rank.
+
+    In CPX each card is eight GPUs, which HIP numbers card by card: eight ranks with the local ranks 0 to 7 all run on
+    the first card. You would see an eighth of the speed, and ``HIP out of memory`` with an eighth of the memory.
+
+    Found by the cards of the GPUs that the ranks take, where there are more cards than they use, and more ranks.
+
+    Fix: Set the cards to SPX when the node is free, or give each rank a GPU of another card.
+
+        amd-smi static --partition
+        sudo amd-smi set --compute-partition SPX
+        export HIP_VISIBLE_DEVICES={devices|0,8,16,24,32,40,48,56}
+
+    See: https://rocm.blogs.amd.com/software-tools-optimization/compute-memory-modes/README.html
+    """
+    for here in by_node(job).values():
+        cards = grouped((r for r in here if amd_of(r).compute_partition not in {"", "SPX"}), lambda r: str(r.gpu.pci))
+        used = {card: numbers_of(rank for r in parts for rank in r.ranks) for card, parts in cards.items()}
+        ranks = sorted(rank for own in used.values() for rank in own)
+        shared = [card for card, own in used.items() if own]
+        if len(shared) >= min(len(ranks), len(cards)):
+            continue
+        node = here[0].node.name
+        yield Fault(
+            f"{node}: ranks share {'card' if len(shared) == 1 else 'cards'} {listed(shared, most=2)} "
+            f"({amd_of(cards[shared[0]][0]).compute_partition}); "
+            f"{len(cards) - len(shared)} of {len(cards)} cards are unused",
+            ranks=tuple(ranks),
+            nodes=(node,),
+            values={"devices": (",".join(str(min(r.gpu.index for r in parts)) for parts in cards.values()),)},
+        )
+
+
 def _where(alike: list[Reading]) -> str:
     """Name cards of several nodes: card 0000:69:00.0 of node2."""
     cards = {name: {str(r.gpu.pci) for r in here} for name, here in grouped(alike, lambda r: r.node.name).items()}

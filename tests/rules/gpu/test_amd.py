@@ -183,6 +183,48 @@ def test_a_card_in_cpx_among_spx_is_one_finding_at_its_node(rocm, judge):
     assert said.verdict.exit_code == 40
 
 
+CPX64 = cpx(8)
+
+
+@pytest.mark.parametrize(
+    ("each", "message"),
+    [
+        (lambda _: {}, "card 0000:0c:00.0 (CPX); 7 of 8 cards are unused"),
+        (
+            lambda n: {"HIP_VISIBLE_DEVICES": str(n * 4)},
+            "cards 0000:0c:00.0, 0000:15:00.0 and 2 more (CPX); 4 of 8 cards are unused",
+        ),
+        (lambda n: {"HIP_VISIBLE_DEVICES": str(n * 8)}, ""),
+        (lambda n: {"HIP_VISIBLE_DEVICES": str(63 - n * 8)}, ""),
+    ],
+)
+def test_ranks_that_share_a_partitioned_card_beside_unused_ones_are_named(rocm, judge, each, message):
+    said = judge(rocm(CPX64, CPX64, each=each))
+    found = [f for f in said.findings if f.rule == "gpu-cards-unused"]
+    assert [f.message for f in found] == [f"node{number}: ranks share {message}" for number in (1, 2) if message]
+    assert [(f.severity, f.ranks) for f in found[1:]] == [("warning", ALL)] * bool(found)
+    assert not found or "export HIP_VISIBLE_DEVICES=0,8,16,24,32,40,48,56" in found[0].fix.commands
+
+
+def test_a_rank_for_each_partition_leaves_no_card_unused(rocm, judge):
+    assert judge(rocm(CPX64, per_node=64)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "found"),
+    [
+        (Missing(reason="amdgpu did not answer within 7.5 s: a GPU or its driver hangs"), True),
+        (Missing(reason="amdgpu: the kernel module is not loaded for AMD Instinct MI300X"), True),
+        (Missing(reason="amdgpu: the kernel module is not loaded"), False),  # the graphics of a laptop
+    ],
+)
+def test_a_driver_that_fails_on_a_node_with_a_torch_for_cpus_is_found_for_cards_for_compute(
+    rocm, change, judge, gpus, found
+):
+    job = change.node(rocm(MI300X, MI300X), 1, gpus=gpus, torch=TorchBuild("2.13.0+cpu", None, None))
+    assert [f.nodes for f in judge(job).findings if f.rule == "gpu-amdgpu-failed"] == [("node2",)] * found
+
+
 @pytest.mark.parametrize(
     ("machines", "ranks", "words"),
     [
