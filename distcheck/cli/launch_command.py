@@ -26,6 +26,7 @@ from distcheck.facts.network import Resolution
 from distcheck.facts.quantities import count
 from distcheck.facts.touch import touch
 from distcheck.probe import gpu
+from distcheck.probe.command import answer_of
 from distcheck.report.harmless import harmless
 from distcheck.selection.gpu_variables import deciding
 from distcheck.selection.launch_commands import stated
@@ -33,6 +34,17 @@ from distcheck.selection.launch_commands.stated import Untold
 from distcheck.selection.placement import find_table
 
 _LARGEST_FILE_BYTES = 1 << 20
+_PARSE = """
+import sys
+sys.path[:1] = []  # not the working directory
+from {module} import {name}
+sys.stderr = sys.stdout
+try:
+    {parser}(sys.argv[1:])
+except SystemExit:
+    pass
+"""
+_PARSE_SECONDS = 20.0
 _RESERVE = 5.0
 """Seconds of --timeout for what follows the wait for a number."""
 
@@ -54,7 +66,7 @@ def filled(options: GateOptions, command: Sequence[str], environ: Mapping[str, s
     """Return the options with what COMMAND states about its ranks; an option that the user gave stays."""
     if options.hosts or options.hostfile or options.launcher not in {"auto", "local"} or options.alone:
         return Filled(options)
-    found, counted = stated(command, environ, _text), ""
+    found, counted = stated(command, environ, _text, _refusal), ""
     if isinstance(found, Stated) and options.nproc is None:
         found, counted = _counted(found, environ)
     if isinstance(found, Stated) and len({number for _, number in found.hosts}) > 1:
@@ -171,6 +183,13 @@ def _place(found: Stated, *, in_step: bool) -> dict[str, object]:
     if found.master_port:
         place |= {"master_addr": found.master_addr, "master_port": found.master_port}
     return place
+
+
+def _refusal(program: str, module: str, parser: str, words: Sequence[str]) -> str:
+    """Return the message with which a launcher's own parser refuses its words; '' without one."""
+    code = _PARSE.format(module=module, name=parser.partition("(")[0], parser=parser)
+    said = answer_of([program], "-c", code, *words, seconds=_PARSE_SECONDS)
+    return legible_text(said.rpartition("error: ")[2].strip()) if "error: " in said else ""
 
 
 def _text(path: str) -> str:

@@ -279,7 +279,6 @@ class Measuring(Looking, frozen=True, kw_only=True):
     dtype: Annotated[str, _measure(f"Data types (default: float32), of {', '.join(ITEM_BYTES)}.", metavar="TYPE,…")] = (
         ""
     )
-    rotate_root: Annotated[bool, _measure("Use another root for each broadcast.")] = False
     iters: Annotated[
         int | None,
         _measure("Operations per size (default: as many as a steady figure needs).", metavar="N", min=1),

@@ -75,7 +75,6 @@ def request_of(
         by_default=by_default,
         operations=_some_of(ALL_OPERATIONS, measuring.op, "--op", "operation"),
         dtypes=_some_of(tuple(ITEM_BYTES), measuring.dtype, "--dtype", "data type"),
-        rotate_root=measuring.rotate_root,
         sizes_bytes=parse_sizes(measuring.sizes) if measuring.sizes else (),
         min_busbw_GBps=measuring.min_busbw,
         baseline=_baseline(measuring.baseline),
@@ -227,14 +226,14 @@ def _multiplied(here: Placement, number: int, local_task: int, tasks: int) -> tu
 
 
 def gpu_count(environ: Mapping[str, str] | None = None) -> int:
-    """Return the number of GPUs that NVML or amdgpu reports on this machine.
+    """Return the number of GPUs of this machine, without those that a device cgroup hides from this process.
 
     Args:
         environ: variables by which fewer count, as CUDA_VISIBLE_DEVICES.
     """
     import asyncio
 
-    from distcheck.facts.gpu import is_instinct
+    from distcheck.facts.gpu import is_instinct, usable_name
     from distcheck.probe import gpu, host
     from distcheck.selection.gpu_variables import selected
 
@@ -242,7 +241,7 @@ def gpu_count(environ: Mapping[str, str] | None = None) -> int:
     found = Missing(reason="none") if vendor == "none" else asyncio.run(gpu.gpus(10.0, vendor, health=False))
     if isinstance(found, Missing):
         return 0
-    devices = found.devices
+    devices = tuple([device for device in found.devices if usable_name(device) or device.lost])
     if vendor == "amd" and not getattr(host.torch_build(), "hip", None):  # not the graphics of a CPU or a desktop
         devices = tuple(filter(is_instinct, devices))
     return len(devices if environ is None else selected(environ, devices, vendor).shown.uuids)

@@ -47,8 +47,6 @@ class Plan(msgspec.Struct, frozen=True):
     rough: bool = False
     """Whether a figure needs no precision, so that fewer calls suffice."""
     dtypes: tuple[str, ...] = ("float32",)
-    rotate_root: bool = False
-    """Whether each broadcast uses the next rank as root."""
     stride: int = 1
     """The distance in ranks to the one that send_recv sends to."""
     compute: bool = False

@@ -187,7 +187,7 @@ def _join_group(task: Task, store: Store, device: torch.device) -> None:
 
 
 def _group(task: Task, dtype: str, device: torch.device) -> Group:
-    return Group(task.rank, task.world_size, device, EXACT[dtype], task.plan.rotate_root, task.plan.stride)
+    return Group(task.rank, task.world_size, device, EXACT[dtype], task.plan.stride)
 
 
 def _measure_groups(

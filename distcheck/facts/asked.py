@@ -48,7 +48,6 @@ class Baseline(Facts, frozen=True):
     backend: str
     torch: str
     nccl: str
-    rotate_root: bool
     rows: tuple[BaselineRow, ...]
 
 
@@ -68,8 +67,6 @@ class Asked(Facts, frozen=True):
     operations: tuple[str, ...] = ()
     sizes_bytes: tuple[Count, ...] = ()
     dtypes: tuple[str, ...] = ()
-    rotate_root: bool = False
-    """Whether each broadcast uses the next rank as root."""
     min_busbw_GBps: Amount | None = None  # noqa: N815 the unit's own spelling
     baseline: Baseline | None = None
     timeout_seconds: Seconds = 60.0

@@ -68,8 +68,8 @@ def collect(root: Path = Path("/")) -> Gpus | Missing:
     if not (root / "sys/module/amdgpu").exists() and not (root / KFD).exists():
         return Missing(reason="amdgpu: the kernel module is not loaded")
     there, nodes = list(_listed(root)), nodes_of(root)
-    ids = Counter(node.properties.get("unique_id", 0) for node in nodes)
-    devices = [_gpu(root, node, ids) for node in nodes]
+    cards = Counter(node.pci for node in nodes)
+    devices = [_gpu(root, node, partitioned=cards[node.pci] > 1 or _is_part(node.device(root))) for node in nodes]
     if len(nodes) == len(there):
         devices += (_lost(len(nodes) + n, *gone) for n, gone in enumerate(_undriven(root, nodes)))
     release = contents(root / "proc/sys/kernel/osrelease")
@@ -124,19 +124,26 @@ def _address(root: Path, properties: dict[str, int]) -> tuple[str, int]:
     return f"{device}.{function}", place >> 28
 
 
-def _gpu(root: Path, node: Node, ids: Counter[int]) -> Gpu:
+def _is_part(device: Path) -> bool:
+    """Return whether a card's GPUs are partitions of it; a device cgroup may show a process one of them."""
+    return contents(device / "current_compute_partition") not in {"", "SPX"}
+
+
+def _gpu(root: Path, node: Node, *, partitioned: bool) -> Gpu:
     own, device = node.properties.get("unique_id", 0), node.device(root)
     kind = node.properties.get("device_id", 0)
     name = _NAMES.get(kind)
     banks = [bank for bank in (node.folder / "mem_banks").glob("*") if _heap(bank) != _SYSTEM_MEMORY]
-    if ids[own] > 1 and own:
-        uuid, used = f"GPU-{own:016x}/{node.partition}", [integer(bank / "used_memory") for bank in banks]
+    uuid: str | Missing = f"GPU-{own:016x}" if own else Missing(reason="amdgpu reports no unique id")
+    if partitioned:
+        uuid = f"{uuid if isinstance(uuid, str) else f'PCI-{node.pci}'}/{node.partition}"
+        used = [integer(bank / "used_memory") for bank in banks]
     else:
-        uuid, used = f"GPU-{own:016x}", [integer(device / "mem_info_vram_used")]
+        used = [integer(device / "mem_info_vram_used")]
     taken = [bytes_ for bytes_ in used if bytes_ is not None]
     return Gpu(
         index=node.ordinal,
-        uuid=uuid if own else Missing(reason="amdgpu reports no unique id"),
+        uuid=uuid,
         pci=node.pci,
         name=f"AMD Instinct {name}" if name else contents(device / "product_name") or f"AMD GPU {kind:#06x}",
         memory_bytes=sum(values(bank / "properties").get("size_in_bytes", 0) for bank in banks),

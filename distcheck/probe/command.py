@@ -130,7 +130,7 @@ def look_for_module(words: Sequence[str], *, safe_path: bool = False) -> tuple[C
     return (CommandFile(name, "module", "", "absent"),) if state == "absent" else ()
 
 
-def answer_of(python: Sequence[str], *arguments: str) -> str:
+def answer_of(python: Sequence[str], *arguments: str, seconds: float = _MODULE_SECONDS) -> str:
     """Return what a Python prints, '' if it does not answer; a launcher's own Python is that of its first line."""
     program = shutil.which(python[0])
     if program is None:
@@ -145,7 +145,7 @@ def answer_of(python: Sequence[str], *arguments: str) -> str:
             [*python, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_MODULE_SECONDS,
+            timeout=seconds,
             check=True,
             env={key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"},
         )

@@ -110,7 +110,6 @@ FAMILIES: dict[str, Family] = {
     "host.expected": Family(("node", "gpu"), option="policy"),
     "gpu.amd": Family(("gpu",)),
     "gpu.mapping": Family(("gpu",)),
-    "gpu.worlds": Family(("gpu",)),
     "gpu.allocation": Family(("gpu",)),
     "gpu.cuda": Family(("gpu",)),
     "gpu.order": Family(("gpu", "collectives")),

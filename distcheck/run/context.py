@@ -159,7 +159,6 @@ class Session:
             size_seconds=0.0 if rough else size_seconds,
             rough=rough,
             dtypes=dtypes,
-            rotate_root=self.asked.rotate_root,
             device_seconds=_GATE_CPU_DEVICE_SECONDS if gate_on_cpu else device_seconds,
             burn_seconds=self.asked.burn_seconds,
             training="training" in self.asked.looks,

@@ -131,7 +131,10 @@ def merged(seen: Sequence[RunningJob], silent: Sequence[HangNode]) -> list[Runni
 def _one(parts: list[RunningJob], beside: Sequence[HangNode], silent: Sequence[HangNode], answered: int) -> RunningJob:
     first = parts[0]
     ranks = sorted((rank for part in parts for rank in part.ranks), key=lambda rank: (rank.rank or 0, rank.node))
-    enough = first.ranks_per_node is None or answered * first.ranks_per_node >= (first.world_size or 0)
+    # Without LOCAL_WORLD_SIZE, as many as the fullest node that was seen; titles do not name ranks of other nodes.
+    seen = (max(len(part.ranks), (rank.local_rank or 0) + 1) for part in parts for rank in part.ranks)
+    titled = any(rank.numbered == "title" for rank in ranks)
+    enough = not titled and answered * (first.ranks_per_node or max(seen, default=0)) >= (first.world_size or 0)
     return msgspec.structs.replace(
         first,
         nodes=(*(node for part in parts for node in part.nodes), *beside, *silent),

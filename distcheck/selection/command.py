@@ -8,33 +8,46 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple
 
 from distcheck.selection.wrappers import PYTHON, SHELLS, base_name
 
 # Options of torchrun, torch.distributed.launch, accelerate and deepspeed.
-FLAGS = frozenset({
+_TORCH_FLAGS = frozenset({
     "standalone", "no-python", "run-path", "module", "m", "use-env", "virtual-local-rank", "help", "h",
+})  # fmt: skip
+FLAGS = _TORCH_FLAGS | {
     "multi-gpu", "cpu", "use-deepspeed", "use-fsdp", "use-megatron-lm", "quiet", "q", "debug", "same-network",
     "use-mps-device", "ipex", "use-xpu", "tpu", "tpu-use-cluster", "tpu-cluster", "no-tpu-cluster", "tpu-use-sudo",
     "enable-cpu-affinity", "dynamo-use-fullgraph", "dynamo-use-dynamic", "dynamo-use-regional-compilation",
     "downcast-bf16", "no-local-rank", "no-ssh", "no-ssh-check", "force-multi", "save-pid", "elastic-training",
     "bind-cores-to-rank", "use-parallelism-config", "fsdp-activation-checkpointing-offload",
     "fp8-use-autocast-during-eval",
-})  # fmt: skip
+}  # fmt: skip
 """Those without a value; all others take the next word."""
-_VALUES = frozenset({
+_TORCH_VALUES = frozenset({
     "nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port", "local-addr", "rdzv-backend",
     "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts", "monitor-interval", "start-method", "event-log-handler",
     "role", "log-dir", "redirects", "tee", "local-ranks-filter", "logs-specs", "numa-binding", "signals-to-handle",
     "shutdown-timeout", "duplicate-stdout-filters", "duplicate-stderr-filters",
+})  # fmt: skip
+_VALUES = _TORCH_VALUES | {
     "config-file", "num-processes", "num-machines", "num-cpu-threads-per-process", "mixed-precision", "gpu-ids",
     "machine-rank", "main-process-ip", "main-process-port", "dynamo-backend", "dynamo-mode", "deepspeed-config-file",
     "zero-stage", "gradient-accumulation-steps", "gradient-clipping", "main-training-function",
     "hostfile", "H", "include", "i", "exclude", "e", "num-nodes", "num-gpus", "num-accelerators", "launcher",
     "launcher-args", "min-elastic-nodes", "max-elastic-nodes", "enable-each-rank-log", "autotuning", "bind-core-list",
     "ssh-port", "venv-script",
+}  # fmt: skip
+TORCH = _TORCH_FLAGS | _TORCH_VALUES
+"""Those of torchrun."""
+_BESIDE_TORCH = frozenset({
+    "no-python", "module", "m", "help", "h", "node-rank", "master-addr", "master-port", "rdzv-backend", "rdzv-conf",
+    "max-restarts", "monitor-interval", "role", "log-dir", "tee",
 })  # fmt: skip
+"""Those of torchrun that accelerate or deepspeed has too."""
+NOT_TORCH = (FLAGS | _VALUES) - TORCH | _BESIDE_TORCH
 _SHORT = {"t": "tee", "r": "redirects"}
 _LONG_ENOUGH = 3
 """Letters from which an abbreviation is one."""
@@ -108,6 +121,19 @@ def options_in(words: Sequence[str]) -> Iterator[Option]:
         takes = not equals and name not in FLAGS and not no_value
         yield Option(name, following if takes else value, words[at : at + 1 + takes], known or bool(equals))
         at += 1 + takes
+
+
+def unsure(words: Sequence[str], own: AbstractSet[str], families: tuple[str, ...]) -> Option | None:
+    """Return the first option that a launcher may refuse: it is none of its `own`, or is abbreviated.
+
+    Those whose names begin as `families` are its own too.
+    """
+    for option in options_in(words):
+        written = option.words[0].lstrip("-").partition("=")[0].replace("_", "-")
+        whole = option.name == written or option.words[0][1:2] != "-"
+        if not (whole and option.name in own) and not written.startswith(families):
+            return option
+    return None
 
 
 def split(words: tuple[str, ...]) -> LauncherWords:

@@ -71,15 +71,6 @@ def test_other_data_types_are_exact_and_sized_in_bytes(ranks_say, dtype):
 
 
 @pytest.mark.process
-def test_a_root_that_rotates_is_checked_from_every_rank(ranks_say):
-    said, stderr = ranks_say(ranks=3, operations=["broadcast"], rotate_root=True)
-    assert stderr == ""
-    for messages in said:
-        assert [(c["wrong"], c["elements"]) for c in only(messages, "Checked")] == [(0, 3 * 262_147)]
-        assert len(only(messages, "Timing")) == 1
-
-
-@pytest.mark.process
 def test_bursts_are_repeated_on_all_ranks_alike_until_their_time_is_over(ranks_say):
     said, _ = ranks_say(ranks=2, operations=["all_reduce"], sizes_bytes=[65536], size_seconds=4.0)
     (first,), (second,) = (only(messages, "Timing") for messages in said)
@@ -198,10 +189,12 @@ def test_a_process_without_nccl_has_no_nccl_version(tmp_path):
 
 
 def test_the_nccl_that_torch_calls_is_the_preloaded_one(fake_torch):
-    """As torch 2.11 does it, the one of its wheel is loaded, too."""
+    """As torch 2.11 does it, the one of its wheel is loaded, too. A torch with CUDA cannot load beside a fake NCCL."""
     own, preloaded = (fake_torch.libraries / folder / "libnccl.so.2" for folder in ("new", "newer"))
     program = f"""if True:
-        import ctypes
+        import ctypes, sys
+        from unittest.mock import MagicMock
+        sys.modules |= {{"torch": MagicMock(), "torch.distributed": MagicMock()}}
         ctypes.CDLL({str(own)!r})
         from distcheck.collectives.software import nccl_version
         print(nccl_version())"""

@@ -65,6 +65,7 @@ NEWEST = Combination("", "3.13", "numpy")
 MATRIX = (
     FLOORS,
     Combination("2.1.2", "3.11"),
+    Combination("2.2.2", "3.10", "numpy<2"),
     Combination("2.3.1", "3.11", "numpy<2"),  # with Python 3.12 its torchrun crashes (pytorch/pytorch issue 125990)
     Combination("2.4.1", "3.10", "numpy"),
     Combination("2.5.1", "3.11"),
@@ -73,8 +74,12 @@ MATRIX = (
     Combination("2.8.0", "3.10", "numpy"),
     Combination("2.9.1", "3.13", "numpy"),
     Combination("2.10.0", "3.12"),
+    Combination("2.11.0", "3.10", "numpy"),
+    Combination("2.12.1", "3.12"),
     Combination("2.13.0", "3.11", "numpy"),
+    Combination("2.14.1", "3.12", "numpy"),
     NEWEST,
+    Combination("", "3.14"),
 )
 
 
@@ -192,12 +197,15 @@ def _run_tests(python: Path, tests: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the rows as a Markdown table."""
+    """Return the rows as a Markdown table, and the versions of the dependencies at their floors and the newest."""
     lines = ["| torch | Python | numpy | healthy runs | tests | complaints |", "|---|---|---|---|---|---|"]
     for row in rows:
         of, floors = row["versions"], " (all floors)" if row["name"] == FLOORS.name else ""
         cells = (of.get("torch", row["name"]) + floors, of.get("python", "-"), of.get("numpy", "-"), row["runs"])
         lines.append(f"| {' | '.join(map(str, cells))} | {row['tests']} | {len(row['complaints']) or 'none'} |")
+    for row in (row for row in rows if row["name"] in {FLOORS.name, NEWEST.name}):
+        others = (f"{name} {v}" for name, v in row["versions"].items() if name not in {"torch", "python", "numpy"})
+        lines += ["", f"Beside torch {row['versions'].get('torch')}: {', '.join(others)}."]
     return lines
 
 

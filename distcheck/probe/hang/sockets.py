@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from distcheck.facts.hang import Unanswered
+
 _SOCKET = re.compile(r"^socket:\[(\d+)\]$")
 _ESTABLISHED, _SYN_SENT = 1, 2
 _MOST_LINES = 20000
@@ -34,13 +36,13 @@ def connection(pid: int, inode: str) -> TcpConnection | None:
     return next(filter(None, map(parsed, lines)), None)
 
 
-def unanswered(pid: int) -> list[TcpConnection]:
+def unanswered(pid: int) -> tuple[Unanswered, ...]:
     """Return the connections of a process whose other end does not acknowledge what was sent."""
     retransmitting = (fields for fields in _lines(pid) if len(fields) > 6 and fields[6].strip("0"))
     found = filter(None, map(parsed, retransmitting))  # few of thousands: reading addresses takes longest
     suspects = [c for c in found if c.state in {_ESTABLISHED, _SYN_SENT} and c.retransmits]
     mine = inodes(pid) if suspects else frozenset()
-    return [c for c in suspects if c.inode in mine]
+    return tuple(Unanswered(c.local, c.remote, c.retransmits, c.queued_bytes) for c in suspects if c.inode in mine)
 
 
 def inodes(pid: int) -> frozenset[int]:

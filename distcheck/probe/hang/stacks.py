@@ -25,6 +25,8 @@ from distcheck.probe.kernel_files import contents
 
 VARIABLE = "DISTCHECK_PY_SPY"
 _AT_ONCE = 8
+_UNREADABLE = "Failed to get process executable name"
+"""What py-spy says of a process that runs where /proc/PID/exe may not be read."""
 _MOST_FRAMES, _MOST_THREADS, _LONGEST = 80, 40, 300
 _SPAWN = "torch/multiprocessing/spawn.py"
 _MAIN = "MainThread"
@@ -118,6 +120,8 @@ def _ended(child: subprocess.Popen[bytes], pid: int, seconds: float) -> Dump:
         return Dump(Missing(reason="py-spy did not end in time"))
     if child.returncode:
         first = errors.decode("utf-8", "replace").strip().partition("\n")[0].removeprefix("Error: ")
+        if _UNREADABLE in first and os.path.exists(f"/proc/{pid}"):  # noqa: PTH110
+            first = "Permission Denied"
         return Dump(Missing(reason=f"py-spy: {first or f'exit code {child.returncode}'}"[:_LONGEST]))
     return parsed(output, pid)
 

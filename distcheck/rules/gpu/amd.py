@@ -1,4 +1,4 @@
-"""Rules about what only AMD's GPUs have: device files, partitions, XGMI links, pages that RAS could not reserve."""
+"""Rules about what only AMD's GPUs have: device files, partitions, firmware, XGMI links, pages that RAS did not get."""
 
 from __future__ import annotations
 
@@ -160,6 +160,50 @@ def _where(alike: list[Reading]) -> str:
     cards = {name: {str(r.gpu.pci) for r in here} for name, here in grouped(alike, lambda r: r.node.name).items()}
     each = (f"card {min(own)}" if len(own) == 1 else count(len(own), "card") for own in cards.values())
     return listed([f"{words} of {name}" for words, name in zip(each, cards, strict=True)], most=3)
+
+
+@rule("gpu", severity="warning", scope=("job", "node"), owner="admin")
+def gpu_firmware_differs(job: Job) -> Iterator[Outcome]:
+    """AMD GPUs of one model have different firmware.
+
+    Mostly an update is being rolled out, or a board was replaced. RCCL and the driver expect one state everywhere; you
+    would see a GPU that is slower than its peers, or that alone hangs or resets.
+
+    Found by comparing the VBIOS and each firmware that the driver loaded (system management, compute queues, security,
+    RAS, SDMA) over all GPUs of a model. The finding names the GPUs that differ from the majority, or all of them where
+    there is no majority.
+
+    Fix: Install one release of the firmware on all nodes; until then request nodes that have the same one.
+
+        amd-smi firmware
+        amd-smi static --vbios
+
+    See: https://rocm.docs.amd.com/projects/amdsmi/en/latest/how-to/amdsmi-cli-tool.html
+    """
+    for alike in grouped((r for r in readings(job) if amd_of(r).firmware), lambda r: r.gpu.name).values():
+        kinds = _by_firmware(alike)
+        if len(kinds) < 2:
+            continue
+        usual, common = majority(kinds), set.intersection(*map(set, kinds))
+        own = {kind: [" ".join(item) for item in kind if item not in common] for kind in kinds}
+        odd = {kind: there for kind, there in kinds.items() if kind != usual}
+        parts = [f"{_where(there)}: {' and '.join(own[kind][:2])}" for kind, there in odd.items()]
+        most = [f"most have {' and '.join(own[usual][:2])}"] if usual is not None else []
+        every = [r for there in odd.values() for r in there]
+        yield Fault(
+            brief("; ".join([*parts[:3], *most]), 300),
+            evidence={", ".join(own[kind]): _where(there) for kind, there in list(kinds.items())[:_MOST]},
+            scope="job" if usual is None else "node",
+            confirmed=usual is not None,
+            ranks=numbers_of(rank for r in every for rank in r.ranks),
+            nodes=tuple(dict.fromkeys(r.node.name for r in every)),
+        )
+
+
+def _by_firmware(alike: list[Reading]) -> dict[tuple[tuple[str, str], ...], list[Reading]]:
+    """Group GPUs by the versions of the firmware that all of them report."""
+    names = set.intersection(*(set(amd_of(r).firmware) for r in alike))
+    return grouped(alike, lambda r: tuple(item for item in amd_of(r).firmware.items() if item[0] in names))
 
 
 @rule("gpu", scope="gpu", owner="admin", of=each_gpu)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fault
 from distcheck.rules.job.kinds import ranks_by
+from distcheck.rules.job.versions import torch_of
 from distcheck.rules.nccl.settings import NcclSetting, each_setting
 from distcheck.rules.nccl.tables import tables
 from distcheck.rules.wording import found, listed, named, odd_ones, spread
-from distcheck.selection.nccl_settings import ENVIRONMENT
+from distcheck.selection.nccl_settings import ENVIRONMENT, version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,17 +29,21 @@ _LEVELS = ("OFF", "INFO", "DETAIL")
 
 
 @rule("environment", severity="info", scope="rank", of=each_setting)
-def torch_nccl_var_deprecated(_: Job, setting: NcclSetting) -> Fault | None:
+def torch_nccl_var_deprecated(job: Job, setting: NcclSetting) -> Fault | None:
     """A variable of torch's NCCL backend has its old name, without the prefix TORCH.
 
     torch still reads it and prints ``Environment variable NCCL_BLOCKING_WAIT is deprecated; use
-    TORCH_NCCL_BLOCKING_WAIT instead``. Found by the five names that torch renamed in 2.2.
+    TORCH_NCCL_BLOCKING_WAIT instead``. Found by the five names that torch renamed in 2.2. An older torch knows only the
+    old names, and torchrun of 2.1 sets NCCL_ASYNC_ERROR_HANDLING itself.
 
     Fix: rename the variable.
     See: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
     """
     new = tables().deprecated.get(setting.name)
     if new is None or setting.origin != ENVIRONMENT:
+        return None
+    torch = version(torch_of(job, setting.ranks.ranks[0]))
+    if torch and torch < tables().torch[new].first:
         return None
     return Fault(f"{setting.name} is the old name of {new}", setting.renamed(new))
 

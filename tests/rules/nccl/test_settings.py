@@ -123,6 +123,15 @@ def test_nccl_var_removed_and_nccl_var_too_new_go_by_the_version(job, change, ru
     assert rules(change.process(change.environment(job, None, **{name: "1"}), None, installed=installed)) == expected
 
 
+@pytest.mark.parametrize(("torch", "expected"), [("2.1.2+cu121", []), ("2.2.0", ["torch-nccl-var-deprecated"])])
+def test_a_torch_before_the_new_names_is_right_to_have_the_old_ones(job, change, rules, torch, expected):
+    """torchrun of torch 2.1 sets this one itself."""
+    build = replace(job.nodes[0].torch, version=torch)
+    installed = Installed(python="3.11", prefix="/venv", torch=build)
+    old = change.environment(job, None, NCCL_ASYNC_ERROR_HANDLING="1")
+    assert rules(change.process(old, None, installed=installed)) == expected
+
+
 # -- values
 
 
