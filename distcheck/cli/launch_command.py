@@ -76,7 +76,7 @@ def filled(options: GateOptions, command: Sequence[str], environ: Mapping[str, s
     if isinstance(found, Untold):
         remedy = f"; give {found.remedy}" if found.remedy else ""
         return Filled(options, legible_text(f"placement not read from {found.by}: {found.reason}{remedy}"))
-    if found.refused:  # nothing that it says can be tested with other nodes
+    if found.refused and found.nodes == 1:  # nothing that it says can be tested with other nodes
         here = options if options.rank is not None else replace(options, launcher="local", nproc="1")
         told = f"placement not read from {found.by}: it will refuse its words: {found.refused}"
         return Filled(here, legible_text(told), found)
@@ -86,6 +86,8 @@ def filled(options: GateOptions, command: Sequence[str], environ: Mapping[str, s
     place = _place(found, in_step=find_table(environ) is not None)
     own = {name: value for name, value in place.items() if getattr(options, name) in {None, "", "auto"}}
     told = f"placement from {_whence(found)}: {found}{counted}{_replaced(options, place, own)}"
+    if found.refused:
+        told = f"placement not read from {found.by}: it will refuse its words: {found.refused}"
     if options.rank is not None:
         own.pop("world_size", None)
     return Filled(replace(options, **own), legible_text(told), found, waited, ended)

@@ -11,6 +11,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ from msgspec.structs import replace
 
 from distcheck.facts.launch_command import Stated
 from distcheck.facts.storage import is_text
-from distcheck.selection.command import NOT_TORCH, TORCH, unsure
+from distcheck.selection.command import NOT_TORCH, TORCH, options_in, unsure
+from distcheck.selection.launch_commands import torch
 from distcheck.selection.launch_commands.inner import Inner, Sought, inner, inside
 from distcheck.selection.launch_commands.shell import UNKNOWN
 from distcheck.selection.launch_commands.stated import Names, ReadFile, RefusedError, UnreadableError, Untold
@@ -112,6 +114,7 @@ _OF_ACCELERATE = ("fsdp-", "deepspeed-", "megatron-lm-", "fp8-", "aws-", "parall
                   "zero3-", "tpu-")  # fmt: skip
 _COUNTS = re.compile(r"np?|.*(?:proc|gpu|device|worker).*")
 """Names that people give to the number of ranks."""
+_OF_A_PLACE = re.compile("n?node|master|rdzv")
 _CLOSE = 0.75
 """How alike a mistyped name and the one that is meant are."""
 _REMEDY = "--nproc, and on several nodes --rank and --world-size"
@@ -162,7 +165,7 @@ def _told(found: Inner, read: ReadFile, ask: Ask | None, *, direct: bool) -> Sta
     reader: Reader = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     by, words = f"{found.program} in {found.file}" if found.file else found.program, found.words[len(first) :]
     if ask is not None and direct and (refused := _refused(found, words, ask)):
-        return refused
+        return _placed(refused, found, words)
     try:
         told = reader(words, found.environ, inside(found.folder, read))
     except RefusedError as error:
@@ -176,8 +179,10 @@ def _told(found: Inner, read: ReadFile, ask: Ask | None, *, direct: bool) -> Sta
         doubt = "only a shell can work out the variables that it gets"
     if told is not None and doubt:
         return Untold(by, doubt, _REMEDY)
-    if not isinstance(told, Stated) or told.refused:
+    if not isinstance(told, Stated):
         return told
+    if told.refused:
+        return _placed(told, found, words)
     if told.master_port > LARGEST_PORT:
         names = OPTIONS.get(told.by, VARIABLES)
         given, instead = (names.set(told, {"MASTER_PORT": port}) for port in (told.master_port, _USUAL_PORT))
@@ -202,6 +207,23 @@ def _refused(found: Inner, words: tuple[str, ...], ask: Ask) -> Stated | None:
     near = "".join(f"--{name}" for name in get_close_matches(option.name, parser.own, 1, _CLOSE))
     near = near if parser.own is TORCH else near.replace("-", "_").replace("__", "--")
     meant = near or (parser.nproc if _COUNTS.fullmatch(option.name) else "")
-    return (
-        Stated(found.program, refused=refused, remedy=f"{meant} {option.value}" if meant else "") if refused else None
-    )
+    remedy = f"{meant} {option.value}" if meant else ""
+    return Stated(found.program, refused=refused, remedy=remedy) if refused else None
+
+
+def _placed(told: Stated, found: Inner, words: Sequence[str]) -> Stated:
+    """Return a torchrun that will not start with its place, if that is certain: the other nodes wait for it there.
+
+    The number of its ranks is not: one stands for them.
+    """
+    if (parser := _PARSERS.get(found.program)) is None or parser.own is not TORCH:
+        return told
+    options = {option.name: option.value for option in options_in(words)}
+    kept = {name: value for name, value in options.items() if name in TORCH and not _COUNTS.fullmatch(name)}
+    if any(_OF_A_PLACE.match(name) for name in options.keys() - kept.keys()):
+        return told
+    with suppress(RefusedError):
+        place = torch.of_options(kept, found.environ, told.by)
+        if isinstance(place, Stated) and place.nodes > 1 and 0 < place.master_port <= LARGEST_PORT:
+            return replace(place, nproc="1", refused=told.refused, remedy=told.remedy)
+    return told

@@ -205,6 +205,15 @@ def test_a_command_that_will_be_refused_names_its_node_and_what_it_would_take(
     assert finding.fix.commands == ((command,) if command else ())
 
 
+def test_what_is_wrong_with_the_ranks_of_a_refused_command_is_no_finding_of_its_own(stated, change, only):
+    wrong = "--nproc-per-node is 'two', expected a number from 1"
+    job = stated(static(0), replace(static(1), nproc="1", refused=wrong))
+    job = replace(job, ranks=job.ranks[:3])  # one rank stands for those of the second node
+    job = change.rank(job, 2, placement=replace(job.ranks[2].placement, rank=1, world_size=2))
+    finding, code = only(job, "environment.ranks")
+    assert (finding.rule, finding.nodes, code) == ("command-refused", ("node2",), 30)
+
+
 @pytest.mark.parametrize(
     ("stated", "command"),
     [

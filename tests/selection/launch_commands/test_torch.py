@@ -80,6 +80,23 @@ def test_what_cannot_be_told_has_a_reason(line: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ("--nnodes 2 --node-rank 1 --master-addr n --nproc-per-node two", (2, 0, 1, "n", 29500)),
+        ("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint n:1 --nproc-per-node two", (2, 0, None, "n", 1)),
+        ("--nproc-per-node two", (1, 0, 0, "", 0)),
+        ("--nnodes 2 --master-port x", (1, 0, 0, "", 0)),
+        ("--nnodes 2 --master-port 70000 --nproc-per-node two", (1, 0, 0, "", 0)),
+    ],
+)
+def test_a_refused_command_keeps_the_place_where_the_other_nodes_wait_for_it(words, place) -> None:
+    found = reading(f"torchrun {words} x.py")
+    assert isinstance(found, Stated)
+    assert found.refused
+    assert (found.nodes, found.fewest, found.node_rank, found.master_addr, found.master_port) == place
+
+
+@pytest.mark.parametrize(
     ("found", "words"),
     [
         (Stated("torchrun", "8", 2, 0, 0, "node1", 29500), "2 nodes, this is node 0, 8 ranks each, master node1:29500"),
