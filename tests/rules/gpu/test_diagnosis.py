@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import pytest
+from made.policies import policy
 
 from distcheck.facts.base import Missing
 from distcheck.facts.nccl import NodeDiagnosis
+from distcheck.rules import diagnose
 
 
 @pytest.fixture
 def said(job_of, change, judge):
     """Return the judgement of a node of which NCCL printed these lines."""
 
-    def of(*lines, found=None):
-        job = change.asked(job_of(1, 1, looks=("environment", "node", "gpu"), gpus=4), command="node", diagnose=True)
+    def of(*lines, found=None, by=None, **asked):
+        job = job_of(1, 1, looks=("environment", "node", "gpu"), gpus=4)
+        job = change.asked(job, command="node", diagnose=True, **asked)
         told = NodeDiagnosis("2.32.3", 4, lines, 1.0) if found is None else found
-        return judge(change.node(job, 0, diagnosis=told), "gpu.diagnosis")
+        job = change.node(job, 0, diagnosis=told)
+        return by(job) if by else judge(job, "gpu.diagnosis")
 
     return of
 
@@ -35,9 +39,18 @@ def test_other_lines_are_only_shown(said):
 
 
 def test_failed_accesses_are_a_warning_that_a_policy_can_raise(said):
-    (found,) = said("[INFO] p2p: only 10/12 GPU-to-GPU peer accesses passed verification").findings
+    told = said("[INFO] p2p: only 10/12 GPU-to-GPU peer accesses passed verification")
+    (found,) = told.findings
+    assert told.verdict.exit_code == 0
     assert (found.severity, found.confirmed, found.scope) == ("warning", True, "node")
     assert found.message == "node1: NCCL 2.32.3: no peer-to-peer access between all 4 GPUs; 10 of 12 accesses passed"
+
+
+def test_a_site_drains_for_it_by_its_policy(said):
+    raised = policy({"rule": {"nccl-node-diagnostics-report": {"severity": "error"}}})
+    line = "[INFO] p2p: only 10/12 GPU-to-GPU peer accesses passed verification"
+    told = said(line, by=diagnose.judge, policy=raised, select=("nccl-node-diagnostics-report",))
+    assert told.verdict.exit_code == 40
 
 
 def test_what_was_not_asked_drains_nobody(said):
