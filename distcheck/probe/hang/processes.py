@@ -100,8 +100,10 @@ class ProcessTable:
         folder = self.root / str(pid)
         try:
             return (folder / name).read_bytes()
+        except ProcessLookupError:  # it has ended since
+            return b""
         except OSError:
-            return None if folder.exists() else b""  # it has ended since
+            return None if folder.exists() else b""
 
     def maps(self, pid: int) -> frozenset[str]:
         """Return the names of the files that a process has mapped."""
