@@ -43,7 +43,7 @@ def net_debug_port_in_use(job: Job) -> Iterator[Outcome]:
     from distcheck.rules.job.settings import free_port
     from distcheck.rules.network.port_owners import holder, owner_commands
 
-    for reason in {p.held.reason for p in job.processes if isinstance(p.held, Missing)}:
+    for reason in dict.fromkeys(p.held.reason for p in job.processes if isinstance(p.held, Missing)):
         yield NotChecked(reason=reason, required=False)
     seen = [
         (job.node_of(rank).key, name, bind, rank)
