@@ -5,7 +5,8 @@ Before 1.6 (MI200, the first drivers of MI300) it has no counters, only bits of 
 on some cards.
 
 Sources: torvalds/linux drivers/gpu/drm/amd/include/kgd_pp_interface.h, and pm/swsmu/smu_cmn.h, where 1.9 is packed;
-https://rocm.docs.amd.com/projects/amdsmi/en/latest/conceptual/gpu-violations.html.
+https://rocm.docs.amd.com/projects/amdsmi/en/latest/conceptual/gpu-violations.html. Files of 1.6 and 1.9 recorded on
+MI300X: github.com/SebastianM-C/GPUDiagnostics.jl, test/fixtures/amdgpu.
 """
 
 from __future__ import annotations

@@ -17,6 +17,12 @@ CLASSES = {"0x74a1": "0x120000", "0x7408": "0x038000"}
 FULL = {(one, other): 1 for one in range(8) for other in range(one)}
 MI250X_LINKS = {(0, 1): 4, (0, 2): 1, (0, 6): 1, (1, 3): 1, (1, 5): 1, (2, 3): 4, (2, 4): 1, (3, 7): 1, (4, 5): 4}
 MI250X_LINKS |= {(4, 6): 1, (5, 7): 1, (6, 7): 4}
+ATTRIBUTES = (
+    "H H - H H H Q Q Q I I I I I I I H H H H I I Q Q Q Q Q I I 8Q 8Q 8H Q 8H 4H 4H 4H H H I 8I 40H 4H 8Q 8Q 8Q 8Q 8Q"
+)
+"""Number and type of what an MI300X writes in gpu_metrics 1.9, by the kernel's id; the table has 1150 bytes.
+
+Source: https://github.com/SebastianM-C/GPUDiagnostics.jl/tree/main/test/fixtures/amdgpu, of a virtual function."""
 BLOCKS = ("umc", "sdma", "gfx", "mmhub", "xgmi_wafl")
 
 
@@ -242,14 +248,14 @@ def _device(root: Path, links: Path, gpu: Gpu, index: int) -> None:
 def metrics(revision: int, ticks: int, *, prochot: int = 0, power: int = 0, heat: int = 0) -> bytes:
     """Return gpu_metrics of revision 1.6 to 1.9 with these counters; heat is that of the socket."""
     counters = (ticks, prochot, power, heat, 0, 0)
-    if revision == 9:  # hotspot, 8 clocks, and the counters
-        fields = [(2, 0, [42]), (2, 33, [2100] * 8), *((4, 9 + n, [value]) for n, value in enumerate(counters))]
+    if revision == 9:
         body = b"".join(
-            struct.pack("<Q", 2 << 24 | kind << 20 | number << 10 | len(values))
-            + struct.pack(f"<{len(values)}{'BbHhIiQq'[kind]}", *values)
-            for kind, number, values in fields
+            struct.pack("<Q", "BbHhIiQq".index(kind[-1]) << 20 | number << 10 | int(kind[:-1] or 1))
+            + (struct.pack("<I", counters[number - 9]) if 8 < number < 15 else bytes(struct.calcsize(f"<{kind}")))
+            for number, kind in enumerate(ATTRIBUTES.split())
+            if kind != "-"
         )
-        return struct.pack("<HBBi", 8 + len(body), 1, 9, len(fields)) + body
+        return struct.pack("<HBBi", 8 + len(body), 1, 9, 47) + body
     size, place = {3: (120, 0), 6: (1664, 32), 7: (2208, 40), 8: (3872, 40)}[revision]
     table = bytearray(b"\xff" * size)
     struct.pack_into("<HBB", table, 0, size, 1, revision)

@@ -333,6 +333,10 @@ def test_what_the_firmware_counts_between_two_readings_slows_a_gpu_down_now(movi
     assert moving(first, then) == reasons
 
 
+def test_a_table_of_revision_9_has_the_size_of_a_recorded_one():
+    assert len(amd.metrics(9, 54536484)) == 1150
+
+
 HOT_IN_EACH_TICK = [
     struct.pack("<HBB28x6I", 1664, 1, 6, n, 0, n, n, 0, n).ljust(1664, b"\0") for n in (10**6, 10**6 + 100)
 ]
