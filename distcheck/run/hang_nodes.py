@@ -18,6 +18,7 @@ from distcheck.launch.remote.engine import Wish
 from distcheck.launch.remote.frames import Reader, Seen
 from distcheck.launch.remote.spec import Command, Outside, probe_argv
 from distcheck.probe.hang.look import Wanted
+from distcheck.rules.wording import grouped
 from distcheck.run.hang_probe import encode
 from distcheck.run.interrupts import Interruption
 
@@ -117,11 +118,8 @@ def _why(heard: _Heard, host: str) -> str:
 
 def merged(seen: Sequence[RunningJob], silent: Sequence[HangNode]) -> list[RunningJob]:
     """Return jobs of one name as one, with the nodes that have none of its ranks, or did not answer."""
-    by_name: dict[str, list[RunningJob]] = {}
-    for job in seen:
-        by_name.setdefault(job.name, []).append(job)
-    empty = by_name.pop("", [])
-    beside = [node for job in empty for node in job.nodes]
+    by_name = grouped(seen, lambda job: job.name)
+    beside = [node for job in by_name.pop("", []) for node in job.nodes]
     answered = len({node.name for job in seen for node in job.nodes})
     if not by_name:
         return [RunningJob(name="", nodes=(*beside, *silent))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import struct
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distcheck.facts.hang import Unanswered
+from distcheck.probe.kernel_files import link_name
 
 _SOCKET = re.compile(r"^socket:\[(\d+)\]$")
 _ESTABLISHED, _SYN_SENT = 1, 2
@@ -47,19 +47,8 @@ def unanswered(pid: int) -> tuple[Unanswered, ...]:
 
 def inodes(pid: int) -> frozenset[int]:
     """Return the sockets of a process."""
-    found = set()
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
-    except OSError:
-        return frozenset()
-    for name in names:
-        try:
-            match = _SOCKET.match(os.readlink(f"/proc/{pid}/fd/{name}"))  # noqa: PTH115
-        except OSError:
-            continue
-        if match:
-            found.add(int(match[1]))
-    return frozenset(found)
+    links = map(link_name, Path(f"/proc/{pid}/fd").glob("*"))
+    return frozenset(int(found[1]) for link in links if (found := _SOCKET.match(link)))
 
 
 def _lines(pid: int) -> Iterator[list[str]]:

@@ -44,8 +44,7 @@ def activity(process: RankProcess) -> Literal["idle", "waits", ""]:
 
 
 def _waits(gpu: GpuUse) -> bool:
-    limit = gpu.power_limit_watts
-    low = bool(limit) and len(gpu.power_watts) > 1 and max(gpu.power_watts) <= _WAITING_POWER * (limit or 0)
+    low = len(gpu.power_watts) > 1 and max(gpu.power_watts) <= _WAITING_POWER * (gpu.power_limit_watts or -1)
     return low and min(gpu.utilization_percent) >= _FULL_PERCENT
 
 
