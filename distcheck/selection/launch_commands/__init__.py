@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from distcheck.facts.launch_command import Stated, Variable
 from distcheck.facts.storage import is_text
-from distcheck.selection.command import NOT_TORCH, TORCH, options_in, unsure
+from distcheck.selection.command import NOT_TORCH, SAME_FOLDER, TORCH, options_in, unsure
 from distcheck.selection.launch_commands import torch
 from distcheck.selection.launch_commands.inner import Inner, Sought, inner, inside
 from distcheck.selection.launch_commands.shell import UNKNOWN
@@ -133,11 +133,17 @@ def stated(
         read: returns the text of a file; raises OSError or UnicodeDecodeError.
         ask: asks a launcher whether it will refuse its words.
     """
+
+    def asking(found: Inner) -> Ask | None:
+        """Return how to ask a launcher of this process's PATH; not one of another environment or machine."""
+        here = found.start == command[0] or base_name(command[0]) in SAME_FOLDER
+        return ask if here and found.environ.get("PATH") == environ.get("PATH") else None
+
     try:
         launchers = [
             (found, told)
             for found in inner(tuple(command), environ, Sought(PROGRAMS.keys(), read))
-            if (told := _told(found, read, ask, direct=found.start == command[0])) is not None
+            if (told := _told(found, read, asking(found), direct=found.start == command[0])) is not None
         ]
     except RefusedError as error:
         shell = base_name(command[0])
@@ -164,7 +170,7 @@ def _told(found: Inner, read: ReadFile, ask: Ask | None, *, direct: bool) -> Sta
         return None
     reader: Reader = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     by, words = f"{found.program} in {found.file}" if found.file else found.program, found.words[len(first) :]
-    if ask is not None and direct and (refused := _refused(found, words, ask)):
+    if ask is not None and (refused := _refused(found, words, ask)):
         return _placed(refused, found, words)
     try:
         told = reader(words, found.environ, inside(found.folder, read))
@@ -208,7 +214,8 @@ def _refused(found: Inner, words: tuple[str, ...], ask: Ask) -> Stated | None:
     near = "".join(f"--{name}" for name in get_close_matches(option.name, parser.own, 1, _CLOSE))
     near = near if parser.own is TORCH else near.replace("-", "_").replace("__", "--")
     meant = near or (parser.nproc if _COUNTS.fullmatch(option.name) else "")
-    remedy = f"{meant} {option.value}" if meant else ""
+    written = "".join(option.words[:1]).partition("=")[0]
+    remedy = f"{meant} {option.value}" if meant not in {"", written, written.replace("_", "-")} else ""
     return Stated(found.program, refused=refused, remedy=remedy) if refused else None
 
 
