@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -20,7 +19,6 @@ from msgspec.structs import replace
 from distcheck.facts.launch_command import Stated, Variable
 from distcheck.facts.storage import is_text
 from distcheck.selection.command import NOT_TORCH, SAME_FOLDER, TORCH, options_in, unsure
-from distcheck.selection.launch_commands import torch
 from distcheck.selection.launch_commands.inner import Inner, Sought, inner, inside
 from distcheck.selection.launch_commands.shell import UNKNOWN
 from distcheck.selection.launch_commands.stated import Names, ReadFile, RefusedError, UnreadableError, Untold
@@ -210,6 +208,8 @@ def _refused(found: Inner, words: tuple[str, ...], ask: Ask) -> Stated | None:
     parser = _PARSERS.get(found.program)
     if parser is None or (option := unsure(words, parser.own, _OF_ACCELERATE)) is None:
         return None
+    from difflib import get_close_matches  # only where something is wrong
+
     refused = ask(found.start, parser.module, parser.function, words)
     near = "".join(f"--{name}" for name in get_close_matches(option.name, parser.own, 1, _CLOSE))
     near = near if parser.own is TORCH else near.replace("-", "_").replace("__", "--")
@@ -226,6 +226,8 @@ def _placed(told: Stated, found: Inner, words: Sequence[str]) -> Stated:
     """
     if (parser := _PARSERS.get(found.program)) is None or parser.own is not TORCH:
         return told
+    from distcheck.selection.launch_commands import torch  # as the readers are, when it is needed
+
     options = {option.name: option.value for option in options_in(words)}
     kept = {name: value for name, value in options.items() if name in TORCH and not _COUNTS.fullmatch(name)}
     if any(_OF_A_PLACE.match(name) for name in options.keys() - kept.keys()):
