@@ -191,7 +191,8 @@ def _refusal(program: str, module: str, parser: str, words: Sequence[str]) -> st
     """Return the message with which a launcher's own parser refuses its words; '' without one."""
     code = _PARSE.format(module=module, name=parser.partition("(")[0], parser=parser)
     said = answer_of([program], "-c", code, *words, seconds=_PARSE_SECONDS)
-    return legible_text(said.rpartition("error: ")[2].strip()) if "error: " in said else ""
+    problem = said.rpartition("error: ")[2] if "error: " in said else ""
+    return legible_text(problem.strip().removesuffix(", training_script_args"))
 
 
 def _text(path: str) -> str:

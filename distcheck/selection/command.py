@@ -48,6 +48,7 @@ _BESIDE_TORCH = frozenset({
 })  # fmt: skip
 """Those of torchrun that accelerate or deepspeed has too."""
 NOT_TORCH = (FLAGS | _VALUES) - TORCH | _BESIDE_TORCH
+_NUMBERS, _NUMBER = frozenset({"max-restarts", "monitor-interval", "shutdown-timeout"}), re.compile(r"[\d.]+")
 _SHORT = {"t": "tee", "r": "redirects"}
 _LONG_ENOUGH = 3
 """Letters from which an abbreviation is one."""
@@ -59,7 +60,10 @@ _LAUNCHERS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Programs that start ranks, and their words before the options."""
 _LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
-_IN_FRONT = frozenset({"env", "nohup", "nice", "ionice", "numactl", "taskset", "stdbuf", "setsid", "time"})
+SAME_FOLDER = frozenset({
+    "env", "nohup", "nice", "ionice", "numactl", "taskset", "stdbuf", "setsid", "time", "timeout", "chrt", "prlimit",
+    "tini", "dumb-init",
+})  # fmt: skip
 """Programs that start another one in the same folder, unless told to change it."""
 ON_NODES = frozenset({"srun", "mpirun", "mpiexec"})
 """Those that start it on the nodes of the job, likewise."""
@@ -124,16 +128,18 @@ def options_in(words: Sequence[str]) -> Iterator[Option]:
 
 
 def unsure(words: Sequence[str], own: AbstractSet[str], families: tuple[str, ...]) -> Option | None:
-    """Return the first option that a launcher may refuse: it is none of its `own`, or is abbreviated.
+    """Return the first option that a launcher may refuse: it is none of its `own`, abbreviated, or no number.
 
-    Those whose names begin as `families` are its own too.
+    Those whose names begin as `families` are its own too. One without a name if no script or module follows; None if
+    all is sure.
     """
     for option in options_in(words):
         written = option.words[0].lstrip("-").partition("=")[0].replace("_", "-")
         whole = option.name == written or option.words[0][1:2] != "-"
-        if not (whole and option.name in own) and not written.startswith(families):
+        number = option.name not in _NUMBERS or _NUMBER.fullmatch(option.value)
+        if not (whole and number and option.name in own) and not written.startswith(families):
             return option
-    return None
+    return None if split(tuple(words)).rest else Option("", "", (), known=True)
 
 
 def split(words: tuple[str, ...]) -> LauncherWords:
@@ -159,7 +165,7 @@ def runs(command: Sequence[str]) -> Runs:
     """Return what COMMAND runs."""
     words = tuple(command)
     program = base_name(words[0]) if words else ""
-    if program in _IN_FRONT | ON_NODES:
+    if program in SAME_FOLDER | ON_NODES:
         at = next((n for n, word in enumerate(words) if _starts_python(base_name(word))), len(words))
         unknown = any(word.startswith(_CHANGE_FOLDER) or base_name(word) in SHELLS for word in words[:at])
         inner = Runs() if unknown else runs(words[at:])

@@ -103,7 +103,8 @@ def test_the_jobs_rendezvous_never_meets_distchecks(cluster):
     nodes = []
     for number, output in enumerate((("--output", "/tmp/report"), (), ())):
         cluster.write(f"node{number + 1}", "/tmp/here/torchrun", _MEETS)
-        line = ("distcheck", *GATE, *output, "--", "/tmp/here/torchrun", *words, f"--node-rank={number}")
+        own = (f"--node-rank={number}", "--no-python", "true")
+        line = ("distcheck", *GATE, *output, "--", "/tmp/here/torchrun", *words, *own)
         nodes.append(cluster.start(f"node{number + 1}", *line, env=_ENV))
     pipe = os.open(f"/proc/{nodes[0].pid}/root/tmp/report", os.O_RDWR | os.O_NONBLOCK)
     filled = os.write(pipe, bytes(fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)))

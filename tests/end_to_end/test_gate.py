@@ -95,6 +95,10 @@ def test_a_command_runs_once_after_a_pass_and_owns_stdout(distcheck, tmp_path):
             "python -um torch.distributed.run --num_processes=2 --no-python true",
             "torch.distributed.run will refuse its words: unrecognized arguments: --num_processes=2,",
         ),
+        (
+            "torchrun --nproc-per-node 2",
+            "torchrun will refuse its words: the following arguments are required: training_script,",
+        ),
         ("bash gone.sh", "bash will refuse its words: gone.sh does not exist"),
         pytest.param(
             "torchrun --nproc-per-node gpu --no-python true",

@@ -12,15 +12,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from distcheck.facts.launch_command import Stated
 from distcheck.facts.storage import is_text
-from distcheck.selection.command import NOT_TORCH, TORCH, options_in, unsure
-from distcheck.selection.launch_commands import torch
+from distcheck.selection.command import NOT_TORCH, SAME_FOLDER, TORCH, options_in, unsure
 from distcheck.selection.launch_commands.inner import Inner, Sought, inner, inside
 from distcheck.selection.launch_commands.shell import UNKNOWN
 from distcheck.selection.launch_commands.stated import Names, ReadFile, RefusedError, UnreadableError, Untold
@@ -133,11 +131,17 @@ def stated(
         read: returns the text of a file; raises OSError or UnicodeDecodeError.
         ask: asks a launcher whether it will refuse its words.
     """
+
+    def asking(found: Inner) -> Ask | None:
+        """Return how to ask a launcher of this process's PATH; not one of another environment or machine."""
+        here = found.start == command[0] or base_name(command[0]) in SAME_FOLDER
+        return ask if here and found.environ.get("PATH") == environ.get("PATH") else None
+
     try:
         launchers = [
             (found, told)
             for found in inner(tuple(command), environ, Sought(PROGRAMS.keys(), read))
-            if (told := _told(found, read, ask, direct=found.start == command[0])) is not None
+            if (told := _told(found, read, asking(found), direct=found.start == command[0])) is not None
         ]
     except RefusedError as error:
         shell = base_name(command[0])
@@ -164,7 +168,7 @@ def _told(found: Inner, read: ReadFile, ask: Ask | None, *, direct: bool) -> Sta
         return None
     reader: Reader = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     by, words = f"{found.program} in {found.file}" if found.file else found.program, found.words[len(first) :]
-    if ask is not None and direct and (refused := _refused(found, words, ask)):
+    if ask is not None and (refused := _refused(found, words, ask)):
         return _placed(refused, found, words)
     try:
         told = reader(words, found.environ, inside(found.folder, read))
@@ -203,11 +207,14 @@ def _refused(found: Inner, words: tuple[str, ...], ask: Ask) -> Stated | None:
     parser = _PARSERS.get(found.program)
     if parser is None or (option := unsure(words, parser.own, _OF_ACCELERATE)) is None:
         return None
+    from difflib import get_close_matches  # only where something is wrong
+
     refused = ask(found.start, parser.module, parser.function, words)
     near = "".join(f"--{name}" for name in get_close_matches(option.name, parser.own, 1, _CLOSE))
     near = near if parser.own is TORCH else near.replace("-", "_").replace("__", "--")
     meant = near or (parser.nproc if _COUNTS.fullmatch(option.name) else "")
-    remedy = f"{meant} {option.value}" if meant else ""
+    written = "".join(option.words[:1]).partition("=")[0]
+    remedy = f"{meant} {option.value}" if meant not in {"", written, written.replace("_", "-")} else ""
     return Stated(found.program, refused=refused, remedy=remedy) if refused else None
 
 
@@ -218,6 +225,8 @@ def _placed(told: Stated, found: Inner, words: Sequence[str]) -> Stated:
     """
     if (parser := _PARSERS.get(found.program)) is None or parser.own is not TORCH:
         return told
+    from distcheck.selection.launch_commands import torch  # as the readers are, when it is needed
+
     options = {option.name: option.value for option in options_in(words)}
     kept = {name: value for name, value in options.items() if name in TORCH and not _COUNTS.fullmatch(name)}
     if any(_OF_A_PLACE.match(name) for name in options.keys() - kept.keys()):

@@ -47,7 +47,6 @@ def test_llamafactory_is_told_by_variables(environ: dict[str, str], place: tuple
     [
         ("tune run lora_finetune_single_device --config llama2/7B_lora_single_device", Stated("tune run")),
         ("tune run --nproc_per_node 4 full_finetune_distributed --config c --nnodes 3", Stated("tune run", "4")),
-        ("tune run --nnodes 2 --nproc_per_node 4 full_finetune_distributed --config c", Stated("tune run", "4")),
         (
             "tune run --nnodes 2 --nproc_per_node 8 --rdzv_id 101 --rdzv_backend c10d --rdzv_endpoint node1:29500 r",
             Stated("tune run", "8", 2, 0, None, "node1", 29500, "101"),

@@ -59,6 +59,14 @@ def test_each_option_has_a_variable_which_the_option_overrides() -> None:
     [
         ("torchrun --nproc-per-node two x.py", "refused: --nproc-per-node is 'two', expected a number from 1"),
         ("torchrun --nnodes 3:2 x.py", "refused: --nnodes is 3:2, expected MIN:MAX"),
+        (
+            "torchrun --standalone --nnodes 2 x.py",
+            "refused: --standalone is for one node, and --nnodes is 2: it would wait in vain",
+        ),
+        (
+            "tune run --nnodes 2 --nproc_per_node 4 full_finetune_distributed --config c",  # without an endpoint
+            "refused: --standalone is for one node, and --nnodes is 2: it would wait in vain",
+        ),
         ("torchrun --nproc-per-node npu x.py", "it counts devices of the type npu"),
         ("torchrun --nnodes 2 --master-port 0 x.py", "its --master-port is 0: a port of its own on each node"),
         (
@@ -127,6 +135,12 @@ def test_an_option_that_torchrun_does_not_have_hides_where_its_script_begins() -
         ("accelerate launch --main_proces_port 1 t.py", "accelerate.commands.launch", "--main_process_port 1"),
         ("deepspeed --nproc_per_node 2 t.py", "deepspeed.launcher.runner", "--num_gpus 2"),
         ("torchrun --colour blue t.py", "torch.distributed.run", ""),
+        ("torchrun --max-restarts two t.py", "torch.distributed.run", ""),
+        ("torchrun --nproc-per-node 2", "torch.distributed.run", ""),
+        ("accelerate launch", "accelerate.commands.launch", ""),
+        ("env A=b timeout 1h torchrun --nprocs 2 t.py", "torch.distributed.run", "--nproc-per-node 2"),
+        ("env PATH=/opt/bin torchrun --nprocs 2 t.py", "", ""),
+        ("torchrun --standalone t.py", "", ""),
         ("torchrun --nproc_per_node=2 -r3 -m --max-restarts 1 t --nprocs 2", "", ""),
         ("accelerate launch --fsdp_version 2 --multi_gpu -m --tee 3 t --nprocs 2", "", ""),
         ("deepspeed -H none --num_gpus 2 --master_port 29511 t.py --nprocs 2", "", ""),
@@ -138,7 +152,7 @@ def test_a_launcher_is_asked_about_an_option_that_it_may_refuse(line: str, asked
 
     def ask(_program: str, module: str, _parser: str, words: Sequence[str]) -> str:
         asks.append(module)
-        return f"unrecognized arguments: {words[0]}"
+        return f"unrecognized arguments: {words}"
 
     def read(_path: str) -> str:
         raise FileNotFoundError
