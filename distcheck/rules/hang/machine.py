@@ -127,10 +127,11 @@ def hang_node_silent(job: Job) -> Iterator[Fault]:
 def _faults(job: Job, kind: Kind) -> Iterator[Fault]:
     found = answer_of(job)
     odd = [s for s in found.odd if s.kind == kind and found.word == "hung"]
+    evidence, seconds = (found.evidence, found.seconds) if odd else ({}, 0.0)  # once, and not for each node
     for node, group in grouped(odd, lambda s: s.process.node).items():
         yield Fault(
-            holders(group, len(found.waiting), found.seconds),
-            evidence=found.evidence,
+            holders(group, len(found.waiting), seconds),
+            evidence=evidence,
             confirmed=kind == "gpu" or (kind == "disk" and _same(group)),
             ranks=ranks_of(group),
             nodes=(node,),

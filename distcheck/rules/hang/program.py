@@ -163,11 +163,12 @@ def hang_untold(job: Job) -> Iterator[NotChecked]:
 
 def _alike(found: HangJudgement, states: list[RankState]) -> Iterator[Fault]:
     """Yield a fault for each group of ranks that are at the same place."""
+    evidence, seconds = found.evidence, found.seconds  # once, and not for each group
     for group in grouped(states, lambda s: (s.kind, s.place.at)).values():
         yield Fault(
-            holders(group, len(found.waiting), found.seconds),
+            holders(group, len(found.waiting), seconds),
             fix_of(group[0]) if found.word == "hung" else None,
-            {**found.evidence, **threads(group[0]), **{who([s]): doing(s) for s in group[1:5]}},
+            {**evidence, **threads(group[0]), **{who([s]): doing(s) for s in group[1:5]}},
             ranks=ranks_of(group),
             nodes=nodes_of(group),
         )
