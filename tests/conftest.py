@@ -240,6 +240,7 @@ def _fake_torch_libraries(tmp_path_factory):
         "older": ("-DVERSION=22602",),
         "old": ("-DVERSION=21801", "-DOLD"),
         "launch": ("-DVERSION=21403",),
+        "diagnoses": ("-DVERSION=23203", "-DDIAGNOSES", "-lc"),
     }.items():
         _compile("fake_nccl.c", made / folder / "libnccl.so.2", *options)
     origin = "-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib"

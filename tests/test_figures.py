@@ -104,7 +104,6 @@ PHRASES = {
     "docs/rules/collectives.groups.md": [
         ("it waits {} s for the others", [of("collectives.dimensions:ENTER_SECONDS")])
     ],
-    "docs/rules/gpu.products.md": [("is below {} of its first", [of("gpu.products:_FALLEN")])],
     "docs/rules/fabric.counters.md": [("Fewer than {} symbol errors", [of("fabric.counters:_LINK")["symbol_error"]])],
     "docs/rules/fabric.gdr.md": [("older than {}.{}", of("fabric.gdr:_DMABUF_KERNEL"))],
     "docs/rules/host.history.md": [
@@ -149,7 +148,6 @@ PHRASES = {
             "a warning below {} of the median of the other ranks, in products and in copies",
             [of("own_work:SLOW_CPU")],
         ),
-        ("below {} of its first rate is a warning", [of("gpu.products:_FALLEN")]),
         ("A burst of all groups lasts {} s", [of("distcheck.collectives.mesh_groups:_BURST_SECONDS")]),
         ("reaches {} of the plateau", [of("expectation.curve:SURE_SHARE")]),
         ("Below a share of {} latency", [of("expectation.curve:LEAST_SHARE")]),
@@ -272,7 +270,6 @@ PHRASES = {
     "docs/rules/network.latency.md": [
         ("More than {} ms and {} times the shortest", [1000 * of("latency:_NOTICED_SECONDS"), of("latency:_TIMES")]),
         ("from {} ms an error", [1000 * of("latency:_LONG_SECONDS")]),
-        ("after {} ms or more", [1000 * of("latency:_LONG_SECONDS")]),
     ],
     "docs/rules/collectives.nccl_intranode.md": [
         ("all_reduce of {} MiB and more", [of("collectives.nccl_intranode:_NVLS_BYTES") >> 20])

@@ -218,8 +218,11 @@ def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: An
     option: Declared | None = ctx.command.declared.get(param.name)
     kind = ctx.command.kinds.get(param.name)
     try:
-        converted = convert(ctx, value) if kind in {None, bool} else as_typed(value, kind)
-    except (typer.BadParameter, msgspec.ValidationError, UnicodeEncodeError):
+        if kind in {None, bool}:
+            converted = convert(ctx, value)
+        else:
+            converted = option.converted(value) if option else as_typed(value, kind)
+    except (typer.BadParameter, msgspec.ValidationError, ValueError):
         if option is None:
             raise
         _refuse(param, ctx, value, option)

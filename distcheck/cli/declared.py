@@ -35,6 +35,8 @@ class Declared(NamedTuple):
     @property
     def expected(self) -> str:
         """Which values it accepts."""
+        if self.info.autocompletion:
+            return f"choose one of {', '.join(self.info.autocompletion())}, or the backend of a plugin"
         if get_origin(self.kind) is Literal:
             return f"choose one of {', '.join(get_args(self.kind))}"
         if self.kind is bool:
@@ -53,6 +55,15 @@ class Declared(NamedTuple):
     def largest(self) -> float:
         """The largest number that it accepts."""
         return LARGEST if self.info.max is None else self.info.max
+
+    def converted(self, value: Any) -> Any:
+        """Return words of a command line as the option takes them.
+
+        Raises:
+            msgspec.ValidationError, ValueError: it does not.
+        """
+        found = as_typed(value, self.kind)
+        return self.info.parser(found) if self.info.parser else found
 
     def holds(self, number: float) -> bool:
         """Return whether it accepts a number; it never accepts nan."""

@@ -60,7 +60,8 @@ def gate(
 
     if not told and request.asked.by_default:
         told = legible_text(f"placement not read from {why_unknown(command)}")
-    here, script, module = request.outside is None, script_of(command), module_of(command)
+    here, module = request.outside is None, module_of(command)
+    script = script_of(command) or (stated.script if stated is not None else "")
     if not here:
         _refuse_absent(command, script, module)
     asked = msgspec.structs.replace(

@@ -24,14 +24,14 @@ from distcheck.facts.saved import is_folder
 
 if TYPE_CHECKING:
     from distcheck.facts.hang import RunningJob
+    from distcheck.facts.job import Job
     from distcheck.probe.hang.look import Wanted
-    from distcheck.run.hang import Watched
     from distcheck.run.hang_nodes import JobNodes
 
 _UNKNOWN = 20
 _RESERVE_SECONDS = 3
 """To find the ranks, to read stacks and to judge."""
-_WORST = (30, 40, _UNKNOWN, 10, 0)
+_WORST = (70, 30, 40, _UNKNOWN, 10, 0)
 
 
 @command("Name the rank that holds up a running job.", "distcheck hang --save hang.json")
@@ -42,50 +42,28 @@ def hang(options: HangOptions) -> None:
     program hangs; 40: a node does; 20: cannot tell.
     """
     from distcheck.explain.flight.running import recorded
-    from distcheck.probe.hang.look import Wanted, look
+    from distcheck.probe.hang.look import look
     from distcheck.run import hang as running
     from distcheck.run.interrupts import INTERRUPT_SECONDS, Interruption, caught
     from distcheck.run.watchdog import Watchdog, armed
 
-    select, ignore = rules_of(options)
-    asked = Asked(
-        command="hang",
-        looks=("hang",),
-        timeout_seconds=options.timeout,
-        strict=options.strict,
-        select=select,
-        ignore=ignore,
-        line=command_line(),
-    )
-    if options.wait + _RESERVE_SECONDS > options.timeout:
-        raise UsageError(f"--wait {options.wait:g}: raise --timeout to {options.wait + 2 * _RESERVE_SECONDS:g} too")
-    if options.native and not options.stacks:
-        raise UsageError("--native --no-stacks: give only one")
+    asked, wanted, where = _asked(options), _wanted(options), _elsewhere(options)
     check_writable(options)
     if not options.quiet:
         warn_of_misspelt(os.environ)
-    wanted = Wanted(
-        options.wait,
-        _pids(options),
-        stacks=options.stacks,
-        native_seconds=options.timeout / 3 if options.native else 0.0,
-    )
+    stop, dog, deadline = Interruption(), Watchdog(math.inf, _UNKNOWN), math.inf
 
-    where, stop, dog = _elsewhere(options), Interruption(), Watchdog(math.inf, _UNKNOWN)
+    def looking(wanted: Wanted) -> list[RunningJob]:
+        if where is None:
+            return [recorded(job) for job in look(wanted, stop.pause)]
+        from distcheck.run import hang_nodes
 
-    def once() -> list[running.Watched]:
-        nonlocal dog
+        left = deadline - time.monotonic() - _RESERVE_SECONDS
+        return [recorded(job) for job in hang_nodes.look(where, wanted, left, stop)]
+
+    def once() -> list[Job]:
+        nonlocal dog, deadline
         deadline = time.monotonic() + options.timeout
-
-        def looking(wanted: Wanted) -> list[RunningJob]:
-            if where is None:
-                seen = look(wanted, stop.pause)
-            else:
-                from distcheck.run import hang_nodes
-
-                seen = hang_nodes.look(where, wanted, deadline - time.monotonic() - _RESERVE_SECONDS, stop)
-            return [recorded(job) for job in seen]
-
         with armed(deadline, _UNKNOWN) as dog:
             return running.watched(asked, wanted, looking, stop, at_once=where is not None)
 
@@ -95,9 +73,44 @@ def hang(options: HangOptions) -> None:
 
     code = 0
     with caught(interrupt):
-        for found in running.changes(once, options.watch, stop) if options.watch is not None else [once()]:
+        for found in running.changes(once, options.watch, stop):
             code = _published(found, options)
     raise typer.Exit(128 + stop.came if stop.came else code)
+
+
+def _asked(options: HangOptions) -> Asked:
+    select, ignore = rules_of(options)
+    return Asked(
+        command="hang",
+        looks=("hang",),
+        timeout_seconds=options.timeout,
+        strict=options.strict,
+        select=select,
+        ignore=ignore,
+        line=command_line(),
+    )
+
+
+def _wanted(options: HangOptions) -> Wanted:
+    """Return what to look at.
+
+    Raises:
+        UsageError: there is no such process, or options contradict each other.
+    """
+    from distcheck.probe.hang.look import Wanted
+
+    if options.wait + _RESERVE_SECONDS > options.timeout:
+        raise UsageError(f"--wait {options.wait:g}: raise --timeout to {options.wait + 2 * _RESERVE_SECONDS:g} too")
+    if options.native and not options.stacks:
+        raise UsageError("--native --no-stacks: give only one")
+    pids = [word.strip() for given in options.pid or () for word in given.split(",")]
+    for pid in pids:
+        if not pid.isdecimal():
+            raise UsageError(f"--pid {pid}: give the number of a process")
+        if not os.path.exists(f"/proc/{pid}"):  # noqa: PTH110
+            raise UsageError(f"--pid {pid}: there is no such process on this node")
+    native_seconds = options.timeout / 3 if options.native else 0.0
+    return Wanted(options.wait, tuple(map(int, pids)), stacks=options.stacks, native_seconds=native_seconds)
 
 
 def _elsewhere(options: HangOptions) -> JobNodes | None:
@@ -133,37 +146,23 @@ def _elsewhere(options: HangOptions) -> JobNodes | None:
     return hang_nodes.JobNodes(launch, options.job, kubectl, options.container)
 
 
-def _published(found: list[Watched], options: HangOptions) -> int:
+def _published(found: list[Job], options: HangOptions) -> int:
     """Write a report for each job and return the worst exit code."""
     from distcheck.rules.diagnose import judge
 
     files = [str(path) for path in (options.output, options.save) if path is not None and not is_folder(path)]
     several = len(found) > 1 and bool(files)
     shown = replace(options, output=None, save=None) if several else options
-    codes = []
-    for number, each in enumerate(found):
-        if number and options.format == "text":
+    codes: list[int] = []
+    for job in found:
+        if codes and options.format == "text":
             sys.stdout.write("\n")
-        diagnosis = judge(each.job)
-        codes.append(publish(each.job, diagnosis, diagnosis.verdict.exit_code, shown, to_stderr=False))
+        diagnosis = judge(job)
+        codes.append(publish(job, diagnosis, diagnosis.verdict.exit_code, shown, to_stderr=False))
     if several:
-        hangs = [each.job.hang for each in found if each.job.hang is not None]
-        names = ", ".join(f"{hang.name} (process {hang.ranks[0].pid})" for hang in hangs if hang.ranks)
+        names = ", ".join(
+            f"{job.hang.name} (process {job.hang.ranks[0].pid})" for job in found if job.hang and job.hang.ranks
+        )
         raise UsageError(f"{files[0]} is not written: {count(len(found), 'job')} run here, each with a report of its "
                          f"own: {names}; choose one with --pid")  # fmt: skip
-    return next((code for code in (70, *_WORST) if code in codes), 20)
-
-
-def _pids(options: HangOptions) -> tuple[int, ...]:
-    """Return the processes of --pid.
-
-    Raises:
-        UsageError: one is no process.
-    """
-    words = [word.strip() for given in options.pid or () for word in given.split(",")]
-    for word in words:
-        if not word.isdecimal():
-            raise UsageError(f"--pid {word}: give the number of a process")
-        if not os.path.exists(f"/proc/{word}"):  # noqa: PTH110
-            raise UsageError(f"--pid {word}: there is no such process on this node")
-    return tuple(map(int, words))
+    return next((code for code in _WORST if code in codes), _UNKNOWN)

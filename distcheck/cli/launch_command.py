@@ -26,6 +26,7 @@ from distcheck.facts.network import Resolution
 from distcheck.facts.quantities import count
 from distcheck.facts.touch import touch
 from distcheck.probe import gpu
+from distcheck.probe.command import answer_of
 from distcheck.report.harmless import harmless
 from distcheck.selection.gpu_variables import deciding
 from distcheck.selection.launch_commands import stated
@@ -33,6 +34,17 @@ from distcheck.selection.launch_commands.stated import Untold
 from distcheck.selection.placement import find_table
 
 _LARGEST_FILE_BYTES = 1 << 20
+_PARSE = """
+import sys
+sys.path[:1] = []  # not the working directory
+from {module} import {name}
+sys.stderr = sys.stdout
+try:
+    {parser}(sys.argv[1:])
+except SystemExit:
+    pass
+"""
+_PARSE_SECONDS = 20.0
 _RESERVE = 5.0
 """Seconds of --timeout for what follows the wait for a number."""
 
@@ -54,7 +66,7 @@ def filled(options: GateOptions, command: Sequence[str], environ: Mapping[str, s
     """Return the options with what COMMAND states about its ranks; an option that the user gave stays."""
     if options.hosts or options.hostfile or options.launcher not in {"auto", "local"} or options.alone:
         return Filled(options)
-    found, counted = stated(command, environ, _text), ""
+    found, counted = stated(command, environ, _text, _refusal), ""
     if isinstance(found, Stated) and options.nproc is None:
         found, counted = _counted(found, environ)
     if isinstance(found, Stated) and len({number for _, number in found.hosts}) > 1:
@@ -64,7 +76,7 @@ def filled(options: GateOptions, command: Sequence[str], environ: Mapping[str, s
     if isinstance(found, Untold):
         remedy = f"; give {found.remedy}" if found.remedy else ""
         return Filled(options, legible_text(f"placement not read from {found.by}: {found.reason}{remedy}"))
-    if found.refused:  # nothing that it says can be tested with other nodes
+    if found.refused and found.nodes == 1:  # nothing that it says can be tested with other nodes
         here = options if options.rank is not None else replace(options, launcher="local", nproc="1")
         told = f"placement not read from {found.by}: it will refuse its words: {found.refused}"
         return Filled(here, legible_text(told), found)
@@ -74,6 +86,8 @@ def filled(options: GateOptions, command: Sequence[str], environ: Mapping[str, s
     place = _place(found, in_step=find_table(environ) is not None)
     own = {name: value for name, value in place.items() if getattr(options, name) in {None, "", "auto"}}
     told = f"placement from {_whence(found)}: {found}{counted}{_replaced(options, place, own)}"
+    if found.refused:
+        told = f"placement not read from {found.by}: it will refuse its words: {found.refused}"
     if options.rank is not None:
         own.pop("world_size", None)
     return Filled(replace(options, **own), legible_text(told), found, waited, ended)
@@ -171,6 +185,14 @@ def _place(found: Stated, *, in_step: bool) -> dict[str, object]:
     if found.master_port:
         place |= {"master_addr": found.master_addr, "master_port": found.master_port}
     return place
+
+
+def _refusal(program: str, module: str, parser: str, words: Sequence[str]) -> str:
+    """Return the message with which a launcher's own parser refuses its words; '' without one."""
+    code = _PARSE.format(module=module, name=parser.partition("(")[0], parser=parser)
+    said = answer_of([program], "-c", code, *words, seconds=_PARSE_SECONDS)
+    problem = said.rpartition("error: ")[2] if "error: " in said else ""
+    return legible_text(problem.strip().removesuffix(", training_script_args"))
 
 
 def _text(path: str) -> str:

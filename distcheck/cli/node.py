@@ -50,6 +50,7 @@ def node(options: NodeOptions) -> None:
         mode=options.mode,
         policy=policy,
         gpus=expected if options.gpus is None else options.gpus,
+        diagnose=options.diagnose,
         paths=paths_of(options),
         line=command_line(),
     )

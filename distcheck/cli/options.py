@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 import typer
 
+from distcheck.cli.backends import backend, known
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
-from distcheck.facts.asked import BackendName
 from distcheck.facts.policy import Checker, Mode
 from distcheck.report import Format
 
@@ -178,6 +178,9 @@ class NodeOptions(Visiting, frozen=True, kw_only=True):
     """Options of `distcheck node`, which has no ranks."""
 
     gpus: Annotated[int | None, _check("Number of GPUs that the node must have.", metavar="N", min=0, max=1023)] = None
+    diagnose: Annotated[
+        bool, _check("Have NCCL 2.31 or later test the links of idle GPUs; takes seconds and memory on each.")
+    ] = False
     history: History = None
     timeout: Annotated[float, _seconds("Time limit for the whole run, 3 s at least.", min=3)] = 10.0
     reason_file: Annotated[
@@ -226,7 +229,15 @@ class Options(Visiting, frozen=True, kw_only=True):
     timeout: Annotated[float, _seconds("Time limit for the whole run.")] = 60.0
     join_timeout: Annotated[float, _seconds("Time to wait for late ranks; raise --timeout with it.")] = JOIN_SECONDS
     connect_timeout: Annotated[float, _seconds("Time limit for one connection.")] = 3.0
-    backend: Annotated[BackendName, _check(f"Backend of the job: {_names(BackendName)}.", metavar="NAME")] = "auto"
+    backend: Annotated[
+        str,
+        _check(
+            f"Backend of the job: {', '.join(known())}, a plugin's, or cpu:gloo,cuda:nccl.",
+            metavar="NAME",
+            parser=backend,
+            autocompletion=known,
+        ),
+    ] = "auto"
     mesh: Annotated[
         str,
         _check(
@@ -268,7 +279,6 @@ class Measuring(Looking, frozen=True, kw_only=True):
     dtype: Annotated[str, _measure(f"Data types (default: float32), of {', '.join(ITEM_BYTES)}.", metavar="TYPE,…")] = (
         ""
     )
-    rotate_root: Annotated[bool, _measure("Use another root for each broadcast.")] = False
     iters: Annotated[
         int | None,
         _measure("Operations per size (default: as many as a steady figure needs).", metavar="N", min=1),

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 import msgspec
 
-from distcheck.cli.declared import Declared, as_typed, options_of
+from distcheck.cli.declared import Declared, options_of
 from distcheck.cli.options import OPTIONS
 from distcheck.facts.base import Facts
 from distcheck.facts.policy import Checker, Section, items
@@ -217,7 +217,7 @@ def _unfit(option: Declared, value: Any) -> str:
     if kind is bool:
         return ""
     try:
-        found = as_typed(worded(value, kind), kind)
-    except (msgspec.ValidationError, TypeError):
+        found = option.converted(worded(value, kind))
+    except (msgspec.ValidationError, TypeError, ValueError):
         return option.expected
     return option.expected if isinstance(found, int | float) and not option.holds(found) else ""

@@ -17,7 +17,6 @@ import time
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from distcheck.facts.asked import BackendName
 from distcheck.probe.memory_file import memory_file
 from distcheck.report.harmless import harmless
 from distcheck.report.schema.document import Document
@@ -110,7 +109,7 @@ def preflight(
     local_rank: int | None = None,
     master_addr: str | None = None,
     master_port: int | None = None,
-    backend: BackendName | None = None,
+    backend: str | None = None,
     timeout: float | None = None,
     strict: bool = False,
     check: bool = False,

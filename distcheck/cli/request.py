@@ -9,15 +9,15 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 
+from distcheck.cli.backends import kind_of
 from distcheck.cli.hosts import outside, rank_count
 from distcheck.cli.options import JOIN_SECONDS, Checking, Looking, Measuring, Options, Visiting
 from distcheck.cli.sizes import parse_sizes
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
-from distcheck.facts.asked import Asked, Backend, Baseline, Look
+from distcheck.facts.asked import Asked, Baseline, Look
 from distcheck.facts.base import Missing, legible_text
 from distcheck.facts.errors import UsageError
 from distcheck.facts.mesh import Mesh
@@ -69,13 +69,12 @@ def request_of(
     asked = Asked(
         command=command,
         looks=looks,
-        backend=options.backend if options.backend in get_args(Backend) else "nccl",  # type: ignore[arg-type]
-        backend_name="" if options.backend in {*get_args(Backend), "rccl"} else options.backend,
+        backend=kind_of(options.backend),
+        backend_name="" if options.backend in {kind_of(options.backend), "rccl"} else options.backend,
         started_here=started_here,
         by_default=by_default,
         operations=_some_of(ALL_OPERATIONS, measuring.op, "--op", "operation"),
         dtypes=_some_of(tuple(ITEM_BYTES), measuring.dtype, "--dtype", "data type"),
-        rotate_root=measuring.rotate_root,
         sizes_bytes=parse_sizes(measuring.sizes) if measuring.sizes else (),
         min_busbw_GBps=measuring.min_busbw,
         baseline=_baseline(measuring.baseline),
@@ -227,14 +226,14 @@ def _multiplied(here: Placement, number: int, local_task: int, tasks: int) -> tu
 
 
 def gpu_count(environ: Mapping[str, str] | None = None) -> int:
-    """Return the number of GPUs that NVML or amdgpu reports on this machine.
+    """Return the number of GPUs of this machine, without those that a device cgroup hides from this process.
 
     Args:
         environ: variables by which fewer count, as CUDA_VISIBLE_DEVICES.
     """
     import asyncio
 
-    from distcheck.facts.gpu import is_instinct
+    from distcheck.facts.gpu import is_instinct, usable_name
     from distcheck.probe import gpu, host
     from distcheck.selection.gpu_variables import selected
 
@@ -242,7 +241,7 @@ def gpu_count(environ: Mapping[str, str] | None = None) -> int:
     found = Missing(reason="none") if vendor == "none" else asyncio.run(gpu.gpus(10.0, vendor, health=False))
     if isinstance(found, Missing):
         return 0
-    devices = found.devices
+    devices = tuple([device for device in found.devices if usable_name(device) or device.lost])
     if vendor == "amd" and not getattr(host.torch_build(), "hip", None):  # not the graphics of a CPU or a desktop
         devices = tuple(filter(is_instinct, devices))
     return len(devices if environ is None else selected(environ, devices, vendor).shown.uuids)

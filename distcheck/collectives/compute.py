@@ -17,6 +17,7 @@ import distcheck.collectives.software  # noqa: F401
 import torch
 
 from distcheck.collectives.plan import Computed
+from distcheck.collectives.timing import idle
 from distcheck.facts.base import SHORTEST_SECONDS
 from distcheck.probe.waiting import throttled, waited_for_cpu
 
@@ -71,21 +72,16 @@ def own_seconds(
     Waiting for a CPU that others use does not count; throttling does. A GPU's calls return before it has done them, so
     there `most_seconds` limits nothing.
     """
-    _wait(device)
+    idle(device)
     start = time.perf_counter()
     worked, waited, held, done = time.thread_time(), waited_for_cpu(), throttled(), 0
     while not done or (done < times and time.perf_counter() - start < most_seconds):
         call()
         done += 1
-    _wait(device)
-    if device.type == "cuda":  # the GPU works on while its process waits
+    idle(device)
+    if device.type != "cpu":  # the GPU works on while its process waits
         return time.perf_counter() - start, done
     # Read before the clock: a wait after its last reading would make the work look quicker than it was.
     elsewhere = max(0.0, (waited_for_cpu() - waited) - (throttled() - held))
     worked = time.thread_time() - worked
     return max(time.perf_counter() - start - elsewhere, worked), done
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

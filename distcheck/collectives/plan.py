@@ -31,7 +31,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 class Plan(msgspec.Struct, frozen=True):
     """One sweep: every operation at every size, after an exact check of every operation."""
 
-    backend: Literal["nccl", "gloo", "mpi"]
+    backend: str
     """The kind of backend; see Asked."""
     operations: tuple[str, ...]
     sizes_bytes: tuple[int, ...]
@@ -47,8 +47,6 @@ class Plan(msgspec.Struct, frozen=True):
     rough: bool = False
     """Whether a figure needs no precision, so that fewer calls suffice."""
     dtypes: tuple[str, ...] = ("float32",)
-    rotate_root: bool = False
-    """Whether each broadcast uses the next rank as root."""
     stride: int = 1
     """The distance in ranks to the one that send_recv sends to."""
     compute: bool = False
@@ -283,4 +281,9 @@ def gpu_uuid(text: str) -> str | None:
 
 def usual_sizes(backend: str) -> tuple[int, ...]:
     """Return the sizes measured by default."""
-    return CPU_SIZES_BYTES if backend == "gloo" else GPU_SIZES_BYTES
+    return CPU_SIZES_BYTES if for_cpus(backend) else GPU_SIZES_BYTES
+
+
+def for_cpus(backend: str) -> bool:
+    """Return whether a backend is measured as one that may move the data of CPUs: Gloo, UCC, a plugin's."""
+    return backend not in {"nccl", "mpi", "xccl", "hccl"}

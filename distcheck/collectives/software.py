@@ -24,10 +24,14 @@ from distcheck.collectives.plan import Software, gpu_uuid
 from distcheck.facts.libraries import dotted
 from distcheck.probe.kernel_files import mapped
 
+_BY_NAME = "_ensure_backend_registered"
+"""What torch has since 2.14, which loads a backend's entry point when it is named."""
+_SPELT = {"nccl": "NCCL", "gloo": "Gloo", "mpi": "MPI", "ucc": "UCC", "xccl": "XCCL"}
+
 
 def software(device: torch.device) -> Software:
     """Return the versions in use and the name of the rank's device."""
-    known = Software(torch=str(torch.__version__), nccl=nccl_version(), device="cpu")
+    known = Software(torch=str(torch.__version__), nccl=nccl_version(), device=device.type)
     if device.type != "cuda":
         return known
     told = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
@@ -82,23 +86,44 @@ def implementation(device: torch.device) -> str:
 def lack_of(backend: str, name: str = "") -> str:
     """Return why this torch cannot run a backend, empty if it can; `name` if init_process_group gets another one."""
     has = backends()
-    if backend in has:
-        known = (*dist.Backend.backend_list, *(e.name for e in entry_points(group="torch.distributed.backends")))
-        return "" if not name or name in known else f"this torch {torch.__version__} has no backend {name}"
-    name = {"nccl": "NCCL", "gloo": "Gloo", "mpi": "MPI"}.get(backend, backend)
     others = f"it has {' and '.join(has)}" if has else "it has no backend at all"
-    if backend == "nccl" and dist.is_available() and dist.is_nccl_available():
-        return f"this torch {torch.__version__} has NCCL but finds no GPU; without one {others}"
-    return f"this torch {torch.__version__} has no {name}; {others}"
+    wanted = [part.rpartition(":")[2] for part in (name or backend).split(",")]
+    for each in (part for part in wanted if part not in has):
+        if each.startswith("nccl") and "nccl" not in has and dist.is_available() and dist.is_nccl_available():
+            return f"this torch {torch.__version__} has NCCL but finds no GPU; without one {others}"
+        shown = _SPELT.get(each, f"backend {each}")
+        return f"this torch {torch.__version__} has no {shown}; {others}"
+    if not device_type(backend, name):
+        return f"{backend} moves the data of devices that torch {torch.__version__} does not find here; {others}"
+    return ""
 
 
 def backends() -> tuple[str, ...]:
-    """Return the backends that work here; NCCL only if torch finds a GPU."""
+    """Return the backends that work here, those of plugins last; NCCL only if torch finds a GPU.
+
+    Plugins register theirs when torch is imported (entry points torch.backends), or since 2.14 when init_process_group
+    names one (entry points torch.distributed.backends).
+    """
     if not dist.is_available():
         return ()
     works = {
         "nccl": dist.is_nccl_available() and torch.cuda.device_count() > 0,
         "gloo": dist.is_gloo_available(),
         "mpi": dist.is_mpi_available(),
+        "ucc": dist.distributed_c10d.is_ucc_available(),
+        "xccl": getattr(dist.distributed_c10d, "is_xccl_available", bool)(),
     }
-    return tuple(name for name, can in works.items() if can)
+    named = entry_points(group="torch.distributed.backends") if hasattr(dist.Backend, _BY_NAME) else ()
+    own = {each.lower() for each in (*dist.Backend._plugins, *(e.name for e in named))} - works.keys() - {"fake"}  # noqa: SLF001
+    own = {each for each in own if works["nccl"] or not each.startswith("nccl")}
+    return (*(each for each, can in works.items() if can), *sorted(own))
+
+
+def device_type(backend: str, name: str = "") -> str:
+    """Return the type of the devices whose data a backend moves here: of GPUs before CPUs; empty if there are none."""
+    if backend in {"nccl", "gloo", "mpi"}:
+        return "cuda" if backend == "nccl" else "cpu"
+    types = dist.distributed_c10d.BackendConfig(dist.Backend(name or backend)).get_device_backend_map()
+    modules = {each: getattr(torch, each, None) for each in types if each != "cpu"}
+    there = [each for each, module in modules.items() if module is not None and module.is_available()]
+    return (*there, *{"cpu"}.intersection(types), "")[0]

@@ -24,13 +24,19 @@ def meet(device: torch.device, group: ProcessGroup | None = None) -> None:
     """Wait until every rank, or every one of a group, is here and its device is idle."""
     if device.type == "cuda":
         dist.barrier(group, device_ids=[device.index])
-        torch.cuda.synchronize(device)
     else:
         dist.barrier(group)
+    idle(device)
+
+
+def idle(device: torch.device) -> None:
+    """Wait until a device has done what it was given; a CPU always has."""
+    if device.type != "cpu":
+        getattr(torch, device.type).synchronize(device)
 
 
 def seconds_per_call(call: Callable[[], object], iterations: int, device: torch.device) -> float:
-    """Return a burst's time per call: by CUDA events on a GPU, by the clock on a CPU.
+    """Return a burst's time per call: by CUDA events on a GPU, by the clock elsewhere.
 
     The host returns from a call before the GPU has started it, so its clock would time the launches. There is no event
     between two calls, because only their mean is needed and an event slows small calls considerably.
@@ -41,11 +47,12 @@ def seconds_per_call(call: Callable[[], object], iterations: int, device: torch.
         for _ in range(iterations):
             call()
         last.record()
-        torch.cuda.synchronize(device)
+        idle(device)
         return float(first.elapsed_time(last)) / 1e3 / iterations
     start = time.perf_counter()
     for _ in range(iterations):
         call()
+    idle(device)
     return (time.perf_counter() - start) / iterations
 
 
@@ -57,8 +64,7 @@ def first_call(call: Callable[[], object], device: torch.device) -> float:
     """Return the seconds of the very first call, which makes connections and allocates memory."""
     start = time.perf_counter()
     call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    idle(device)
     return time.perf_counter() - start
 
 

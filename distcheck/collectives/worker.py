@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 # Before torch: this import silences torch's warnings at import.
-from distcheck.collectives.software import implementation, lack_of, software  # isort: split
+from distcheck.collectives.software import device_type, implementation, lack_of, software  # isort: split
 
 import torch
 import torch.distributed as dist
@@ -46,6 +46,7 @@ from distcheck.collectives.plan import (
 from distcheck.collectives.store import AbsentError, agree, await_all, farewell, open_store, part_of, reach_store
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
+from distcheck.facts.held import PIPE
 from distcheck.facts.training import Training
 
 if TYPE_CHECKING:
@@ -149,9 +150,10 @@ def _work(task: Task, say: Tell, debug: nccl_debug.Debug | Missing | None) -> Fa
 
 
 def _take_device(task: Task) -> torch.device:
-    if task.plan.backend == "nccl":
-        device = torch.device("cuda", task.local_rank if task.gpu is None else task.gpu)
-        torch.cuda.set_device(device)
+    kind = device_type(task.plan.backend, task.plan.backend_name)
+    if kind != "cpu":
+        device = torch.device(kind, task.local_rank if task.gpu is None else task.gpu)
+        getattr(torch, kind).set_device(device)
         return device
     # Torch would start a thread per core in every rank, and the ranks of a node share its cores.
     torch.set_num_threads(1)
@@ -160,6 +162,7 @@ def _take_device(task: Task) -> torch.device:
 
 def _join_group(task: Task, store: Store, device: torch.device) -> None:
     timeout = timedelta(seconds=task.plan.deadline_seconds)
+    os.environ.pop(PIPE, None)  # it would replace the pipe of a job that runs here
     if task.plan.backend == "mpi":
         # MPI numbers the processes itself; torch then takes neither a store nor a rank.
         dist.init_process_group("mpi", timeout=timeout)
@@ -184,7 +187,7 @@ def _join_group(task: Task, store: Store, device: torch.device) -> None:
 
 
 def _group(task: Task, dtype: str, device: torch.device) -> Group:
-    return Group(task.rank, task.world_size, device, EXACT[dtype], task.plan.rotate_root, task.plan.stride)
+    return Group(task.rank, task.world_size, device, EXACT[dtype], task.plan.stride)
 
 
 def _measure_groups(
@@ -204,6 +207,8 @@ def _measure_groups(
 def _test_device(task: Task, device: torch.device, store: Store, left: float, say: Tell) -> DeviceTest | Missing:
     """Test this rank's device if rank 0 has enough time left; all ranks begin at the same time."""
     plan = task.plan
+    if device.type not in {"cpu", "cuda"}:
+        return Missing(reason=f"there is no test for {device.type} devices")
     enough = int(left >= plan.burn_seconds + _DEVICE_TEST_SECONDS) if task.rank == 0 else None
     if not agree(store, DEVICE_TEST, enough):
         return Missing(reason=f"less than {plan.burn_seconds + _DEVICE_TEST_SECONDS:g} s of the time limit were left")

@@ -46,7 +46,6 @@ def of(job: Job, file: str) -> Baseline:
         backend=ran.backend if ran else "",
         torch=ran.torch if ran else "",
         nccl=ran.nccl if ran else "",
-        rotate_root=job.asked.rotate_root,
         rows=tuple(
             BaselineRow(m.op, m.dtype, m.bytes, m.group, fmean(m.seconds_by_rank), m.uncertainty)
             for m in (ran.measurements if ran else ())
@@ -72,7 +71,6 @@ def differences(before: Baseline, now: Baseline) -> list[str]:
         "ranks on each node": (_layout(before.ranks_by_node), _layout(now.ranks_by_node)),
         "GPUs": (_models(before.gpus), _models(now.gpus)),
         "backend": (before.backend, now.backend),
-        "root of a broadcast": tuple("rotating" if b.rotate_root else "rank 0" for b in (before, now)),
     }
     return [f"{what}: {then}, now {today}" for what, (then, today) in pairs.items() if then != today]
 

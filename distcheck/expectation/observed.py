@@ -45,7 +45,7 @@ def hardware(job: Job) -> Hardware | Missing:
     if sum(shape) != world:
         return Missing(reason=f"only {sum(shape)} of {world} ranks reported their facts")
     where = outside(job, ran.backend) if len(shape) > 1 else None
-    if ran.backend == "gloo":
+    if ran.backend != "nccl":
         return Hardware(ran.backend, world, len(shape), min(shape), outside=where, even=len(set(shape)) == 1)
     may_set = _may_set(job)
     gpus = _used(job, may_set)

@@ -112,7 +112,7 @@ def _rounded(value: float) -> float:
 def _setting(job: Job, nodes: tuple[str, ...]) -> str:
     """Return a short name of what must be equal for figures to be comparable."""
     now = of(job, "")
-    same = (nodes, now.ranks_by_node, tuple(now.gpus.items()), now.backend, now.rotate_root)
+    same = (nodes, now.ranks_by_node, tuple(now.gpus.items()), now.backend)
     return blake2b(repr(same).encode("utf-8", "backslashreplace"), digest_size=6).hexdigest()
 
 

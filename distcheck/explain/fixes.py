@@ -30,8 +30,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "net-firewall-ephemeral": ("sudo iptables -S; sudo nft list ruleset  # on both nodes",),
     "host-shm-too-small": (
         "df -h /dev/shm",
-        "docker run --shm-size=16g IMAGE",
-        "sudo mount -o remount,size=16g /dev/shm  # without a container",
+        "docker run --shm-size=8g IMAGE",
+        "sudo mount -o remount,size=8g /dev/shm  # without a container",
     ),
     "host-nofile": ("ulimit -n 65536",),
     "host-memory-low": (

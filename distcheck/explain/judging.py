@@ -110,7 +110,7 @@ def _causes(first: Sighting, leading: Sequence[Sighting], rest: Sequence[Sightin
         return (LikelyCause(None, first),) if first.spelling.weight >= SHAPE else ()
     named = [(rules[0], first), *((seen.spelling.rules[0], seen) for seen in leading if seen.spelling.rules)]
     named += [(rule, first) for rule in rules[1:]]
-    named += [(seen.spelling.rules[0], seen) for seen in rest if seen.spelling.rules]
+    named += [(seen.spelling.rules[0], seen) for seen in rest if seen.spelling.rules and seen.spelling.weight > NOISE]
     causes = {rule: LikelyCause(rule, seen) for rule, seen in reversed(named)}
     return tuple(causes[rule] for rule in dict.fromkeys(rule for rule, _ in named))[:_MOST_CAUSES]
 

@@ -22,9 +22,6 @@ Look = Literal[
     "storage",
     "hang",
 ]
-Backend = Literal["auto", "nccl", "gloo", "mpi"]
-BackendName = Literal["auto", "nccl", "nccl2", "nccl-legacy", "nccl-lazy", "ncclx", "rccl", "gloo", "mpi"]
-"""What ``--backend`` accepts: names for init_process_group, and rccl, which torch names nccl too."""
 
 
 class BaselineRow(Facts, frozen=True):
@@ -51,7 +48,6 @@ class Baseline(Facts, frozen=True):
     backend: str
     torch: str
     nccl: str
-    rotate_root: bool
     rows: tuple[BaselineRow, ...]
 
 
@@ -60,10 +56,10 @@ class Asked(Facts, frozen=True):
 
     command: str
     looks: tuple[Look, ...]
-    backend: Backend = "auto"
-    """The kind of backend: nccl for all that use GPUs through NCCL or RCCL."""
+    backend: str = "auto"
+    """The kind of backend: nccl for all that use GPUs through NCCL or RCCL, else the name of what moves the data."""
     backend_name: str = ""
-    """The name for init_process_group if it is another one, such as nccl-lazy."""
+    """The name for init_process_group if it is another one, such as nccl-lazy or cpu:gloo,cuda:nccl."""
     started_here: bool = False
     """True if distcheck started the ranks itself (--nproc, or on other nodes)."""
     by_default: bool = False
@@ -71,8 +67,6 @@ class Asked(Facts, frozen=True):
     operations: tuple[str, ...] = ()
     sizes_bytes: tuple[Count, ...] = ()
     dtypes: tuple[str, ...] = ()
-    rotate_root: bool = False
-    """Whether each broadcast uses the next rank as root."""
     min_busbw_GBps: Amount | None = None  # noqa: N815 the unit's own spelling
     baseline: Baseline | None = None
     timeout_seconds: Seconds = 60.0
@@ -90,6 +84,8 @@ class Asked(Facts, frozen=True):
     """True if distcheck was started in a Slurm job's batch or salloc shell, not by srun."""
     gpus: Count | None = None
     """How many GPUs the node must have (`distcheck node --gpus`)."""
+    diagnose: bool = False
+    """Whether NCCL diagnoses the node's GPUs (`distcheck node --diagnose`)."""
     need: Count | None = None
     """How many nodes suffice; None if all are needed."""
     script: str = ""

@@ -51,7 +51,5 @@ class Engine(Facts, frozen=True):
     model: str = ""
     """The path of its model; '' if it is a name of Hugging Face, or unknown."""
     model_state: Literal["", "file", "folder", "absent", "unreadable", "silent"] = ""
-    model_bytes: Count | None = None
-    """Of all files in it; None: unknown."""
     versions: dict[str, str] = {}
     """Of the packages in its Python that its processes on other nodes must share."""

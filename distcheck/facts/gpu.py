@@ -8,6 +8,8 @@ from distcheck.facts.base import Amount, Bits, Count, Facts, Missing, Offset, Se
 
 NOT_SUPPORTED = Missing(reason="NVML error 3: Not Supported")
 """NVML's answer for what a card or a virtual machine does not have; as the default it is not serialized."""
+HARDWARE_SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
+"""NVML's bits of why clocks are low; amdgpu's counters of PROCHOT and of heat are told in the same."""
 
 
 class Ecc(Facts, frozen=True, omit_defaults=True):
@@ -34,7 +36,7 @@ class GpuClocks(Facts, frozen=True, omit_defaults=True):
     """A GPU's clocks and what slowed them; seconds count from the load of the driver."""
 
     event_reasons: Bits | Missing = NOT_SUPPORTED
-    """NVML's bits: why the clocks are below their maximum now."""
+    """NVML's bits: why the clocks are below their maximum now; of an AMD GPU those of heat alone."""
     sm_application_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
     sm_application_default_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815
     software_thermal_seconds: Seconds | Missing = NOT_SUPPORTED
@@ -125,6 +127,8 @@ class Amd(Facts, frozen=True, omit_defaults=True):
     """Bad pages of memory that could not be reserved, so that they may be used."""
     iommu: str = ""
     """The type of its IOMMU group: identity with iommu=pt; DMA, DMA-FQ; empty without an IOMMU."""
+    firmware: dict[str, str] = {}
+    """Versions by the driver's names: vbios, smc, mec; without what the card does not have."""
     performance_level: str = ""
     """power_dpm_force_performance_level: auto, low, manual."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from distcheck.facts.base import Amount, Count, Facts, Missing, Rank, Seconds, Whole
-from distcheck.facts.gpu import Xid
+from distcheck.facts.gpu import DriverError, Xid
 
 HowNumbered = Literal["variables", "spawn", "order", "title", "given"]
 
@@ -104,7 +104,7 @@ class Unanswered(Facts, frozen=True):
 
 
 class GpuUse(Facts, frozen=True):
-    """A GPU that a rank uses, by NVML; readings have an item for each sample, and are empty where NVML has no value."""
+    """A GPU that a rank uses, by its driver; readings have an item for each sample, and are empty where it has none."""
 
     index: Count
     utilization_percent: tuple[Count, ...] = ()
@@ -113,9 +113,11 @@ class GpuUse(Facts, frozen=True):
     power_watts: tuple[Amount, ...] = ()
     power_limit_watts: Amount | None = None
     lost: str = ""
-    """NVML's text if it is lost."""
+    """The driver's text if it is lost."""
     xids: tuple[Xid, ...] = ()
     """Those since the rank's process started, as far as the kernel log may be read."""
+    driver_errors: tuple[DriverError, ...] = ()
+    """Those of an AMD GPU since then."""
 
 
 class WrittenDump(Facts, frozen=True):
@@ -158,9 +160,9 @@ class RankProcess(Facts, frozen=True):
     torch: bool = True
     """Whether torch is loaded."""
     cuda: bool = False
-    """Whether CUDA is loaded."""
+    """Whether CUDA or HIP is loaded."""
     gpus: tuple[GpuUse, ...] | Missing = ()
-    """Those that it uses; Missing if NVML gave no answer."""
+    """Those that it uses; Missing if their driver gave no answer."""
     native: tuple[Frame, ...] | Missing = ()
     """The functions of libraries that the innermost Python frame called, with --native; files have no folder."""
     dump: WrittenDump | None = None

@@ -97,7 +97,6 @@ class HostFacts(Facts, frozen=True):
     """Processes killed for want of memory since the boot, of the node or of a cgroup; None if not counted."""
     huge_page_bytes: Count = 0
     """Memory reserved for huge pages that nobody uses."""
-    cpu_model: str = ""
     settings: dict[str, str] = {}
     """Settings of the kernel that affect speed, by name."""
     throttled_seconds: Seconds | None = None

@@ -8,7 +8,6 @@ from distcheck.facts.base import Count, Facts, Rank
 from distcheck.facts.engine import Engine
 from distcheck.facts.quantities import count
 
-Variable = Literal["MASTER_ADDR", "MASTER_PORT", "NODE_RANK"]
 NO_RANK, REFUSED = "0", "-1"
 """One process, which finds no rank in its variables; none, as the launcher ends."""
 _EACH = {
@@ -48,12 +47,12 @@ class Stated(Facts, frozen=True):
     """Whether variables told a part of it."""
     file: str = ""
     """A file that told a part of it."""
+    script: str = ""
+    """The script or configuration that it reads on this node, '' if that is not known."""
     few_gpus: tuple[str, ...] = ()
     """Ranks that it starts where it sees no GPU, one GPU and so on, or these two; `nproc` where it sees more."""
     hosts_store: bool | None = None
     """Whether this node's agent is told to host the store of the rendezvous, or not to."""
-    ignored: tuple[tuple[Variable, str], ...] = ()
-    """Variables whose values it does not use, as its options or their defaults say otherwise."""
     engine: Engine | None = None
     """Of an inference engine."""
     refused: str = ""

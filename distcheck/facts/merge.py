@@ -60,12 +60,15 @@ def _combined(told: Sequence[NodeFacts]) -> NodeFacts:
 
 
 def _joined(views: Sequence[Gpus]) -> Gpus:
+    # NVML counts the GPUs that a device cgroup hides from a process, without a name, where it shows them to others.
+    named = {(len(view.devices), gpu.index) for view in views for gpu in view.devices if usable_name(gpu)}
     fullest: dict[object, Gpu] = {}
     for view in sorted(views, key=_fullness, reverse=True):
         for gpu in view.devices:
-            fullest.setdefault(_name(gpu), gpu)
+            if usable_name(gpu) or gpu.lost or (len(view.devices), gpu.index) not in named:
+                fullest.setdefault(_name(gpu), gpu)
     # NVML numbers a node's GPUs by address; the views' peer access uses other numbers, so it is dropped.
-    devices = sorted(fullest.values(), key=lambda gpu: gpu.pci if isinstance(gpu.pci, str) else "~")
+    devices = sorted(fullest.values(), key=lambda gpu: (gpu.pci if isinstance(gpu.pci, str) else "~", usable_name(gpu)))
     numbered = tuple(replace(gpu, index=index) for index, gpu in enumerate(devices))
     return replace(max(views, key=_fullness), devices=numbered, peer_access=())
 

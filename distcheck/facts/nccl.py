@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distcheck.facts.base import Amount, Count, Facts, Missing, Rank, Whole
+from distcheck.facts.base import Amount, Count, Facts, Missing, Rank, Seconds, Whole
 
 
 class NcclGraph(Facts, frozen=True):
@@ -19,6 +19,16 @@ class NcclGraph(Facts, frozen=True):
     """Bandwidth of one channel between nodes; on one node NCCL repeats `intra_GBps`."""
     intra_path: str
     """The longest path inside the node: NVL, NVB, C2C, PIX, PXB, PXN, PHB, SYS."""
+
+
+class NodeDiagnosis(Facts, frozen=True):
+    """What NCCL's own diagnostics reported about a node's GPUs."""
+
+    version: str
+    gpus: Count
+    lines: tuple[str, ...]
+    """From the tag on: [OK] or [INFO]."""
+    seconds: Seconds
 
 
 class NcclLog(Facts, frozen=True, omit_defaults=True):

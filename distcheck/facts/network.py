@@ -55,8 +55,6 @@ class Resolution(Facts, frozen=True):
     seconds: Seconds
     tries: Count = 1
     """How many queries it took to resolve the name."""
-    changing: tuple[str, ...] = ()
-    """Addresses that are in only some of several answers; only `net` and `gate` query more than once."""
 
 
 class ReverseLookup(Facts, frozen=True):

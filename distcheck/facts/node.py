@@ -8,6 +8,7 @@ from distcheck.facts.base import Count, Facts, Missing, Whole
 from distcheck.facts.gpu import DriverError, Gpus, Xid
 from distcheck.facts.host import HostFacts
 from distcheck.facts.infiniband import Infiniband
+from distcheck.facts.nccl import NodeDiagnosis
 from distcheck.facts.network import Interface, NetworkFacts, Resolution
 from distcheck.facts.pci import Pci
 from distcheck.facts.storage import Space, Storage
@@ -91,5 +92,7 @@ class NodeFacts(Facts, frozen=True):
     """The folders and files of the job; None: not checked, or checked by another process of the node."""
     reserved_ports: tuple[tuple[Count, Count], ...] | Missing | None = None
     """net.ipv4.ip_local_reserved_ports, the first and last port of each range; None: not checked."""
+    diagnosis: NodeDiagnosis | Missing | None = None
+    """NCCL's own diagnostics; None: not asked for."""
     policy: str = ""
     """The digest of the policy that its process read; empty without one."""

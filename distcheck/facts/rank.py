@@ -9,6 +9,7 @@ from distcheck.facts.base import Count, Facts, Missing, Offset, Rank, Seconds, W
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.device import DeviceTest
 from distcheck.facts.gpu import Gpus
+from distcheck.facts.held import Held
 from distcheck.facts.host import Limits
 from distcheck.facts.launch_command import Stated
 from distcheck.facts.libraries import Libraries
@@ -121,6 +122,8 @@ class ProcessFacts(Facts, frozen=True):
     """The address at which the leader sees it, if its node has no such address: something translates or forwards."""
     silent: tuple[Silent, ...] = ()
     """The file systems that did not answer it."""
+    held: Held | Missing | None = None
+    """What other processes hold of what its ranks' debugging aids use; None if they use none."""
     terminal: str = ""
     """The terminal from which it was started, such as pts/3; empty without one."""
     launch: Stated | None = None

@@ -103,6 +103,8 @@ class CommandFile(Facts, frozen=True):
     """Of a script that is absent: the name in its folder that is most like it; empty if none is."""
     mentions: tuple[str, ...] | None = None
     """Of a script or module: those of the words in its text that tell where its ranks come from; None: not read."""
+    debug_port: Count | None = None
+    """Of a script or module: the port of torch's debug server, if its text starts one."""
 
 
 class Packages(Facts, frozen=True):

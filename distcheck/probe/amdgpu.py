@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections import Counter
 from contextlib import suppress
@@ -28,6 +29,7 @@ from distcheck.probe.kernel_files import contents, integer, link_name, listed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+_BUS = Path("sys/bus/pci/devices")
 _UNSEEN = {errno.EPERM, errno.ENOENT}
 """Errors with which HIP leaves out a GPU in silence; with EACCES it shows none."""
 _SYSTEM_MEMORY = 0
@@ -60,24 +62,28 @@ class Node(NamedTuple):
 
     def device(self, root: Path) -> Path:
         """Return its folder on the PCI bus, which is DRM's device folder too."""
-        return root / "sys/bus/pci/devices" / self.pci
+        return root / _BUS / self.pci
 
 
 def collect(root: Path = Path("/")) -> Gpus | Missing:
     """Return which AMD GPUs exist, in HIP's order. It can hang: callers ask in a child."""
     if not (root / "sys/module/amdgpu").exists() and not (root / KFD).exists():
-        return Missing(reason="amdgpu: the kernel module is not loaded")
+        instinct = next((name for address in listed(root / _BUS) if (name := _instinct(root / _BUS / address))), "")
+        return Missing(reason=f"amdgpu: the kernel module is not loaded{f' for {instinct}' * bool(instinct)}")
     there, nodes = list(_listed(root)), nodes_of(root)
-    ids = Counter(node.properties.get("unique_id", 0) for node in nodes)
-    devices = [_gpu(root, node, ids) for node in nodes]
+    cards = Counter(node.pci for node in nodes)
+    devices = [_gpu(root, node, partitioned=cards[node.pci] > 1 or _is_part(node.device(root))) for node in nodes]
     if len(nodes) == len(there):
-        devices += (_lost(len(nodes) + n, *gone) for n, gone in enumerate(_undriven(root, nodes)))
+        gone = enumerate(_undriven(root, nodes), start=len(nodes))
+        devices += (_lost(index, address, _instinct(root / _BUS / address), why) for index, (address, why) in gone)
     release = contents(root / "proc/sys/kernel/osrelease")
     return Gpus(
         driver=contents(root / "sys/module/amdgpu/version") or f"of Linux {release}",
         cuda_driver=Missing(reason="not a GPU of NVIDIA"),
         devices=tuple(devices),
-        unopened=dict(_unopened(root, [node.render for node in nodes] or [render for _, _, render in there])),
+        unopened=dict(_unopened(root, [node.render for node in nodes] or [render for _, _, render in there]))
+        if (root / KFD).exists()
+        else {},
     )
 
 
@@ -119,24 +125,31 @@ def _address(root: Path, properties: dict[str, int]) -> tuple[str, int]:
     place = properties.get("location_id", 0)
     device = f"{properties.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}"
     function = place & 7
-    if function and not (root / f"sys/bus/pci/devices/{device}.{function}").exists():
+    if function and not (root / _BUS / f"{device}.{function}").exists():
         return f"{device}.0", function
     return f"{device}.{function}", place >> 28
 
 
-def _gpu(root: Path, node: Node, ids: Counter[int]) -> Gpu:
+def _is_part(device: Path) -> bool:
+    """Return whether a card's GPUs are partitions of it; a device cgroup may show a process one of them."""
+    return contents(device / "current_compute_partition") not in {"", "SPX"}
+
+
+def _gpu(root: Path, node: Node, *, partitioned: bool) -> Gpu:
     own, device = node.properties.get("unique_id", 0), node.device(root)
     kind = node.properties.get("device_id", 0)
     name = _NAMES.get(kind)
     banks = [bank for bank in (node.folder / "mem_banks").glob("*") if _heap(bank) != _SYSTEM_MEMORY]
-    if ids[own] > 1 and own:
-        uuid, used = f"GPU-{own:016x}/{node.partition}", [integer(bank / "used_memory") for bank in banks]
+    uuid: str | Missing = f"GPU-{own:016x}" if own else Missing(reason="amdgpu reports no unique id")
+    if partitioned:
+        uuid = f"{uuid if isinstance(uuid, str) else f'PCI-{node.pci}'}/{node.partition}"
+        used = [integer(bank / "used_memory") for bank in banks]
     else:
-        uuid, used = f"GPU-{own:016x}", [integer(device / "mem_info_vram_used")]
+        used = [integer(device / "mem_info_vram_used")]
     taken = [bytes_ for bytes_ in used if bytes_ is not None]
     return Gpu(
         index=node.ordinal,
-        uuid=uuid if own else Missing(reason="amdgpu reports no unique id"),
+        uuid=uuid,
         pci=node.pci,
         name=f"AMD Instinct {name}" if name else contents(device / "product_name") or f"AMD GPU {kind:#06x}",
         memory_bytes=sum(values(bank / "properties").get("size_in_bytes", 0) for bank in banks),
@@ -149,26 +162,34 @@ def _heap(bank: Path) -> int:
     return values(bank / "properties").get("heap_type", _SYSTEM_MEMORY)
 
 
-def _lost(index: int, address: str, why: str) -> Gpu:
+def _lost(index: int, address: str, name: str, why: str) -> Gpu:
     lost = Missing(reason=f"amdgpu: {why}")
-    return Gpu(index, lost, address, lost, lost, lost, mig=False, lost=f"amdgpu: {why}")
+    return Gpu(index, lost, address, name or lost, lost, lost, mig=False, lost=f"amdgpu: {why}")
+
+
+def _instinct(device: Path) -> str:
+    """Return the model of a card for compute, '' for other devices."""
+    kind = contents(device / "device") if contents(device / "vendor") == pci.AMD else ""
+    name = _NAMES.get(int(kind, 16)) if re.fullmatch(r"0x[0-9a-f]{4}", kind) else None
+    return f"AMD Instinct {name}" if name else ""
 
 
 def _undriven(root: Path, nodes: Iterable[Node]) -> Iterator[tuple[str, str]]:
-    """Yield GPUs on the PCI bus, of a model that KFD lists, that amdgpu or no driver has, and why KFD lacks them.
+    """Yield GPUs on the PCI bus, of a model that KFD lists or for compute, that amdgpu or no driver has, and why.
 
     One that another driver has, such as vfio-pci, belongs to a virtual machine.
     """
-    bus = root / "sys/bus/pci/devices"
+    bus = root / _BUS
     driven = {node.pci for node in nodes}
     models = {contents(bus / address / "device") for address in driven} - {""}
+    started = "the driver did not start it" if (root / KFD).exists() else "the driver runs without KFD, which HIP needs"
     for address in listed(bus):
         device = bus / address
-        if address in driven or contents(device / "device") not in models or pci.vendor_of(device) != pci.AMD:
+        if address in driven or pci.vendor_of(device) != pci.AMD:
             continue
-        driver = link_name(device / "driver")
-        if driver in {"", "amdgpu"}:
-            yield address, "the driver did not start it" if driver else "no driver is bound to it"
+        driver, known = link_name(device / "driver"), contents(device / "device") in models or _instinct(device)
+        if known and driver in {"", "amdgpu"}:
+            yield address, started if driver else "no driver is bound to it"
 
 
 def _unopened(root: Path, renders: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -16,8 +16,23 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import NOT_SUPPORTED, Amd, Ecc, Gpu, GpuHealth, GpuLoads, GpuProcess, Gpus, PcieLink, XgmiPeer
-from distcheck.probe import pci
+from distcheck.facts.gpu import (
+    HARDWARE_THERMAL,
+    NOT_SUPPORTED,
+    SOFTWARE_THERMAL,
+    Amd,
+    Ecc,
+    Gpu,
+    GpuClocks,
+    GpuHealth,
+    GpuLoad,
+    GpuLoads,
+    GpuProcess,
+    Gpus,
+    PcieLink,
+    XgmiPeer,
+)
+from distcheck.probe import amdgpu_metrics, pci
 from distcheck.probe.amdgpu import collect, nodes_of, values
 from distcheck.probe.amdgpu_log import BOGUS_ERRORS
 from distcheck.probe.gpu import KFD
@@ -36,6 +51,10 @@ _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _OWN_BRIDGES = {("0x1022", "0x1500"), ("0x1022", "0x1501"), ("0x1002", "0x1478"), ("0x1002", "0x1479")}
 """PCI switches that are on the card: MI300's and older ones'."""
 _BLOCK = "_err_count"
+_BETWEEN_SECONDS = 0.1
+"""Between two readings of the counters of throttling, which count milliseconds."""
+_SLOWED = 0.1
+"""Share of that time from which a GPU counts as slowed down."""
 
 
 def examined(others: str) -> Iterator[Gpus | Missing]:
@@ -55,11 +74,28 @@ def examine(found: Gpus, root: Path) -> Gpus:
     """Add the condition of the GPUs that `amdgpu.collect` found."""
     nodes = {node.ordinal: node for node in nodes_of(root)}
     places = {node.number: node.pci for node in nodes.values()}
+    before = {n: amdgpu_metrics.read(node.device(root)) for n, node in nodes.items()}
+    if any(isinstance(counters, amdgpu_metrics.Slowed) for counters in before.values()):
+        time.sleep(_BETWEEN_SECONDS)
+    clocks = {n: _clocks(before[n], amdgpu_metrics.read(node.device(root))) for n, node in nodes.items()}
     devices = tuple(
-        msgspec.structs.replace(gpu, health=_health(root, nodes[gpu.index], places)) if gpu.index in nodes else gpu
+        msgspec.structs.replace(gpu, health=_health(root, nodes[gpu.index], places, clocks[gpu.index]))
+        if gpu.index in nodes
+        else gpu
         for gpu in found.devices
     )
     return msgspec.structs.replace(found, devices=devices)
+
+
+def _clocks(before: amdgpu_metrics.Slowed | Missing, after: amdgpu_metrics.Slowed | Missing) -> GpuClocks:
+    """Return what slows a GPU down now, as NVML's reasons."""
+    shares = amdgpu_metrics.shares(before, after)
+    if isinstance(shares, Missing):
+        return GpuClocks(event_reasons=shares)
+    if shares.prochot < _SLOWED and isinstance(shares.heat, Missing):
+        return GpuClocks(event_reasons=shares.heat)
+    hot = not isinstance(shares.heat, Missing) and shares.heat >= _SLOWED
+    return GpuClocks(event_reasons=HARDWARE_THERMAL * (shares.prochot >= _SLOWED) | SOFTWARE_THERMAL * hot)
 
 
 def watched(*uuids: str) -> GpuLoads | Missing:
@@ -77,18 +113,30 @@ def watch(root: Path, uuids: Sequence[str], wait: Callable[[float], bool]) -> Gp
 
     began, before = time.monotonic(), _of(root, uuids)
     looks: dict[str, list[Look]] = {uuid: [] for uuid in before}
-    monitors = {uuid: _monitor(root / "sys/bus/pci/devices" / str(gpu.pci)) for uuid, gpu in before.items()}
+    folders = {uuid: root / "sys/bus/pci/devices" / str(gpu.pci) for uuid, gpu in before.items()}
+    monitors = {uuid: sensors_of(folder) for uuid, folder in folders.items()}
+    counters = {uuid: amdgpu_metrics.read(folder) for uuid, folder in folders.items()}
     while not wait(LOOK_SECONDS):
         for uuid, monitor in monitors.items():
             celsius, _ = _hottest(monitor)
             looks[uuid].append(Look(0, None, None, None if isinstance(celsius, Missing) else celsius))
+    slowed = {uuid: amdgpu_metrics.shares(counters[uuid], amdgpu_metrics.read(folders[uuid])) for uuid in folders}
     after, seconds = _of(root, uuids), time.monotonic() - began
     loads = {}
     for uuid, gpu in before.items():
         then, now = gpu.health, after[uuid].health if uuid in after else None
         if then is not None and now is not None:
-            loads[uuid] = load(then, now, looks[uuid], seconds)
+            loads[uuid] = _with(load(then, now, looks[uuid], seconds), slowed[uuid])
     return GpuLoads(loads, dict.fromkeys(before.keys() - after.keys(), "amdgpu: it left KFD's list"))
+
+
+def _with(load: GpuLoad, shares: amdgpu_metrics.Shares | Missing) -> GpuLoad:
+    """Add for how long the firmware slowed a GPU down."""
+    if isinstance(shares, Missing):
+        return msgspec.structs.replace(load, hardware_thermal_seconds=shares, software_thermal_seconds=shares)
+    heat = shares.heat if isinstance(shares.heat, Missing) else shares.heat * load.seconds
+    prochot = shares.prochot * load.seconds
+    return msgspec.structs.replace(load, hardware_thermal_seconds=prochot, software_thermal_seconds=heat)
 
 
 def _of(root: Path, uuids: Sequence[str]) -> dict[str, Gpu]:
@@ -97,25 +145,26 @@ def _of(root: Path, uuids: Sequence[str]) -> dict[str, Gpu]:
     return {gpu.uuid: gpu for gpu in devices if isinstance(gpu.uuid, str) and gpu.uuid in uuids}
 
 
-def _monitor(device: Path) -> Path:
+def sensors_of(device: Path) -> Path:
     """Return the folder with a GPU's sensors."""
     return next((device / "hwmon" / name for name in listed(device / "hwmon")), device / "hwmon")
 
 
-def _health(root: Path, node: Node, places: Mapping[int, str]) -> GpuHealth:
+def _health(root: Path, node: Node, places: Mapping[int, str], clocks: GpuClocks) -> GpuHealth:
     device = node.device(root)
     errors, pages = _errors(device / "ras"), contents(device / "ras/gpu_vram_bad_pages").splitlines()
-    monitor = _monitor(device)
-    celsius, limit = _hottest(monitor)
+    sensors = sensors_of(device)
+    celsius, limit = _hottest(sensors)
     return GpuHealth(
         ecc=Ecc(uncorrected_volatile=errors if isinstance(errors, Missing) else sum(errors.values())),
         retired_pages_pending=any(line.endswith(": P") for line in pages),
+        clocks=clocks,
         pcie=_pcie(root, device),
-        power_limit_watts=_watts(monitor / "power1_cap"),
-        power_limit_default_watts=_watts(monitor / "power1_cap_default"),
+        power_limit_watts=_watts(sensors / "power1_cap"),
+        power_limit_default_watts=_watts(sensors / "power1_cap_default"),
         temperature_celsius=celsius,
         slowdown_celsius=limit,
-        processes=_processes(root, contents(node.folder / "gpu_id")),
+        processes=processes(root, contents(node.folder / "gpu_id")),
         vbios=contents(device / "vbios_version") or NOT_SUPPORTED,
         amd=Amd(
             compute_partition=contents(device / "current_compute_partition"),
@@ -124,9 +173,18 @@ def _health(root: Path, node: Node, places: Mapping[int, str]) -> GpuHealth:
             uncorrected={} if isinstance(errors, Missing) else {name: n for name, n in errors.items() if n},
             failed_pages=sum(line.endswith(": F") for line in pages),
             iommu=contents(device / "iommu_group/type"),
+            firmware=_firmware(device),
             performance_level=contents(device / "power_dpm_force_performance_level"),
         ),
     )
+
+
+def _firmware(device: Path) -> dict[str, str]:
+    """Return the versions of a card's firmware; 0x00000000 is of a kind that it does not have."""
+    folder, ending = device / "fw_version", "_fw_version"
+    files = {name.removesuffix(ending): folder / name for name in listed(folder) if name.endswith(ending)}
+    found = {name: contents(file) for name, file in {"vbios": device / "vbios_version", **files}.items()}
+    return {name: version for name, version in found.items() if version.strip("0x")}
 
 
 def _errors(ras: Path) -> dict[str, int] | Missing:
@@ -195,7 +253,7 @@ def _hottest(monitor: Path) -> tuple[int | Missing, int | Missing]:
     return celsius, limit
 
 
-def _processes(root: Path, gpu_id: str) -> tuple[GpuProcess, ...] | Missing:
+def processes(root: Path, gpu_id: str) -> tuple[GpuProcess, ...] | Missing:
     """Return the processes with memory on a GPU; each that has opened KFD has a folder there, by the host's numbers."""
     folder = root / KFD / "proc"
     used = ((pid, integer(folder / pid / f"vram_{gpu_id}")) for pid in listed(folder) if pid.isdecimal())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -23,6 +24,9 @@ _WHOLE_BYTES = 8 << 20
 _SAMPLE_BYTES = 1 << 20
 _ABSENT = {2, 20}
 """ENOENT and ENOTDIR."""
+_DEBUG_SERVER = re.compile(rb"^[^#\n]*\bstart_debug_server\(\s*(?:(?:port\s*=\s*)?(\d{1,5}))?", re.MULTILINE)
+_DEBUG_PORT = 25999
+"""torch/distributed/debug/__init__.py of 2.15."""
 _MOST_PACKAGES = 2000
 _MOST_NAMES = 1000
 _MODULE_SECONDS = 4.0
@@ -94,7 +98,9 @@ def _read(file: CommandFile, opened: FileIO) -> tuple[CommandFile, ...]:
             return (replace(file, state="unreadable", error="its first line names no interpreter"),)
         if file.role in {"script", "module"} and not sampled:
             words = dict.fromkeys((*STARTS_OTHERS, *MAPS_LAUNCHER, *READS_RANK))
-            file = replace(file, mentions=tuple(word for word in words if word.encode() in part))
+            server = _DEBUG_SERVER.search(part)
+            port = int(server[1] or _DEBUG_PORT) if server else None
+            file = replace(file, mentions=tuple(word for word in words if word.encode() in part), debug_port=port)
     found = replace(file, state="file", size_bytes=size, sha256=digest.hexdigest())
     return (found, *(_interpreter(first) if file.role == "program" else ()))
 
@@ -124,7 +130,7 @@ def look_for_module(words: Sequence[str], *, safe_path: bool = False) -> tuple[C
     return (CommandFile(name, "module", "", "absent"),) if state == "absent" else ()
 
 
-def answer_of(python: Sequence[str], *arguments: str) -> str:
+def answer_of(python: Sequence[str], *arguments: str, seconds: float = _MODULE_SECONDS) -> str:
     """Return what a Python prints, '' if it does not answer; a launcher's own Python is that of its first line."""
     program = shutil.which(python[0])
     if program is None:
@@ -139,7 +145,7 @@ def answer_of(python: Sequence[str], *arguments: str) -> str:
             [*python, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_MODULE_SECONDS,
+            timeout=seconds,
             check=True,
             env={key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"},
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +27,6 @@ Sources: vLLM 0.33, utils/network_utils.py get_ip; SGLang 0.5.23, srt/utils/netw
 _SHARED = ("vllm", "sglang", "flashinfer-python", "nixl", "ray")
 """Packages whose processes on several nodes exchange data of their own format."""
 _UNKNOWN = Missing(reason="not read")
-_MOST_FILES = 20_000
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
 
@@ -77,30 +76,16 @@ def _address(engine: Engine) -> Mapping[str, Any]:
 
 
 def _model(path: str) -> Mapping[str, Any]:
-    """Return whether a model's path exists, and the size of its files."""
+    """Return whether a model's path exists."""
     if not path:
         return {}
     try:
-        state, size = touch(path, "COMMAND's model", lambda: _look(Path(path)))
+        folder = touch(path, "COMMAND's model", lambda: stat.S_ISDIR(Path(path).stat().st_mode))
     except TimeoutError:
         return {"model_state": "silent"}
     except OSError as error:
         return {"model_state": "absent" if isinstance(error, _ABSENT) else "unreadable"}
-    return {"model_state": state, "model_bytes": size}
-
-
-def _look(path: Path) -> tuple[str, int | None]:
-    if not path.is_dir():
-        return "file", path.stat().st_size
-    total = number = 0
-    for folder, names, files in os.walk(path):
-        names[:] = [name for name in names if not name.startswith(".")]  # .cache, .git: of the download
-        for name in files:
-            total += (Path(folder) / name).stat().st_size
-            number += 1
-            if number > _MOST_FILES:
-                return "folder", None
-    return "folder", total
+    return {"model_state": "folder" if folder else "file"}
 
 
 def _versions(program: str) -> dict[str, str]:

@@ -23,24 +23,16 @@ _LOOKS = 30
 """How often it is looked at meanwhile."""
 _MOST_STUCK = 16
 _FUSE = ("fuse ", "fuse.", "fuseblk ")
-_MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
-_CHOSEN = re.compile(r"\[(\S+)\]")
 _REMOVE_IPC = re.compile(r"([#;]?)\s*RemoveIPC\s*=\s*(\w+)")
 _BOOLEANS = dict.fromkeys(("1", "yes", "y", "true", "t", "on"), "yes") | dict.fromkeys(
     ("0", "no", "n", "false", "f", "off"), "no"
 )
 _FIRST_USER, _NOBODY = 1000, 65534
 _SETTINGS = {
-    "transparent_hugepage": "sys/kernel/mm/transparent_hugepage/enabled",
-    "transparent_hugepage/defrag": "sys/kernel/mm/transparent_hugepage/defrag",
     "numa_balancing": "proc/sys/kernel/numa_balancing",
-    "smt": "sys/devices/system/cpu/smt/control",
     "cpufreq driver": "sys/devices/system/cpu/cpu0/cpufreq/scaling_driver",
-    "intel_pstate/no_turbo": "sys/devices/system/cpu/intel_pstate/no_turbo",
-    "cpufreq/boost": "sys/devices/system/cpu/cpufreq/boost",
-    "ptrace_scope": "proc/sys/kernel/yama/ptrace_scope",
 }
-"""Files with one word, or with several and the chosen one in brackets."""
+"""Files with one word."""
 _EACH_CPU = {"scaling_governor", "scaling_max_freq", "cpuinfo_max_freq"}
 """Files of every CPU's cpufreq folder."""
 
@@ -86,7 +78,6 @@ async def system(root: Path = Path("/")) -> HostFacts | Missing:
             stuck=stuck,
             oom_kills=_fields(root / "proc/vmstat").get("oom_kill"),
             huge_page_bytes=memory.get("HugePages_Free", 0) * memory.get("Hugepagesize", 0),
-            cpu_model=_cpu_model(root),
             settings=_settings(root),
             throttled_seconds=_throttled(root),
             removes_ipc=_removes_ipc(root, os.getuid()),
@@ -221,18 +212,9 @@ def _fuse(thread: Path) -> set[str]:
     return {mount.split()[2].partition(":")[2] for mount, _, kind in mounts if kind.startswith(_FUSE)}
 
 
-def _cpu_model(root: Path) -> str:
-    found = _MODEL.search(contents(root / "proc/cpuinfo"))
-    return found[1].strip() if found else ""
-
-
 def _settings(root: Path) -> dict[str, str]:
     """Return the settings that exist here; of a setting of each CPU, all its values."""
-    found = {}
-    for name, file in _SETTINGS.items():
-        if value := contents(root / file):
-            chosen = _CHOSEN.search(value)
-            found[name] = chosen[1] if chosen else value[:64]
+    found = {name: value[:64] for name, file in _SETTINGS.items() if (value := contents(root / file))}
     values: dict[str, set[str]] = {}
     for folder in (root / "sys/devices/system/cpu/cpufreq").glob("policy[0-9]*"):
         for name in _EACH_CPU:

@@ -155,7 +155,7 @@ def port_owner(port: int) -> tuple[PortOwner | Missing, PortConnection | None]:
     if not listening:
         connection = PortConnection(peer=_endpoint(*holding.raddr), state=holding.status)
     if holding.pid is not None:
-        return _owner(first_holder(holding.pid, holding.fd)), connection
+        return owner_of(first_holder(holding.pid, holding.fd)), connection
     if connection and connection.ended:
         return Missing(reason="the connection has ended"), connection
     user = "" if connection else ports.listening_user(port)
@@ -167,7 +167,8 @@ def _endpoint(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def _owner(pid: int) -> PortOwner | Missing:
+def owner_of(pid: int) -> PortOwner | Missing:
+    """Return what is known of a process that holds something."""
     import psutil
 
     try:

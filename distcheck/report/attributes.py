@@ -40,18 +40,18 @@ def of_ranks(job: Job) -> dict[int, Attributes]:
     shared = {process.uid: nodes[process.node] | of_process(process) for process in job.processes}
     ran = of_collectives(job)
     return {
-        rank.placement.rank: ran | shared[rank.process] | _of_rank(rank)
+        rank.placement.rank or 0: ran | shared[rank.process] | _of_rank(rank)
         for rank in job.ranks
-        if rank.placement.rank is not None
+        if rank.placement.rank is not None or job.asked.command == "node"
     }
 
 
 def of_collectives(job: Job) -> Attributes:
-    """Return what the collectives ran with."""
-    ran = job.collectives
+    """Return what the collectives ran with, or would."""
+    ran, asked = job.collectives, job.asked.backend
     if not isinstance(ran, Collectives):
-        return {}
-    return _known({"software: backend": ran.backend, "software: NCCL in use": ran.nccl})
+        return _known({"software: backend": job.asked.backend_name or asked}) if asked != "auto" else {}
+    return _known({"software: backend": job.asked.backend_name or ran.backend, "software: NCCL in use": ran.nccl})
 
 
 def of_node(node: NodeFacts) -> Attributes:

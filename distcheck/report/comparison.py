@@ -170,4 +170,7 @@ def lines(compared: Comparison, *, everything: bool) -> list[str]:
         for (severity, rule, message), same in grouped(listed, lambda c: (c.severity, c.rule, c.message)).items():
             place = where((r for c in same for r in c.ranks), (n for c in same for n in c.nodes))
             found.append(f"{kind}: {severity}: {rule}{' - ' + place if place else ''}: {message}")
+    infos = sum(change.severity == "info" for change in (*compared.new, *compared.gone))
+    if infos and not everything:
+        found.append(f"{infos} more new or gone: info findings, shown with -v")
     return found + [f"figures are not compared: {reason}" for reason in compared.not_comparable]

@@ -53,13 +53,14 @@ def _figures(device: str, dtype: str, rows: list[DeviceRow]) -> Iterator[Figures
 
     on_cpu = device == "cpu"
     unit, factor = ("GFLOPS", 1e3) if on_cpu else ("TFLOPS", 1)
-    ends = [None if on_cpu or row.burn is None else row.burn.last_TFLOPS for row in rows]
+    burns = [None if on_cpu else row.burn for row in rows]
     columns: tuple[tuple[str, Sequence[float | None]], ...] = (
         (f"{dtype} matrix speed, {unit}", [row.matmul_TFLOPS * factor for row in rows]),
         ("memory, GB/s", [row.memory_GBps for row in rows]),
         ("from host, GB/s", [row.h2d_GBps for row in rows]),
         ("to host, GB/s", [row.d2h_GBps for row in rows]),
-        ("at the end of the burn, TFLOPS", ends),
+        ("at the start of the burn, TFLOPS", [b.first_TFLOPS if b else None for b in burns]),
+        ("at the end of the burn, TFLOPS", [b.last_TFLOPS if b else None for b in burns]),
     )
     from distcheck.expectation.devices import SLOW  # only needed for measurements
 

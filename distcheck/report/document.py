@@ -150,9 +150,9 @@ def _world(job: Job) -> World:
 
 
 def _backend(job: Job, kind: str) -> str:
-    """Return a backend's name, with the class behind it where that is NCCL's newer or lazy one: nccl (NCCL2)."""
+    """Return a backend's name, with the class behind it where that has another name: nccl (NCCL2), own (Gloo)."""
     ran = {rank.run.implementation.removeprefix("ProcessGroup") for rank in job.ranks if rank.run}
-    others = " and ".join(sorted(ran - {"", "NCCL", "Gloo", "MPI"}))
+    others = " and ".join(sorted(each for each in ran if each and each.lower() != kind))
     return (job.asked.backend_name or kind) + (f" ({others})" if others else "")
 
 

@@ -16,13 +16,12 @@ from distcheck.report.tables import Column, Grid, grid
 from distcheck.rules.hang.gpus import readings
 from distcheck.rules.hang.judging import HangJudgement, answer_of
 from distcheck.rules.hang.sentences import doing
+from distcheck.rules.hang.states import RankState, ranks_of
 from distcheck.rules.wording import grouped
 
 if TYPE_CHECKING:
-    from distcheck.facts.hang import GpuUse, RunningJob
     from distcheck.facts.job import Job
     from distcheck.report.schema.document import Status
-    from distcheck.rules.hang.states import RankState
 
 _MOST_PIDS = 3
 _ROWS, _MOST_ODD, _MOST_RANGES = 24, 8, 4
@@ -41,7 +40,7 @@ def hang_answer(job: Job) -> HangAnswer | None:
         seconds=round(found.seconds, 3),
         odd=tuple(_odd(found)),
         waiting=tuple(
-            WaitingRanks(fold(_ranks(group)), at, operation)
+            WaitingRanks(fold(ranks_of(group)), at, operation)
             for (operation, at), group in grouped(found.waiting, lambda s: (s.operation, s.place.at)).items()
         ),
         missing=found.missing,
@@ -103,7 +102,7 @@ def _row(group: list[RankState]) -> tuple[str | None, ...]:
     at = f"{s.place.at} {s.place.function}".strip()
     nodes = fold_nodes(s.process.node for s in group)
     gpus = readings([state.process for state in group]) or None
-    ranks = fold(_ranks(group), _MOST_RANGES) or "?"
+    ranks = fold(ranks_of(group), _MOST_RANGES) or "?"
     return ranks, nodes, _pids(group), _letter(s), gpus, at or None, s.operation or None, _native(s)
 
 
@@ -123,7 +122,7 @@ def hang_seen(job: Job) -> str:
 
 def hang_checked(job: Job) -> str:
     """Return what was looked at: the job, its ranks and nodes."""
-    hang: RunningJob | None = job.hang
+    hang = job.hang
     if hang is None or not hang.name:
         return f"distcheck {job.distcheck} hang"
     found = answer_of(job)
@@ -141,7 +140,7 @@ def _odd(found: HangJudgement) -> list[OddRank]:
     gone = [OddRank(rank, None, None, "", "", "-", "no process") for rank in found.missing if found.word == "hung"]
     return gone + [
         OddRank(
-            s.process.rank, s.process.node, s.process.pid, s.place.at, s.place.function, s.letter, doing(s),
+            s.process.rank, s.process.node, s.process.pid, s.place.at, s.place.function, s.last.state, doing(s),
         )
         for s in found.odd
     ]  # fmt: skip
@@ -149,9 +148,11 @@ def _odd(found: HangJudgement) -> list[OddRank]:
 
 def _seen(s: RankState) -> SeenRank:
     p = s.process
+    gpus = p.gpus if isinstance(p.gpus, tuple) else ()
     return SeenRank(
-        p.rank, p.node, p.pid, s.place.at, s.place.function, s.place.path, s.letter, s.waits_in, s.operation, s.kind,
-        s.moves, round(s.seconds, 3), tuple(_gpu(gpu) for gpu in p.gpus) if isinstance(p.gpus, tuple) else (),
+        p.rank, p.node, p.pid, s.place.at, s.place.function, s.place.path, s.last.state, s.last.waits_in, s.operation,
+        s.kind, s.moves, round(s.seconds, 3),
+        tuple(part_of(SeenGpu, g, xids=tuple(x.number for x in g.xids)) for g in gpus),
         tuple(f"{f.function} ({f.file})" for f in p.native) if isinstance(p.native, tuple) else (),
     )  # fmt: skip
 
@@ -165,21 +166,13 @@ def _native(s: RankState) -> str | None:
     return next((f"{frame.function} ({frame.file})" for frame in beyond or frames), None)
 
 
-def _gpu(gpu: GpuUse) -> SeenGpu:
-    return part_of(SeenGpu, gpu, xids=tuple(x.number for x in gpu.xids))
-
-
-def _ranks(states: list[RankState]) -> list[int]:
-    return sorted(s.process.rank for s in states if s.process.rank is not None)
-
-
 def _alike(s: RankState) -> tuple[str, ...]:
     return s.operation, s.place.at, _letter(s) if not s.operation else ""
 
 
 def _letter(s: RankState) -> str:
-    detail = s.waits_in if s.letter == "D" and s.waits_in else f"CPU {100 * s.busy:.0f} %"
-    return f"{s.letter}, {detail}"
+    last = s.last
+    return f"{last.state}, {last.waits_in if last.state == 'D' and last.waits_in else f'CPU {100 * s.busy:.0f} %'}"
 
 
 def _pids(group: list[RankState]) -> str:

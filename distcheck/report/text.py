@@ -53,10 +53,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     about = [line for text in checked(job, report) for line in _fitted(text, options, 0, 2)]
     gpus = tables.gpus(report, everything=options.verbose, whole_uuids=options.verbose)
     found.insert(0, _drawn(gpus, options) * (not options.quiet))
-    if report.verdict == "pass":
-        parts = [[*headline, *about] * (not options.quiet), *figures, *found]
-    else:
-        parts = [headline * (not options.quiet), *found, about * (not options.quiet), *figures]
+    parts = [*figures, *found] if report.verdict == "pass" else [*found, about * (not options.quiet), *figures]
     if options.timings:
         parts += [list(_timings(job, report, options))]
     if options.legend:
@@ -64,8 +61,11 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
 
         columns = [line for entry in LEGEND.items() for line in _wrapped(options, ": ".join(entry), 2, 4)]
         parts += [["columns", *columns]]
-    brief = options.quiet and report.verdict == "pass" and not any(parts)
-    parts += [[*([] if brief else [counts(report, diagnosis)]), *headline]]
+    if options.quiet and report.verdict == "pass" and not any(parts):
+        parts = [headline]
+    else:
+        beside = about if report.verdict == "pass" and not options.quiet else []
+        parts = [[*headline, *beside], *parts, [counts(report, diagnosis), *headline]]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 

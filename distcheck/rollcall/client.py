@@ -94,6 +94,8 @@ class _Search:
         """When to stop, by the loop's clock."""
         self.last: dict[Door, Attempt] = {}
         self.met: Connection | None = None
+        self.refused_before: set[Door] = set()
+        """The endpoints that refused before somebody admitted this process, and were not heard since."""
         self._asked_at: dict[Door, float] = {}
         self._began = 0.0
         """When the present round began."""
@@ -127,6 +129,8 @@ class _Search:
         seen = self.last.get(door)
         if seen is not None and _says_more(seen, attempt, cut_short=self._is_short):
             attempt = seen
+        else:
+            self.refused_before.discard(door)
         self.last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
         if attempt.outcome == "elsewhere":
             self._leads.extend(_named(attempt.detail, (*self._ways, *self._leads)))
@@ -136,6 +140,7 @@ class _Search:
             connection.writer.close()
             return
         self.met = connection
+        self.refused_before = {d for d, a in self.last.items() if a.outcome == "refused"}
         # torch tries a name's addresses one after the other, so every address without an answer matters.
         others = any(not d.side and d not in self.last for d in self._ways)
         unsure = not connection.welcome.of_node and (others or (door.side and not self.master_settled))
@@ -182,9 +187,14 @@ async def _round(search: _Search, doors: Sequence[Door], knock: Callable[[Door],
 
 
 async def _give_up(search: _Search, knocks: Mapping[_Knock, Door], waited: float) -> None:
-    """End the attempts that were not answered; a MASTER_PORT that had enough time is noted as silent."""
+    """End the attempts that were not answered; a MASTER_PORT that had enough time is noted as silent.
+
+    That it was refused before the leader was met says nothing: the leader may have begun to listen only then.
+    """
     for knock, door in knocks.items():
         knock.cancel()
+        if door in search.refused_before:
+            del search.last[door]
         if not door.side and waited >= _LEAST_MASTER_SECONDS:
             search.last.setdefault(door, door.attempt("timeout", f"no answer within {waited:.1f} s"))
     for result in await asyncio.gather(*knocks, return_exceptions=True):

@@ -16,7 +16,6 @@ from distcheck.probe import network
 from distcheck.rollcall import connection
 
 _PAUSE_SECONDS = 0.5
-_QUICK_SECONDS = 0.5
 _T = TypeVar("_T")
 
 
@@ -52,11 +51,8 @@ async def in_thread(call: Callable[[], _T]) -> _T:
     return await future
 
 
-async def resolve(name: str, seconds: float, patience: float = 0.0, again: int = 0) -> Resolution | Missing:
-    """Resolve a name within `seconds`; an unknown name is retried for `patience` seconds.
-
-    A known name is resolved `again` more times, unless that is slow, because its answers may change.
-    """
+async def resolve(name: str, seconds: float, patience: float = 0.0) -> Resolution | Missing:
+    """Resolve a name within `seconds`; an unknown name is retried for `patience` seconds."""
     loop = asyncio.get_running_loop()
     start, tries = loop.time(), 0
     while True:
@@ -66,22 +62,8 @@ async def resolve(name: str, seconds: float, patience: float = 0.0, again: int =
         except asyncio.TimeoutError:
             return network.unanswered(seconds)
         if isinstance(found, Resolution):
-            if tries > 1:
-                found = msgspec.structs.replace(found, tries=tries, seconds=loop.time() - start)
-            return await _resolve_again(found, again)
+            took = loop.time() - start
+            return msgspec.structs.replace(found, tries=tries, seconds=took) if tries > 1 else found
         if loop.time() - start + _PAUSE_SECONDS > patience:
             return found
         await asyncio.sleep(_PAUSE_SECONDS)
-
-
-async def _resolve_again(found: Resolution, again: int) -> Resolution:
-    """Return a resolution with the addresses that differ in further answers."""
-    changing: set[str] = set()
-    for _ in range(again if found.seconds < _QUICK_SECONDS else 0):
-        try:
-            other = await connection.within(in_thread(lambda: network.resolve(found.name)), _QUICK_SECONDS)
-        except asyncio.TimeoutError:
-            break
-        if isinstance(other, Resolution):
-            changing |= set(found.addresses) ^ set(other.addresses)
-    return msgspec.structs.replace(found, changing=tuple(sorted(changing))) if changing else found

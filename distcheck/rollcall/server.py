@@ -31,6 +31,8 @@ _REPORT_PATIENCE_SECONDS = 2.5
 """How long a process that was admitted in the last moment is waited for: it tries MASTER_PORT for two seconds first."""
 _ALL_CAME_SECONDS = 1.0
 """How long missing ranks are waited for after as many ranks came as there are: some then came twice, or too high."""
+_REFUSED_SECONDS = 3.0
+"""How long missing ranks are waited for after a process whose COMMAND will not start: they learn of it only here."""
 _T = TypeVar("_T", bound=Word)
 
 
@@ -251,6 +253,8 @@ class Server:
         self._leaves_at = min(self._leaves_at, follower.leaves_at)
         self._note_present(follower.ranks)
         self._count(len(follower.ranks))
+        if (launch := follower.report.process.launch) is not None and launch.refused:  # this job will not start
+            self._closes_at = min(self._closes_at, asyncio.get_running_loop().time() + _REFUSED_SECONDS)
         self._changed.set()
 
     def secret_for(self, hello: Hello) -> bytes | None:

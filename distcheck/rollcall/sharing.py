@@ -50,7 +50,7 @@ _NAMES = _setters({
 """Texts; those that are equal become the first such object, which is faster to compare."""
 _PARTS = _setters({
     NodeFacts: ("torch", "pci", "modules"),
-    HostFacts: ("cpu_model", "settings"),
+    HostFacts: ("settings",),
     GpuHealth: ("ecc", "remapped_rows", "clocks", "pcie", "nvlinks", "fabric"),
     HcaPort: ("partition_keys", "counters"),
     ProcessFacts: ("ancestors", "command", "installed", "libraries"),

@@ -30,7 +30,8 @@ def fix_in(doc: str) -> Fix:
     passage, _, rest = doc.partition("\n\nFix: ")[2].partition("\n\n")
     text = " ".join(passage.partition("\nSee: ")[0].split()).replace("``", "")
     commands = rest.partition("\n\n")[0].splitlines() if rest.startswith(" ") else []
-    return Fix(text[:1].upper() + text[1:], tuple(command.strip() for command in commands))
+    text = text if passage.startswith("``") else text[:1].upper() + text[1:]  # export, not Export
+    return Fix(text, tuple(command.strip() for command in commands))
 
 
 def filled(fix: Fix, values: Mapping[str, tuple[str, ...]]) -> Fix:

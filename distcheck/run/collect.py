@@ -13,6 +13,7 @@ from distcheck.facts.base import Missing, legible, legible_text
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.engine import Engine
 from distcheck.facts.gpu import Gpus
+from distcheck.facts.held import Held
 from distcheck.facts.host import HostFacts
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.launch_command import Stated
@@ -21,6 +22,7 @@ from distcheck.facts.network import NetworkFacts
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.pci import Pci
 from distcheck.facts.placement import Placement
+from distcheck.facts.storage import Storage
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.probe import environment, gpu, host, infiniband, links, pci
 from distcheck.probe.own import process_facts, rank_facts
@@ -34,6 +36,7 @@ _DRIVER_SECONDS = 10.0
 _OWN_NAME_SECONDS = 2.0
 _ADAPTER_SECONDS = 5.0
 _ENGINE_SECONDS = 8.0
+_HELD_SECONDS = 3.0
 
 
 async def start_ranks(run: Session) -> None:
@@ -84,6 +87,7 @@ async def collect(run: Session) -> None:
     run.record.process = msgspec.structs.replace(run.record.process, launch=await needing)
     _add_limits(run)
     _add_command(run)
+    run.record.process = msgspec.structs.replace(run.record.process, held=await _held(run))
     run.record.ranks = tuple(
         rank_facts(run.uid, node, placement, environment.collect(_variables(run, placement)), view)
         for placement, view in zip(run.request.placements, shown, strict=True)
@@ -163,6 +167,23 @@ async def _health(run: Session) -> HostFacts | Missing | None:
     from distcheck.probe import health
 
     return await health.health(min(_ADAPTER_SECONDS, run.remaining(5.0)))
+
+
+async def _held(run: Session) -> Held | Missing | None:
+    """Look whether other processes hold what the debugging aids of the ranks use; None if they use none."""
+    from distcheck.probe import held
+
+    ranks = run.request.placements
+    storage = run.record.node.storage if run.record.node is not None else None
+    files = storage.files if isinstance(storage, Storage) else ()
+    server = next((file.debug_port for file in files if file.debug_port is not None), None)
+    environ = _variables(run, ranks[0]) if run.asked.backend in {"auto", "nccl"} else {}
+    task = held.uses(environ, ranks, server)
+    if task is None:
+        return None
+    from distcheck.probe.child import ask
+
+    return await ask(held.question(task), Held, min(_HELD_SECONDS, run.remaining(5.0)))
 
 
 def _add_limits(run: Session) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from distcheck.collectives.plan import OPERATIONS, Plan, usual_sizes
+from distcheck.collectives.plan import OPERATIONS, Plan, for_cpus, usual_sizes
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Job
 from distcheck.launch.local.supervisor import LocalRanks
@@ -133,7 +133,7 @@ class Session:
         sizes = self.asked.sizes_bytes or usual_sizes(backend)
         operations = self.asked.operations or OPERATIONS
         dtypes = self.asked.dtypes or ("float32",)
-        on_cpu, limit = backend == "gloo", self.request.time_limit_seconds
+        on_cpu, limit = for_cpus(backend), self.request.time_limit_seconds
         burst, size_seconds, device_seconds = (
             (_CPU_BURST_SECONDS, _CPU_SIZE_SECONDS, _CPU_DEVICE_SECONDS)
             if on_cpu
@@ -149,7 +149,7 @@ class Session:
             size_seconds = limit / (len(operations) * len(dtypes) * len(sizes))
             burst = min(burst, size_seconds / 2)  # at large sizes the warm-up takes about as long as a burst
         return Plan(
-            backend=backend,  # type: ignore[arg-type]  # one of the backends of --backend
+            backend=backend,
             backend_name=self.asked.backend_name,
             operations=operations,
             sizes_bytes=sizes,
@@ -159,7 +159,6 @@ class Session:
             size_seconds=0.0 if rough else size_seconds,
             rough=rough,
             dtypes=dtypes,
-            rotate_root=self.asked.rotate_root,
             device_seconds=_GATE_CPU_DEVICE_SECONDS if gate_on_cpu else device_seconds,
             burn_seconds=self.asked.burn_seconds,
             training="training" in self.asked.looks,
@@ -203,7 +202,7 @@ class Session:
         for rank in self.record.ranks:
             seen, local_rank = rank.visible_gpus, rank.placement.local_rank or 0
             own = isinstance(seen, tuple) and 0 < len(seen) <= local_rank
-            if backend == "nccl" and rank.placement.rank is not None:
+            if backend not in {"gloo", "mpi"} and rank.placement.rank is not None:
                 ordinals[rank.placement.rank] = 0 if own else local_rank
         return ordinals
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from distcheck.collectives.plan import Plan
+from distcheck.collectives.plan import Plan, for_cpus
 from distcheck.isolation import round as rounds
 from distcheck.rollcall import connection
 from distcheck.rollcall.protocol import Halt, RunReport, StartTrial, StoreAt
@@ -149,11 +149,11 @@ class GroupTests:
     def _trial(
         self, group: NodeGroup, parts: Mapping[int, tuple[int, int]], store: tuple[str, int] | None
     ) -> StartTrial:
-        on_cpu = self.backend == "gloo"
+        on_cpu = for_cpus(self.backend)
         # GPUs have their own adapters; Gloo uses one interface for all ranks.
         rails = len(self.members.facing(group.nodes)) if self.backend == "nccl" else 0
         plan = self.plan or Plan(
-            backend=self.backend,  # type: ignore[arg-type]  # one of the backends of --backend
+            backend=self.backend,
             backend_name=self.run.asked.backend_name,
             operations=(*self.operations, "send_recv") if rails else self.operations,
             sizes_bytes=(_CPU_BYTES if on_cpu else _GPU_BYTES,),

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import msgspec
+from msgspec.structs import replace
 
 from distcheck import __version__
 from distcheck.facts.asked import Asked
-from distcheck.facts.hang import RankProcess, RunningJob
+from distcheck.facts.hang import RunningJob
 from distcheck.facts.job import Job
-from distcheck.rules.hang.judging import answer
+from distcheck.rules.hang.judging import Word, answer, answer_of
 from distcheck.run.interrupts import Interruption
 from distcheck.run.record import now
 
@@ -30,16 +30,7 @@ _PATIENCE = 3
 """On a machine that is overloaded, taking the samples takes longer than the time between them."""
 
 
-class Watched(NamedTuple):
-    """A running job, ready to be judged."""
-
-    job: Job
-    word: str
-
-
-def watched(
-    asked: Asked, wanted: Wanted, looking: Looking, stop: Interruption, *, at_once: bool = False
-) -> list[Watched]:
+def watched(asked: Asked, wanted: Wanted, looking: Looking, stop: Interruption, *, at_once: bool = False) -> list[Job]:
     """Look at the jobs that run, and return each as a job of its own; a longer look takes its whole time `at_once`."""
     began = time.monotonic()
     found = {hang.name: hang for hang in looking(wanted._replace(native_seconds=0.0))}
@@ -49,7 +40,7 @@ def watched(
         _add(found, looking(wanted._replace(seconds=left if at_once else again, native_seconds=0.0)))
     if wanted.native_seconds and not stop.came:  # once, because it stops the ranks
         _add(found, looking(wanted._replace(seconds=_SHORTEST)))
-    return [_watched(asked, hang, time.monotonic() - began, stop.came or 0) for hang in found.values()]
+    return [_job(asked, hang, time.monotonic() - began, stop.came or 0) for hang in found.values()]
 
 
 def _add(found: dict[str, RunningJob], later: Iterable[RunningJob]) -> None:
@@ -61,8 +52,7 @@ def _add(found: dict[str, RunningJob], later: Iterable[RunningJob]) -> None:
 
 def _left_seconds(found: Iterable[RunningJob]) -> float:
     """Return for how much longer to look at the job that needs it most."""
-    judged = map(answer, found)
-    return max((LONGEST_SECONDS - each.seconds for each in judged if each.longer), default=0.0)
+    return max((LONGEST_SECONDS - each.seconds for each in map(answer, found) if each.longer), default=0.0)
 
 
 def joined(before: RunningJob, after: RunningJob) -> RunningJob:
@@ -70,21 +60,16 @@ def joined(before: RunningJob, after: RunningJob) -> RunningJob:
 
     Of a node that did not answer the later one, what it answered before counts.
     """
-    known = {(rank.node, rank.pid): rank for rank in before.ranks}
+    earlier = {(rank.node, rank.pid): rank.moments for rank in before.ranks}
     answered = {node.name: node for node in before.nodes if not node.problem}
     silent = {node.name for node in after.nodes if node.problem}
     nodes = tuple(answered.get(node.name, node) if node.problem else node for node in after.nodes)
-    ranks = [*(_longer(known, rank) for rank in after.ranks), *(rank for rank in before.ranks if rank.node in silent)]
-    return msgspec.structs.replace(after, nodes=nodes, ranks=tuple(ranks))
+    longer = (replace(r, moments=(*earlier.get((r.node, r.pid), ()), *r.moments)) for r in after.ranks)
+    return replace(after, nodes=nodes, ranks=(*longer, *(rank for rank in before.ranks if rank.node in silent)))
 
 
-def _longer(known: Mapping[tuple[str, int], RankProcess], rank: RankProcess) -> RankProcess:
-    earlier = known.get((rank.node, rank.pid))
-    return rank if earlier is None else msgspec.structs.replace(rank, moments=(*earlier.moments, *rank.moments))
-
-
-def _watched(asked: Asked, hang: RunningJob, seconds: float, interrupted: int) -> Watched:
-    job = Job(
+def _job(asked: Asked, hang: RunningJob, seconds: float, interrupted: int) -> Job:
+    return Job(
         distcheck=__version__,
         run=uuid4().hex,
         asked=asked,
@@ -95,17 +80,16 @@ def _watched(asked: Asked, hang: RunningJob, seconds: float, interrupted: int) -
         host=os.uname().nodename,
         interrupted=interrupted,
     )
-    return Watched(job, answer(hang).word)
 
 
-def changes(look: Callable[[], list[Watched]], seconds: float, stop: Interruption) -> Iterator[list[Watched]]:
-    """Yield what is seen each `seconds`, until the answer about a job changes or a signal comes."""
-    first: dict[str, str] | None = None
+def changes(look: Callable[[], list[Job]], seconds: float | None, stop: Interruption) -> Iterator[list[Job]]:
+    """Yield what is seen each `seconds`, until the answer about a job changes or a signal comes; None: only once."""
+    before: dict[str, Word] = {}
     while not stop.came:
         found = look()
         yield found
-        words = {each.job.hang.name: each.word for each in found if each.job.hang is not None}
-        if first is not None and words != first:
+        words = {job.hang.name: answer_of(job).word for job in found if job.hang}
+        if seconds is None or words != (before or words):
             return
-        first = words
+        before = words
         stop.pause(seconds)

@@ -18,6 +18,7 @@ from distcheck.launch.remote.engine import Wish
 from distcheck.launch.remote.frames import Reader, Seen
 from distcheck.launch.remote.spec import Command, Outside, probe_argv
 from distcheck.probe.hang.look import Wanted
+from distcheck.rules.wording import grouped
 from distcheck.run.hang_probe import encode
 from distcheck.run.interrupts import Interruption
 
@@ -117,11 +118,8 @@ def _why(heard: _Heard, host: str) -> str:
 
 def merged(seen: Sequence[RunningJob], silent: Sequence[HangNode]) -> list[RunningJob]:
     """Return jobs of one name as one, with the nodes that have none of its ranks, or did not answer."""
-    by_name: dict[str, list[RunningJob]] = {}
-    for job in seen:
-        by_name.setdefault(job.name, []).append(job)
-    empty = by_name.pop("", [])
-    beside = [node for job in empty for node in job.nodes]
+    by_name = grouped(seen, lambda job: job.name)
+    beside = [node for job in by_name.pop("", []) for node in job.nodes]
     answered = len({node.name for job in seen for node in job.nodes})
     if not by_name:
         return [RunningJob(name="", nodes=(*beside, *silent))]
@@ -131,7 +129,10 @@ def merged(seen: Sequence[RunningJob], silent: Sequence[HangNode]) -> list[Runni
 def _one(parts: list[RunningJob], beside: Sequence[HangNode], silent: Sequence[HangNode], answered: int) -> RunningJob:
     first = parts[0]
     ranks = sorted((rank for part in parts for rank in part.ranks), key=lambda rank: (rank.rank or 0, rank.node))
-    enough = first.ranks_per_node is None or answered * first.ranks_per_node >= (first.world_size or 0)
+    # Without LOCAL_WORLD_SIZE, as many as the fullest node that was seen; titles do not name ranks of other nodes.
+    seen = (max(len(part.ranks), (rank.local_rank or 0) + 1) for part in parts for rank in part.ranks)
+    titled = any(rank.numbered == "title" for rank in ranks)
+    enough = not titled and answered * (first.ranks_per_node or max(seen, default=0)) >= (first.world_size or 0)
     return msgspec.structs.replace(
         first,
         nodes=(*(node for part in parts for node in part.nodes), *beside, *silent),

@@ -44,8 +44,7 @@ async def arrive(run: Session) -> Role:
     run.join_deadline = time.monotonic() + join_patience(run)
     # A pod may start before the service that names rank 0 exists; torch retries as well.
     patience = run.join_seconds() / 2 if "KUBERNETES_SERVICE_HOST" in run.request.environ else 0.0
-    again = 2 if "peers" in run.asked.looks else 0
-    resolved = await resolution.resolve(place.master_addr or "", run.request.resolver_seconds, patience, again)
+    resolved = await resolution.resolve(place.master_addr or "", run.request.resolver_seconds, patience)
     run.record.note_resolution(resolved)
     addresses = resolved.addresses if isinstance(resolved, Resolution) else ()
     ways = client.doors(addresses, place.master_port or 0, _job_name(run), agent=_agent(run))

@@ -23,13 +23,12 @@ from distcheck.isolation.round import NodeGroup, Round
 from distcheck.run.group_tests import GroupTests
 from distcheck.run.progress import StageView
 from distcheck.run.repeat import smallest_part
-from distcheck.selection.alternatives import DIAGNOSTICS
+from distcheck.selection.alternatives import DIAGNOSTICS, DIAGNOSTICS_SINCE
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.run.context import Session
 
-_SINCE = (2, 31)
 _LIMIT_SECONDS = 25.0
 """For the ranks' start, the connections, and the diagnostics, of which the network's take 5 s by default."""
 _RESERVE_SECONDS = 4.0
@@ -44,7 +43,7 @@ async def diagnose(run: Session, job: Job) -> None:
     asked = any(name in rank.environment for rank in job.ranks for name in DIAGNOSTICS)  # the measured ranks ran them
     if not isinstance(ran, Collectives) or asked or not passed:
         return
-    if len(job.ranks) < 2 or tuple(map(int, version)) < _SINCE:
+    if len(job.ranks) < 2 or tuple(map(int, version)) < DIAGNOSTICS_SINCE:
         return
     run.record.collectives = replace(ran, diagnosed=await _held(run, job))
 

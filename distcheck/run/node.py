@@ -107,7 +107,8 @@ async def _look_and_read(
 
 
 async def _look(asked: Asked, environ: Mapping[str, str], seconds: float, name: str) -> NodeFacts:
-    """Query NVML, the PCI bus and the node at the same time, each in a killable child."""
+    """Query NVML, the PCI bus and the node at the same time, each in a killable child; then NCCL, if asked to."""
+    until = time.monotonic() + seconds
     accelerator = gpu.accelerator(environ=environ)
     folders = _storage(asked, environ, seconds, name)
     parts = asyncio.gather(state(seconds), infiniband.infiniband(seconds), health(seconds), folders)
@@ -125,7 +126,13 @@ async def _look(asked: Asked, environ: Mapping[str, str], seconds: float, name: 
         infiniband=adapters,
         policy=asked.policy,
     )
-    return msgspec.structs.replace(node, host=system, storage=found)
+    node = msgspec.structs.replace(node, host=system, storage=found)
+    if not asked.diagnose:
+        return node
+    from distcheck.probe import nccl_diagnosis
+
+    told = await nccl_diagnosis.diagnosis(node, environ, until - time.monotonic())
+    return msgspec.structs.replace(node, diagnosis=told)
 
 
 async def _storage(asked: Asked, environ: Mapping[str, str], seconds: float, name: str) -> Storage | Missing:

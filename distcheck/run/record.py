@@ -58,8 +58,9 @@ class Record:
         """Note that this process begins a stage, and with it these followers."""
         now = round(time.monotonic() - self.start, 3)
         for uid in (self.uid, *followers):
-            if (process := self._process(uid)) is not None:
-                self._change(uid, stage=stage, began_seconds={"started": 0.0, **process.began_seconds, stage: now})
+            if (known := self._of(uid)) and known.process:
+                began = {"started": 0.0, **known.process.began_seconds, stage: now}
+                self._change(uid, stage=stage, began_seconds=began)
 
     def note(self, **fields: Any) -> None:
         """Note how this process's roll call went, in fields of its facts."""
@@ -118,27 +119,16 @@ class Record:
 
     def forget_refusals(self) -> None:
         """Drop refused attempts at MASTER_PORT, which were made before rank 0 came."""
-
-        def without(process: ProcessFacts) -> ProcessFacts:
-            kept = tuple(a for a in process.attempts if a.door != "master" or a.outcome != "refused")
-            return msgspec.structs.replace(process, attempts=kept)
-
-        if self.process is not None:
-            self.process = without(self.process)
-        for uid, report in self._reports.items():
-            self._reports[uid] = msgspec.structs.replace(report, process=without(report.process))
+        for uid in (self.uid, *self._reports):
+            if (known := self._of(uid)) and known.process:
+                kept = (a for a in known.process.attempts if a.door != "master" or a.outcome != "refused")
+                self._change(uid, attempts=tuple(kept))
 
     def take_runs(self, runs: Mapping[int, RankRun], uid: str) -> None:
         """Add how a process's ranks ended in the collectives."""
-
-        def with_runs(ranks: tuple[RankFacts, ...]) -> tuple[RankFacts, ...]:
-            return tuple(msgspec.structs.replace(r, run=runs.get(r.placement.rank or 0, r.run)) for r in ranks)
-
-        if self.process is not None and uid == self.process.uid:
-            self.ranks = with_runs(self.ranks)
-        elif uid in self._reports:
-            report = self._reports[uid]
-            self._reports[uid] = msgspec.structs.replace(report, ranks=with_runs(report.ranks))
+        if known := self._of(uid):
+            ran = (msgspec.structs.replace(r, run=runs.get(r.placement.rank or 0, r.run)) for r in known.ranks)
+            self._set(uid, ranks=tuple(ran))
 
     def take_diagnostics(self, runs: Mapping[int, RankRun], uid: str) -> None:
         """Add what NCCL's diagnostics said in later processes of the ranks to the logs of the measured ones."""
@@ -153,26 +143,26 @@ class Record:
 
     def take_loads(self, loads: GpuLoads | Missing | None, uid: str) -> None:
         """Add what a process read from its node's GPUs while the collectives ran."""
-        node = self._node(uid)
-        if node is not None and loads is not None:
-            self._set_node(uid, with_loads(node, loads))
+        known = self._of(uid)
+        if known and known.node and loads is not None:
+            self._set(uid, node=with_loads(known.node, loads))
 
     def take_counters(self, counters: Counters | Missing | None, uid: str) -> None:
         """Add how much the counters of a node's RDMA adapters grew until the collectives had ended."""
-        node = self._node(uid)
+        node = known.node if (known := self._of(uid)) else None
         if node is not None and counters is not None and isinstance(node.infiniband, Infiniband):
-            self._set_node(uid, msgspec.structs.replace(node, infiniband=grown(node.infiniband, counters)))
+            self._set(uid, node=msgspec.structs.replace(node, infiniband=grown(node.infiniband, counters)))
 
-    def _node(self, uid: str) -> NodeFacts | None:
-        """Return the node of a process, None if it has not reported."""
-        return self.node if uid == self.uid else self._reports[uid].node if uid in self._reports else None
+    def _of(self, uid: str) -> Record | Report | None:
+        """Return what is known of a process, with its node and ranks; None if it has not reported."""
+        return self if uid == self.uid else self._reports.get(uid)
 
-    def _set_node(self, uid: str, node: NodeFacts) -> None:
-        """Replace the node of a process that reported."""
+    def _set(self, uid: str, **parts: Any) -> None:
+        """Replace the node, the process or the ranks of a process that reported."""
         if uid == self.uid:
-            self.node = node
+            vars(self).update(parts)
         else:
-            self._reports[uid] = msgspec.structs.replace(self._reports[uid], node=node)
+            self._reports[uid] = msgspec.structs.replace(self._reports[uid], **parts)
 
     @property
     def followers(self) -> tuple[str, ...]:
@@ -187,16 +177,14 @@ class Record:
 
     def ranks_of(self, uid: str) -> frozenset[int]:
         """Return the ranks that a process reports for."""
-        if self.process is not None and uid == self.process.uid:
-            ranks = self.ranks
-        else:
-            ranks = self._reports[uid].ranks if uid in self._reports else ()
-        return frozenset(r.placement.rank for r in ranks if r.placement.rank is not None)
+        known = self._of(uid)
+        return (
+            frozenset(r.placement.rank for r in known.ranks if r.placement.rank is not None) if known else frozenset()
+        )
 
     def note_lost(self, uid: str, how: str) -> None:
         """Note that a follower is lost; its stage and an earlier reason stay."""
-        report = self._reports.get(uid)
-        if report is not None and not report.process.lost:
+        if uid in self._reports and not self._reports[uid].process.lost:
             self._change(uid, lost=how)
 
     def note_silent(self, server: Server, uids: Iterable[str], what: str) -> None:
@@ -239,20 +227,11 @@ class Record:
             seconds = round(max(0.0, moments[last] - before), 3)
             self.waits = (*self.waits, Wait(stage, last, seconds, silent=last in silent))
 
-    def _process(self, uid: str) -> ProcessFacts | None:
-        """Return the facts of a process, None if it has not reported."""
-        return self.process if uid == self.uid else self._reports[uid].process if uid in self._reports else None
-
     def _change(self, uid: str, **fields: Any) -> None:
         """Replace fields of a process; one that has not reported has none."""
-        process = self._process(uid)
-        if process is None:
-            return
-        process = msgspec.structs.replace(process, **fields)
-        if uid == self.uid:
-            self.process = process
-        else:
-            self._reports[uid] = msgspec.structs.replace(self._reports[uid], process=process)
+        known = self._of(uid)
+        if known and known.process:
+            self._set(uid, process=msgspec.structs.replace(known.process, **fields))
 
     def skip(self, looks: Iterable[Look], reason: str) -> None:
         """Note that looks are skipped, and why; the first reason stays."""

@@ -43,6 +43,7 @@ NCCL_SETTINGS = (
 """The ones that cost a job the least speed come first."""
 DIAGNOSTICS = {"NCCL_RUN_DIAGNOSTICS": "1", "NCCL_RUN_RAS_DIAGNOSTICS": "1"}
 """With these, NCCL tests its own ranks."""
+DIAGNOSTICS_SINCE = (2, 31)
 VARIABLES = frozenset({GLOO_IFNAME, *(setting.variable for setting in NCCL_SETTINGS), *DIAGNOSTICS})
 """The only variables that a repeat may set."""
 

@@ -8,33 +8,47 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple
 
 from distcheck.selection.wrappers import PYTHON, SHELLS, base_name
 
 # Options of torchrun, torch.distributed.launch, accelerate and deepspeed.
-FLAGS = frozenset({
+_TORCH_FLAGS = frozenset({
     "standalone", "no-python", "run-path", "module", "m", "use-env", "virtual-local-rank", "help", "h",
+})  # fmt: skip
+FLAGS = _TORCH_FLAGS | {
     "multi-gpu", "cpu", "use-deepspeed", "use-fsdp", "use-megatron-lm", "quiet", "q", "debug", "same-network",
     "use-mps-device", "ipex", "use-xpu", "tpu", "tpu-use-cluster", "tpu-cluster", "no-tpu-cluster", "tpu-use-sudo",
     "enable-cpu-affinity", "dynamo-use-fullgraph", "dynamo-use-dynamic", "dynamo-use-regional-compilation",
     "downcast-bf16", "no-local-rank", "no-ssh", "no-ssh-check", "force-multi", "save-pid", "elastic-training",
     "bind-cores-to-rank", "use-parallelism-config", "fsdp-activation-checkpointing-offload",
     "fp8-use-autocast-during-eval",
-})  # fmt: skip
+}  # fmt: skip
 """Those without a value; all others take the next word."""
-_VALUES = frozenset({
+_TORCH_VALUES = frozenset({
     "nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port", "local-addr", "rdzv-backend",
     "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts", "monitor-interval", "start-method", "event-log-handler",
     "role", "log-dir", "redirects", "tee", "local-ranks-filter", "logs-specs", "numa-binding", "signals-to-handle",
     "shutdown-timeout", "duplicate-stdout-filters", "duplicate-stderr-filters",
+})  # fmt: skip
+_VALUES = _TORCH_VALUES | {
     "config-file", "num-processes", "num-machines", "num-cpu-threads-per-process", "mixed-precision", "gpu-ids",
     "machine-rank", "main-process-ip", "main-process-port", "dynamo-backend", "dynamo-mode", "deepspeed-config-file",
     "zero-stage", "gradient-accumulation-steps", "gradient-clipping", "main-training-function",
     "hostfile", "H", "include", "i", "exclude", "e", "num-nodes", "num-gpus", "num-accelerators", "launcher",
     "launcher-args", "min-elastic-nodes", "max-elastic-nodes", "enable-each-rank-log", "autotuning", "bind-core-list",
     "ssh-port", "venv-script",
+}  # fmt: skip
+TORCH = _TORCH_FLAGS | _TORCH_VALUES
+"""Those of torchrun."""
+_BESIDE_TORCH = frozenset({
+    "no-python", "module", "m", "help", "h", "node-rank", "master-addr", "master-port", "rdzv-backend", "rdzv-conf",
+    "max-restarts", "monitor-interval", "role", "log-dir", "tee",
 })  # fmt: skip
+"""Those of torchrun that accelerate or deepspeed has too."""
+NOT_TORCH = (FLAGS | _VALUES) - TORCH | _BESIDE_TORCH
+_NUMBERS, _NUMBER = frozenset({"max-restarts", "monitor-interval", "shutdown-timeout"}), re.compile(r"[\d.]+")
 _SHORT = {"t": "tee", "r": "redirects"}
 _LONG_ENOUGH = 3
 """Letters from which an abbreviation is one."""
@@ -46,7 +60,10 @@ _LAUNCHERS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Programs that start ranks, and their words before the options."""
 _LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
-_IN_FRONT = frozenset({"env", "nohup", "nice", "ionice", "numactl", "taskset", "stdbuf", "setsid", "time"})
+SAME_FOLDER = frozenset({
+    "env", "nohup", "nice", "ionice", "numactl", "taskset", "stdbuf", "setsid", "time", "timeout", "chrt", "prlimit",
+    "tini", "dumb-init",
+})  # fmt: skip
 """Programs that start another one in the same folder, unless told to change it."""
 ON_NODES = frozenset({"srun", "mpirun", "mpiexec"})
 """Those that start it on the nodes of the job, likewise."""
@@ -110,6 +127,21 @@ def options_in(words: Sequence[str]) -> Iterator[Option]:
         at += 1 + takes
 
 
+def unsure(words: Sequence[str], own: AbstractSet[str], families: tuple[str, ...]) -> Option | None:
+    """Return the first option that a launcher may refuse: it is none of its `own`, abbreviated, or no number.
+
+    Those whose names begin as `families` are its own too. One without a name if no script or module follows; None if
+    all is sure.
+    """
+    for option in options_in(words):
+        written = option.words[0].lstrip("-").partition("=")[0].replace("_", "-")
+        whole = option.name == written or option.words[0][1:2] != "-"
+        number = option.name not in _NUMBERS or _NUMBER.fullmatch(option.value)
+        if not (whole and number and option.name in own) and not written.startswith(families):
+            return option
+    return None if split(tuple(words)).rest else Option("", "", (), known=True)
+
+
 def split(words: tuple[str, ...]) -> LauncherWords:
     """Return a launcher's options and what is behind them."""
     found = tuple(options_in(words))
@@ -133,7 +165,7 @@ def runs(command: Sequence[str]) -> Runs:
     """Return what COMMAND runs."""
     words = tuple(command)
     program = base_name(words[0]) if words else ""
-    if program in _IN_FRONT | ON_NODES:
+    if program in SAME_FOLDER | ON_NODES:
         at = next((n for n, word in enumerate(words) if _starts_python(base_name(word))), len(words))
         unknown = any(word.startswith(_CHANGE_FOLDER) or base_name(word) in SHELLS for word in words[:at])
         inner = Runs() if unknown else runs(words[at:])

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from distcheck.cli import policy_file
+from distcheck.cli.backends import KNOWN
 from distcheck.cli.options import OPTIONS
 from distcheck.cli.policy_check import json_schema, lines_of
 from distcheck.facts import policy as facts
@@ -75,7 +76,7 @@ BROKEN = [
         2,
         "options.backend",
         '"ncl"',
-        "choose one of auto, nccl, nccl2, nccl-legacy, nccl-lazy, ncclx, rccl, gloo, mpi (distcheck env)",
+        f"choose one of {', '.join(KNOWN)}, or the backend of a plugin (distcheck env)",
     ),
     ("[options]\nstrict = 1", 2, "options.strict", "1", "must be true or false (distcheck env)"),
     ("[options]\nhistory = 3", 2, "options.history", "3", "must be text (distcheck net)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from made.jobs import node_of
+from made.nvml_jobs import PROFILES
 from msgspec.structs import replace
 
 from distcheck.cli.launch_command import filled
@@ -40,6 +41,14 @@ def test_one_rank_without_gpus(monkeypatch):
 @pytest.mark.usefixtures("eight_gpus")
 def test_a_number_that_the_user_gave_stays():
     assert filled(GateOptions(nproc="3"), COMMAND, {}).options.nproc == "3"
+
+
+def test_gpus_that_a_device_cgroup_hides_are_not_counted(fake_nvml, monkeypatch):
+    facts = f"{PROFILES['dgx_h100']}3.handle !4\n5.handle !4\n6.handle !15\n"  # one is lost
+    for variable, value in fake_nvml.environ(facts).items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(gpu, "accelerator", lambda: "nvidia")
+    assert gpu_count() == 6
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,8 @@ def test_the_jobs_rendezvous_never_meets_distchecks(cluster):
     nodes = []
     for number, output in enumerate((("--output", "/tmp/report"), (), ())):
         cluster.write(f"node{number + 1}", "/tmp/here/torchrun", _MEETS)
-        line = ("distcheck", *GATE, *output, "--", "/tmp/here/torchrun", *words, f"--node-rank={number}")
+        own = (f"--node-rank={number}", "--no-python", "true")
+        line = ("distcheck", *GATE, *output, "--", "/tmp/here/torchrun", *words, *own)
         nodes.append(cluster.start(f"node{number + 1}", *line, env=_ENV))
     pipe = os.open(f"/proc/{nodes[0].pid}/root/tmp/report", os.O_RDWR | os.O_NONBLOCK)
     filled = os.write(pipe, bytes(fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)))
@@ -129,6 +130,24 @@ def _open_files(pid: int) -> list[str]:
     with suppress(FileNotFoundError):  # files open and close while they are looked at
         return [str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()]
     return []
+
+
+@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize("wrong", ["--nproc-per-node two", "--nprocs 2"])
+def test_a_line_that_is_refused_on_one_node_is_named_by_both_at_once(cluster, node, wrong):
+    line = (_TORCHRUN, "--nnodes", "2", "--master-addr", "node1", "--master-port", "29533", "--node-rank")
+    each = ["--nproc-per-node 2", "--nproc-per-node 2"]
+    each[node] = wrong
+    words = [(*_IN_FRONT, *line, str(n), *own.split(), JOB) for n, own in enumerate(each)]
+    running = [cluster.start(f"node{n + 1}", *typed, env=_ENV) for n, typed in enumerate(words)]
+    ended = [run.wait(PATIENCE) for run in running]
+    assert [each.code for each in ended] == [30, 30], ended
+    assert all("[command-refused]" in each.err for each in ended), ended
+    (report,) = reports(*ended)
+    assert findings(report, "error", "warning") == ["command-refused"]
+    assert finding(report, "command-refused")["nodes"] == [f"node{node + 1}"]
+    why = next(row["reason"] for row in report["not_checked"] if row["rule"] == "env-rank-missing")
+    assert why.startswith("the launch command of another node will not start")
 
 
 def test_one_line_copied_to_both_nodes_is_named_by_both(typed):

@@ -88,7 +88,6 @@ def run(asked):
         burst_seconds=0.02,
         size_seconds=asked.get("size_seconds", 0.0),
         dtypes=tuple(asked.get("dtypes", ["float32"])),
-        rotate_root=asked.get("rotate_root", False),
         stride=asked.get("stride", 1),
         mesh=Mesh(asked["mesh"]) if "mesh" in asked else None,
         group_bytes=asked.get("group_bytes", 4096),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from distcheck.collectives.software import lack_of, software  # isort: split
+from distcheck.collectives.software import device_type, lack_of, software  # isort: split
 
 import torch
 
@@ -63,6 +63,40 @@ def test_it_becomes_a_fact_of_the_rank():
     assert asyncio.run(run()) == (None, f"GPU-{UUID}")
 
 
-def test_a_backend_of_another_name_must_be_registered_with_torch():
-    assert lack_of("gloo", "gloo") == ""
-    assert lack_of("gloo", "nccl-lazy-2") == f"this torch {torch.__version__} has no backend nccl-lazy-2"
+OWN = f"this torch {torch.__version__} has no"
+
+
+@pytest.mark.parametrize(
+    ("asked", "lack"),
+    [
+        (("gloo", "gloo"), ""),
+        (("gloo", "cpu:gloo"), ""),
+        (("gloo", "nccl-lazy-2"), f"{OWN} backend nccl-lazy-2; it has gloo"),
+        (("mpi", ""), f"{OWN} MPI; it has gloo"),
+        (("ucc", ""), f"{OWN} UCC; it has gloo"),
+        (("xccl", "cpu:gloo,xpu:xccl"), f"{OWN} XCCL; it has gloo"),
+        (("hccl", ""), f"{OWN} backend hccl; it has gloo"),
+        (("cuda:gloo", ""), f"cuda:gloo moves the data of devices that torch {torch.__version__} does not find here"),
+    ],
+)
+def test_a_backend_must_be_registered_with_torch_and_have_devices(asked, lack):
+    assert lack_of(*asked)[: len(lack) or None] == lack
+
+
+@pytest.mark.parametrize(
+    ("backend", "there", "device"),
+    [
+        ("nccl", False, "cuda"),
+        ("gloo", True, "cpu"),
+        ("mpi", True, "cpu"),
+        ("ucc", True, "cuda"),
+        ("ucc", False, "cpu"),
+        ("cpu:gloo,xpu:xccl", True, "xpu"),
+        ("cpu:gloo,xpu:xccl", False, "cpu"),
+        ("xccl", False, ""),
+    ],
+)
+def test_a_backends_devices_are_gpus_where_there_are_some(monkeypatch, backend, there, device):
+    for module in (torch.cuda, torch.xpu):
+        monkeypatch.setattr(module, "is_available", lambda: there)
+    assert device_type(backend) == device

@@ -71,15 +71,6 @@ def test_other_data_types_are_exact_and_sized_in_bytes(ranks_say, dtype):
 
 
 @pytest.mark.process
-def test_a_root_that_rotates_is_checked_from_every_rank(ranks_say):
-    said, stderr = ranks_say(ranks=3, operations=["broadcast"], rotate_root=True)
-    assert stderr == ""
-    for messages in said:
-        assert [(c["wrong"], c["elements"]) for c in only(messages, "Checked")] == [(0, 3 * 262_147)]
-        assert len(only(messages, "Timing")) == 1
-
-
-@pytest.mark.process
 def test_bursts_are_repeated_on_all_ranks_alike_until_their_time_is_over(ranks_say):
     said, _ = ranks_say(ranks=2, operations=["all_reduce"], sizes_bytes=[65536], size_seconds=4.0)
     (first,), (second,) = (only(messages, "Timing") for messages in said)

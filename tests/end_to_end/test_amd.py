@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -10,19 +12,19 @@ import pytest
 from made import amd
 
 _ROOT = "/"
-_ENTER = """
-set -e
-for file in null zero urandom random full tty; do : > "$1/dev/$file"; mount --bind "/dev/$file" "$1/dev/$file"; done
-mkdir -p "$1/dev/shm" "$1/dev/pts"
-mount --bind "$1/sys" /sys
-mount --rbind "$1/dev" /dev
-shift
-exec "$@"
-"""
 
 
 def _spaces() -> bool:
     return subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode == 0
+
+
+def _immutable(change, files):
+    if files:
+        subprocess.run(["chattr", change, *files], check=True)
+
+
+def _ranks(said):
+    return json.loads(said[said.index("{") : said.rindex("}") + 1])["ranks"]
 
 
 @pytest.fixture
@@ -31,10 +33,16 @@ def on(tmp_path):
     if not _spaces():
         pytest.skip("no mount namespaces here")
 
-    def on(machine, *words):
+    def on(machine, *words, denied=(), change=lambda _: None):
         root = amd.write(tmp_path / "root", machine, seen_at=amd.Path(_ROOT))
-        command = ["unshare", "-m", "sh", "-c", _ENTER, "sh", str(root), sys.executable, "-m", "distcheck", *words]
-        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+        change(root)
+        command = [*amd.inside(root), sys.executable, "-m", "distcheck", *words]
+        files = [root / f"dev/dri/renderD{128 + 8 * number}" for number in denied]
+        _immutable("+i", files)  # open(2) for writing then says EPERM, as with a device cgroup
+        try:
+            ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+        finally:
+            _immutable("-i", files)
         return ended.returncode, ended.stdout + ended.stderr
 
     return on
@@ -59,10 +67,32 @@ def test_a_node_with_fewer_gpus_than_it_should_have_fails(on):
     assert "amdgpu lists 7 GPUs; expected 8 (--gpus)" in said
 
 
+def test_a_driver_without_kfd_drains_the_node(on):
+    def without_kfd(root):
+        shutil.rmtree(root / "sys/devices/virtual/kfd")
+        for file in (root / "sys/class/kfd/kfd", root / "dev/kfd"):
+            file.unlink()
+
+    code, said = on(amd.MI300X, "node", change=without_kfd)
+    assert code == 40, said
+    assert "the driver runs without KFD, which HIP needs. [gpu-fell-off-bus" in said
+
+
+def test_a_read_that_hangs_is_unknown_and_never_a_pass(on):
+    def wedged(root):
+        file = root / "sys/devices" / "/".join(amd.MI300X.gpus[2].path) / "mem_info_vram_used"
+        file.unlink()
+        os.mkfifo(file)
+
+    code, said = on(amd.MI300X, "node", change=wedged)
+    assert code == 20, said
+    assert "amdgpu did not answer within" in said
+
+
 def test_auto_is_a_rank_for_each_gpu_with_its_place_and_adapter(on):
     code, said = on(amd.MI300X, "gpu", "--nproc", "auto", "--format", "json")
     assert code == 0, said
-    rows = json.loads(said[said.index("{") : said.rindex("}") + 1])["ranks"]
+    rows = _ranks(said)
     assert [row["gpu"]["pci"] for row in rows] == [gpu.path[-1] for gpu in amd.MI300X.gpus]
     assert {row["gpu"]["name"] for row in rows} == {"AMD Instinct MI300X"}
     assert [row["gpu"]["nic"] for row in rows] == [f"mlx5_{n}" for n in range(8)]
@@ -71,4 +101,22 @@ def test_auto_is_a_rank_for_each_gpu_with_its_place_and_adapter(on):
 def test_the_partitions_of_a_card_are_counted(on):
     code, said = on(amd.CPX, "gpu", "--nproc", "auto", "--format", "json")
     assert code == 0, said
-    assert len(json.loads(said[said.index("{") : said.rindex("}") + 1])["ranks"]) == 8
+    assert len(_ranks(said)) == 8
+
+
+def test_a_gate_has_a_rank_for_each_gpu_of_the_node(on):
+    code, said = on(amd.MI300X, "gate", "--nproc", "auto", "--timeout", "120", "--format", "json")
+    assert code == 0, said
+    assert [(row["rank"], row["gpu"]["pci"]) for row in _ranks(said)] == [
+        (number, gpu.path[-1]) for number, gpu in enumerate(amd.MI300X.gpus)
+    ]
+
+
+WITHOUT = amd.MI300X._replace(gpus=tuple(gpu._replace(render=n > 4) for n, gpu in enumerate(amd.MI300X.gpus)))
+
+
+@pytest.mark.parametrize(("machine", "denied"), [(WITHOUT, ()), (amd.MI300X, range(5))], ids=["no file", "cgroup"])
+def test_a_container_with_some_of_the_gpus_has_a_rank_for_each_of_those(on, machine, denied):
+    code, said = on(machine, "gate", "--nproc", "auto", "--timeout", "120", "--format", "json", denied=denied)
+    assert code == 0, said
+    assert [row["gpu"]["pci"] for row in _ranks(said)] == ["0000:af:00.0", "0000:bf:00.0", "0000:df:00.0"]

@@ -90,6 +90,15 @@ def test_a_command_runs_once_after_a_pass_and_owns_stdout(distcheck, tmp_path):
             "torchrun --nproc-per-node two --no-python true",
             "torchrun will refuse its words: --nproc-per-node is 'two', expected",
         ),
+        ("torchrun --nprocs 2 --no-python true", "torchrun will refuse its words: unrecognized arguments: --nprocs,"),
+        (
+            "python -um torch.distributed.run --num_processes=2 --no-python true",
+            "torch.distributed.run will refuse its words: unrecognized arguments: --num_processes=2,",
+        ),
+        (
+            "torchrun --nproc-per-node 2",
+            "torchrun will refuse its words: the following arguments are required: training_script,",
+        ),
         ("bash gone.sh", "bash will refuse its words: gone.sh does not exist"),
         pytest.param(
             "torchrun --nproc-per-node gpu --no-python true",
@@ -103,6 +112,14 @@ def test_a_command_that_its_launcher_would_refuse_is_no_pass(distcheck, command,
     assert ended.code == 30, ended
     assert said in ended.err.partition("FAIL: ")[2].splitlines()[0]
     assert "[command-refused]" in ended.err
+
+
+def test_an_abbreviation_that_torchrun_takes_is_taken(distcheck):
+    path = {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin"}
+    ended = distcheck("gate", *TABLE, "--", "torchrun", "--nproc_per", "2", "--no-python", "true", env=path)
+    assert ended.code == 0
+    assert "\nPASS: 2 ranks on 1 node; " in ended.err
+    assert "placement from torchrun's arguments: 2 ranks on this node" in ended.err
 
 
 def test_a_command_is_not_run_after_a_failure(distcheck, tmp_path):

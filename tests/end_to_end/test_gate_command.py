@@ -23,10 +23,22 @@ def test_a_torchrun_whose_rendezvous_lacks_its_module_is_not_started(distcheck, 
     assert [(f["rule"], f["ranks"]) for f in report["findings"]] == [("sw-etcd-missing", [0])]
 
 
-def test_a_command_that_names_what_is_not_there_is_not_started(distcheck):
-    ended = distcheck("gate", "--nproc", "2", "--", "python3", "trian.py")
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        ("python3 trian.py", "script trian.py"),
+        ("composer -n 2 trian.py", "script trian.py"),
+        ("axolotl train trian.yaml", "file trian.yaml"),
+    ],
+)
+def test_a_command_that_names_what_is_not_there_is_not_started(distcheck, tmp_path, command, missing):
+    for name in ("composer", "axolotl"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin"}
+    ended = distcheck("gate", "--nproc", "2", "--", *command.split(), env=path)
     assert (ended.code, ended.out) == (30, "")
-    assert "COMMAND's script trian.py does not exist" in ended.err
+    assert f"COMMAND's {missing} does not exist" in ended.err
 
 
 def test_a_command_of_a_run_from_outside_is_looked_for_where_it_starts(distcheck, tmp_path):

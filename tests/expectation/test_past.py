@@ -47,7 +47,6 @@ def test_figures_under_the_same_conditions_have_the_same_names_and_others_do_not
         measured(3),
         measured(per_node=(1, 3)),
         measured(backend="nccl"),
-        measured(rotate_root=True),
     ):
         assert names(other).isdisjoint(usual)
     assert names(measured(launcher="slurm")) == usual

@@ -119,6 +119,11 @@ def test_the_earliest_time_is_first_and_not_the_first_line(tmp_path):
     assert found.causes[1].rule == "gpu-ecc-uncorrected"
 
 
+def test_what_healthy_jobs_write_is_not_even_possible_as_a_cause(tmp_path):
+    usual = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"
+    assert rules_of(answered(tmp_path, f"{usual}{IN_USE}")) == rules_of(answered(tmp_path, IN_USE))
+
+
 def test_january_follows_december_in_times_without_a_year(tmp_path):
     found = answered(tmp_path, f"[E0101 00:00:01 a.cpp:1] {NO_GPU}[E1231 23:59:59 a.cpp:1] {IN_USE}")
     assert found.causes[0].rule == "net-port-in-use"

@@ -61,6 +61,28 @@ def test_processes_that_are_kept_to_their_own_make_a_node_with_all_of_them():
     assert all(gpu.health is None for process in processes for gpu in process.gpus.devices)
 
 
+DENIED = Missing(reason="NVML error 4: Insufficient Permissions")
+
+
+@pytest.mark.parametrize(
+    ("own", "names"),
+    [
+        (([0], [1], [2], [3]), ["GPU-1-0", "GPU-1-1", "GPU-1-2", "GPU-1-3"]),
+        (([0], [2]), ["GPU-1-0", "GPU-1-2", None, None]),  # the others are another job's
+        (([0, 1], [1, 2, 3]), ["GPU-1-0", "GPU-1-1", "GPU-1-2", "GPU-1-3"]),
+    ],
+)
+def test_gpus_that_nvml_counts_and_a_cgroup_hides_are_one_node_s(own, names):
+    pairs = []
+    for places, (node, process) in zip(own, views(*[range(4)] * len(own)), strict=True):
+        hidden = dict.fromkeys(("uuid", "pci", "name", "memory_bytes", "memory_used_bytes", "mig"), DENIED)
+        devices = tuple(gpu if gpu.index in places else replace(gpu, **hidden) for gpu in node.gpus.devices)
+        pairs.append((replace(node, gpus=replace(node.gpus, devices=devices)), process))
+    (node,) = combine(pairs)[0].values()
+    assert [gpu.uuid if isinstance(gpu.uuid, str) else None for gpu in node.gpus.devices] == names
+    assert [gpu.index for gpu in node.gpus.devices] == list(range(4))
+
+
 def test_one_that_sees_all_beside_one_that_does_not():
     nodes, processes = combine(views(range(4), [1]))
     assert len(next(iter(nodes.values())).gpus.devices) == 4

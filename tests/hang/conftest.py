@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +94,7 @@ def frozen_mount(tmp_path) -> Iterator[Path]:
 def look():
     """Look at a job with `distcheck hang`, and at its threads meanwhile."""
 
-    def run(job: Started, *options: str, other: bool = False) -> Look:
+    def run(job: Started, *options: str, other: bool = False, inside: Sequence[str] = ()) -> Look:
         user = AS_OTHER if other else []
         alive = {process.pid for process in job.processes()}
         pids = [word for pid in job.pids.values() if pid in alive for word in ("--pid", str(pid))]
@@ -110,7 +110,7 @@ def look():
         watching.start()
         try:
             ended = subprocess.run(
-                [*user, sys.executable, "-m", "distcheck", "hang", "--format", "json", *pids, *options],
+                [*inside, *user, sys.executable, "-m", "distcheck", "hang", "--format", "json", *pids, *options],
                 capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=310, check=False, cwd="/",
             )  # fmt: skip
         finally:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 from forms.sampled import sampled
 from hang.expected import CASES, HEALTHY, HUNG
 from hang.started import LAUNCHERS
+from made import amd
 from made.nvml_jobs import PROFILES
 
 pytestmark = pytest.mark.process
@@ -71,6 +75,33 @@ def test_a_rank_whose_gpu_is_lost_is_named(fake_nvml, monkeypatch, job, look):
     fake_nvml.write(f"{fake_nvml.facts.read_text()}2.lost yes\n")
     seen = look(started)
     right(case, seen)
+    assert seen.code == 40
+
+
+AT_WORK = amd.MI300X._replace(gpus=tuple(gpu._replace(busy=100) for gpu in amd.MI300X.gpus[:4]))
+FAILED_RESET = "3,1,{},-;amdgpu 0000:1e:00.0: amdgpu: GPU Recovery Failed: -110\n"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"in_kfd": False, "driver": ""}, {"busy": 0}], ids=["lost", "a failed reset since it started"]
+)
+def test_a_rank_whose_amd_gpu_failed_is_named(fake_nvml, job, look, tmp_path, fields):
+    """The files of the driver are made up, HIP's library is another one; the ranks are real."""
+    hip = shutil.copy(fake_nvml.folder / "libcuda.so.1", tmp_path / "libamdhip64.so.6")
+    started = job("forked", CASES["lost_gpu"], LIBCUDA=str(hip))
+    healthy = amd.write(tmp_path / "healthy", AT_WORK, seen_at=Path("/"))
+    before = look(started, inside=amd.inside(healthy))
+    assert (before.code, before.hang["answer"]) == (20, "cannot tell"), before.shown()
+    readings = [
+        (g["index"], g["utilization_percent"], g["power_watts"]) for r in before.hang["ranks"] for g in r["gpus"]
+    ]
+    assert readings == [(rank, [100, 100], [140.0, 140.0]) for rank in range(4)]
+    failed = amd.write(tmp_path / "failed", amd.change(AT_WORK, 2, **fields), seen_at=Path("/"))
+    if "busy" in fields:
+        now = time.clock_gettime(time.CLOCK_MONOTONIC)
+        (failed / "dev/kmsg").write_text(FAILED_RESET.format(int(now * 1e6)))
+    seen = look(started, inside=amd.inside(failed))
+    right(CASES["lost_gpu"], seen)
     assert seen.code == 40
 
 

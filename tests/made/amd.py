@@ -6,6 +6,7 @@ bridges and links as RCCL's models have them (tools/topo_expl/models/topo_8p_940
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,12 @@ CLASSES = {"0x74a1": "0x120000", "0x7408": "0x038000"}
 FULL = {(one, other): 1 for one in range(8) for other in range(one)}
 MI250X_LINKS = {(0, 1): 4, (0, 2): 1, (0, 6): 1, (1, 3): 1, (1, 5): 1, (2, 3): 4, (2, 4): 1, (3, 7): 1, (4, 5): 4}
 MI250X_LINKS |= {(4, 6): 1, (5, 7): 1, (6, 7): 4}
+ATTRIBUTES = (
+    "H H - H H H Q Q Q I I I I I I I H H H H I I Q Q Q Q Q I I 8Q 8Q 8H Q 8H 4H 4H 4H H H I 8I 40H 4H 8Q 8Q 8Q 8Q 8Q"
+)
+"""Number and type of what an MI300X writes in gpu_metrics 1.9, by the kernel's id; the table has 1150 bytes.
+
+Source: https://github.com/SebastianM-C/GPUDiagnostics.jl/tree/main/test/fixtures/amdgpu, of a virtual function."""
 BLOCKS = ("umc", "sdma", "gfx", "mmhub", "xgmi_wafl")
 
 
@@ -44,6 +51,14 @@ class Gpu(NamedTuple):
     watts: tuple[int, int] = (750, 750)
     """The cap, and the default cap."""
     level: str = "auto"
+    busy: int = 0
+    """Percent."""
+    draws: int = 140
+    """Watts."""
+    firmware: Mapping[str, str] = {"smc": "0x00557500", "mec": "0x0000009f", "ce": "0x00000000"}
+    vbios: str = "113-M3000100-102"
+    metrics: bytes = b""
+    """The binary file gpu_metrics."""
     iommu: str = "identity"
     users: Mapping[int, int] = {}
     """Bytes of its memory, by process."""
@@ -138,6 +153,22 @@ def write(root: Path, machine: Machine, seen_at: Path | None = None) -> Path:
     return root
 
 
+_ENTER = """
+set -e
+for file in null zero urandom random full tty; do : > "$1/dev/$file"; mount --bind "/dev/$file" "$1/dev/$file"; done
+mkdir -p "$1/dev/shm" "$1/dev/pts"
+mount --bind "$1/sys" /sys
+mount --rbind "$1/dev" /dev
+shift
+exec "$@"
+"""
+
+
+def inside(root: Path) -> list[str]:
+    """Return the words before a command that runs it where a tree written for ``/`` is /sys and /dev."""
+    return ["unshare", "-m", "sh", "-c", _ENTER, "sh", str(root)]
+
+
 def _properties(gpu: Gpu, index: int) -> dict[str, int]:
     bus = int(gpu.path[-1].split(":")[1], 16)
     return {
@@ -193,8 +224,11 @@ def _device(root: Path, links: Path, gpu: Gpu, index: int) -> None:
         "mem_info_vram_used": str(gpu.used),
         "pcie_replay_count": "0",
         "iommu_group/type": gpu.iommu,
-        "vbios_version": "113-M3000100-102",
+        "vbios_version": gpu.vbios,
+        **{f"fw_version/{name}_fw_version": version for name, version in gpu.firmware.items()},
         "power_dpm_force_performance_level": gpu.level,
+        "gpu_busy_percent": str(gpu.busy),
+        f"hwmon/hwmon{index + 3}/power1_input": str(gpu.draws * 10**6),
         "ras/gpu_vram_bad_pages": gpu.pages,
         **({"current_compute_partition": compute, "current_memory_partition": memory} if gpu.mode else {}),
         **{f"ras/{block}_err_count": gpu.errors.get(block, "ue: 0\nce: 0") for block in BLOCKS},
@@ -207,6 +241,27 @@ def _device(root: Path, links: Path, gpu: Gpu, index: int) -> None:
         files |= {f"{sensor}_label": label, f"{sensor}_input": str(celsius * 1000), f"{sensor}_crit": "100000"}
     for file, text in files.items():
         _text(device / file, text)
+    if gpu.metrics:
+        (device / "gpu_metrics").write_bytes(gpu.metrics)
+
+
+def metrics(revision: int, ticks: int, *, prochot: int = 0, power: int = 0, heat: int = 0) -> bytes:
+    """Return gpu_metrics of revision 1.6 to 1.9 with these counters; heat is that of the socket."""
+    counters = (ticks, prochot, power, heat, 0, 0)
+    if revision == 9:
+        body = b"".join(
+            struct.pack("<Q", "BbHhIiQq".index(kind[-1]) << 20 | number << 10 | int(kind[:-1] or 1))
+            + (struct.pack("<I", counters[number - 9]) if 8 < number < 15 else bytes(struct.calcsize(f"<{kind}")))
+            for number, kind in enumerate(ATTRIBUTES.split())
+            if kind != "-"
+        )
+        return struct.pack("<HBBi", 8 + len(body), 1, 9, 47) + body
+    size, place = {3: (120, 0), 6: (1664, 32), 7: (2208, 40), 8: (3872, 40)}[revision]
+    table = bytearray(b"\xff" * size)
+    struct.pack_into("<HBB", table, 0, size, 1, revision)
+    if place:
+        struct.pack_into("<6I", table, place, *counters)
+    return bytes(table)
 
 
 def _text(path: Path, text: str) -> None:

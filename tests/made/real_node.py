@@ -108,9 +108,8 @@ def node_facts(node: NodeFacts, n: int, tree: Pci, *, sparse: bool) -> NodeFacts
         cpus=224,
         host=HostFacts(
             memory_bytes=2015 * GIB, available_bytes=1990 * GIB, load=1.5 + n % 7 / 10, uptime_seconds=1e6 + n,
-            tasks=2900 + n % 50, most_tasks=4 << 20, zombies=0, oom_kills=n % 3, cpu_model="Xeon Platinum 8480C",
-            settings={"scaling_governor": "performance", "transparent_hugepage": "madvise", "smt": "on"},
-            throttled_seconds=0.0, running=3,
+            tasks=2900 + n % 50, most_tasks=4 << 20, zombies=0, oom_kills=n % 3,
+            settings={"scaling_governor": "performance", "numa_balancing": "0"}, throttled_seconds=0.0, running=3,
         ),
     )  # fmt: skip
 

@@ -181,9 +181,7 @@ def healthy() -> Case:
         for op, full in FULL.items()
         for size in SIZES
     )
-    before = Baseline(
-        "last-week.json", (8, 8), {"NVIDIA H200": 16}, "nccl", "2.12.0+cu130", "2.27.3", rotate_root=False, rows=rows
-    )
+    before = Baseline("last-week.json", (8, 8), {"NVIDIA H200": 16}, "nccl", "2.12.0+cu130", "2.27.3", rows=rows)
     return case(msgspec.structs.replace(job, asked=Asked("gate", LOOKS, baseline=before)))
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import struct
 import sys
 
 import pytest
 from made import amd, machines
 
+from distcheck.facts import gpu as gpu_facts
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpus, XgmiPeer
+from distcheck.facts.gpu import Gpus, XgmiPeer, usable_name
 from distcheck.probe import amdgpu, amdgpu_health, gpu, pci
 
 
@@ -43,6 +46,7 @@ def test_the_condition_is_read_from_the_files_of_each_gpu(read):
     assert (health.pcie.width, health.pcie.max_width, health.pcie.max_generation, health.pcie.replays) == (16, 16, 5, 0)
     assert (health.ecc.uncorrected_volatile, health.retired_pages_pending, health.processes) == (0, False, ())
     assert health.vbios == "113-M3000100-102"
+    assert health.amd.firmware == {"vbios": health.vbios, "mec": "0x0000009f", "smc": "0x00557500"}
     assert (health.amd.compute_partition, health.amd.memory_partition) == ("SPX", "NPS1")
     assert XgmiPeer("0000:0c:00.0", hops=1, MBps=50000) in health.amd.xgmi
     assert len(health.amd.xgmi) == 7
@@ -64,6 +68,16 @@ def test_the_partitions_of_a_card_are_gpus_with_one_address_and_names_of_their_o
     assert [g.uuid for g in found.devices] == [f"GPU-a1b2000000000010/{n}" for n in range(8)]
     assert {g.pci for g in found.devices} == {"0000:0c:00.0"}
     assert {g.memory_bytes for g in found.devices} == {25769803776}
+
+
+@pytest.mark.parametrize("unique_id", [0xA1B2_0000_0000_0010, 0])
+def test_partitions_of_which_each_process_sees_its_own_are_eight_gpus(tmp_path, unique_id):
+    views = []
+    for own in range(8):
+        parts = (gpu._replace(unique_id=unique_id, render=n == own) for n, gpu in enumerate(amd.CPX.gpus))
+        views.append(amdgpu.collect(amd.write(tmp_path / str(own), amd.CPX._replace(gpus=tuple(parts)))))
+    assert [len(view.devices) for view in views] == [1] * 8
+    assert len({usable_name(view.devices[0]) for view in views}) == 8
 
 
 def test_an_older_kernel_has_the_partition_in_the_place_of_the_function(tmp_path):
@@ -175,6 +189,32 @@ def test_a_gpu_on_the_bus_that_kfd_lacks_is_lost_unless_it_is_lent(read, fields,
     assert [(g.index, g.pci) for g in found.devices if g.lost] == [(7, "0000:69:00.0")] * len(lost)
 
 
+def without_kfd(root):
+    shutil.rmtree(root / "sys/devices/virtual/kfd")
+    for file in (root / "sys/class/kfd/kfd", root / "dev/kfd"):
+        file.unlink()
+    return root
+
+
+def test_a_driver_without_kfd_has_lost_its_cards_for_compute(tmp_path):
+    found = amdgpu.collect(without_kfd(amd.write(tmp_path, amd.MI300X)))
+    assert {(g.name, g.lost) for g in found.devices} == {
+        ("AMD Instinct MI300X", "amdgpu: the driver runs without KFD, which HIP needs")
+    }
+    assert (len(found.devices), found.unopened) == (8, {})
+
+
+def test_graphics_without_kfd_are_no_loss(tmp_path):
+    machine = amd.MI300X._replace(gpus=tuple(gpu._replace(device="0x743f") for gpu in amd.MI300X.gpus))
+    assert amdgpu.collect(without_kfd(amd.write(tmp_path, machine))).devices == ()
+
+
+def test_a_driver_that_is_not_loaded_for_a_card_for_compute_names_it(tmp_path):
+    root = without_kfd(amd.write(tmp_path, amd.MI250X))
+    shutil.rmtree(root / "sys/module/amdgpu")
+    assert amdgpu.collect(root) == Missing(reason="amdgpu: the kernel module is not loaded for AMD Instinct MI250X")
+
+
 def test_a_driver_that_is_not_loaded_is_a_reason(tmp_path):
     (tmp_path / "sys").mkdir()
     assert amdgpu.collect(tmp_path) == Missing(reason="amdgpu: the kernel module is not loaded")
@@ -257,3 +297,86 @@ def test_a_gpu_that_leaves_kfds_list_meanwhile_is_lost(tmp_path):
     found = amdgpu_health.watch(root, ["GPU-a1b2000000000013", "GPU-a1b2000000000014"], wait)
     assert found.lost == {"GPU-a1b2000000000013": "amdgpu: it left KFD's list"}
     assert list(found.gpus) == ["GPU-a1b2000000000014"]
+
+
+@pytest.fixture
+def moving(tmp_path, monkeypatch):
+    """Return the condition of a GPU whose file gpu_metrics has the first content, and the second a moment later."""
+
+    def moving(before, after):
+        root = amd.write(tmp_path / "root", amd.change(amd.MI300X, 3, metrics=before))
+        file = root / "sys/bus/pci/devices/0000:69:00.0/gpu_metrics"
+        monkeypatch.setattr(amdgpu_health.time, "sleep", lambda _: file.write_bytes(after))
+        found = amdgpu_health.examine(amdgpu.collect(root), root).devices[3].health.clocks.event_reasons
+        monkeypatch.undo()
+        return found
+
+    return moving
+
+
+@pytest.mark.parametrize("revision", [6, 7, 8, 9])
+@pytest.mark.parametrize(
+    ("later", "reasons"),
+    [
+        ({}, 0),
+        ({"power": 100}, 0),  # it works at its power limit
+        ({"heat": 9}, 0),
+        ({"heat": 60}, gpu_facts.SOFTWARE_THERMAL),
+        ({"prochot": 100}, gpu_facts.HARDWARE_THERMAL),
+        ({"prochot": 100, "heat": 100}, gpu_facts.HARDWARE_THERMAL | gpu_facts.SOFTWARE_THERMAL),
+    ],
+)
+def test_what_the_firmware_counts_between_two_readings_slows_a_gpu_down_now(moving, revision, later, reasons):
+    before = {"prochot": 5000, "heat": 7000, "power": 9000}
+    after = {name: number + later.get(name, 0) for name, number in before.items()}
+    first, then = amd.metrics(revision, 10**6, **before), amd.metrics(revision, 10**6 + 100, **after)
+    assert moving(first, then) == reasons
+
+
+def test_a_table_of_revision_9_has_the_size_of_a_recorded_one():
+    assert len(amd.metrics(9, 54536484)) == 1150
+
+
+HOT_IN_EACH_TICK = [
+    struct.pack("<HBB28x6I", 1664, 1, 6, n, 0, n, n, 0, n).ljust(1664, b"\0") for n in (10**6, 10**6 + 100)
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (amd.metrics(6, 500), amd.metrics(6, 500), "the counters of gpu_metrics did not move, or began again"),
+        (amd.metrics(6, 500), amd.metrics(6, 20), "the counters of gpu_metrics did not move, or began again"),
+        (b"\x80\x06\x01\x0a".ljust(1664, b"\0"),) * 2 + ("gpu_metrics of revision 1.10 with 1664 bytes is not known",),
+        (amd.metrics(6, 500)[:900],) * 2 + ("gpu_metrics of revision 1.6 with 900 bytes is not known",),
+        (amd.metrics(9, 500)[:60],) * 2 + ("gpu_metrics of revision 1.9 with 60 bytes is not known",),
+        (amd.metrics(9, 500)[:8] + b"\xff" * 40,) * 2 + ("gpu_metrics of revision 1.9 with 48 bytes is not known",),
+        (b"\x01",) * 2 + ("gpu_metrics of revision 0.0 with 1 bytes is not known",),
+        (*HOT_IN_EACH_TICK, "gpu_metrics counts the GPU as too hot all the time"),
+    ],
+    ids=lambda value: str(value)[-30:],
+)
+def test_counters_that_cannot_be_read_or_believed_are_unknown(moving, before, after, reason):
+    assert moving(before, after) == Missing(reason=f"amdgpu: {reason}")
+
+
+@pytest.mark.parametrize("metrics", [b"", amd.metrics(3, 0), amd.metrics(6, 0xFFFFFFFF)])
+def test_a_card_without_such_counters_has_none(moving, metrics):
+    assert moving(metrics, metrics) == gpu_facts.NOT_SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("after", "seconds"),
+    [({"prochot": 500}, (0.5, 0)), ({"heat": 250}, (0, 0.25)), ({}, (0, 0))],
+)
+def test_the_watch_keeps_for_how_long_the_firmware_slowed_a_gpu_down(tmp_path, after, seconds):
+    root = amd.write(tmp_path, amd.change(amd.MI300X, 3, metrics=amd.metrics(7, 10**6)))
+    file = root / "sys/bus/pci/devices/0000:69:00.0/gpu_metrics"
+
+    def wait(_):
+        file.write_bytes(amd.metrics(7, 10**6 + 1000, **after))
+        return True
+
+    load = amdgpu_health.watch(root, ["GPU-a1b2000000000013"], wait).gpus["GPU-a1b2000000000013"]
+    share = tuple(each / load.seconds for each in (load.hardware_thermal_seconds, load.software_thermal_seconds))
+    assert share == pytest.approx(seconds)

@@ -65,9 +65,19 @@ def test_findings_are_new_gone_or_unchanged_by_rule_and_place(compared):
         "new: error: b - rank 3 on node1: m",
         "gone: error: b - rank 2 on node1: m",
         "unchanged: error: a - rank 1 on node1: took 2 ms",
+        "1 more new or gone: info findings, shown with -v",
     ]
     assert "gone: info: i - rank 4 on node1: m" in lines(found, everything=True)
     assert (found.verdict, found.exit_code) == ("job", 30)
+
+
+def test_a_node_without_ranks_is_compared_with_its_earlier_self():
+    job = reported.build(1, 1)
+    alone = replace(job.ranks[0], placement=replace(job.ranks[0].placement, rank=None))
+    job = replace(job, ranks=(alone,), asked=replace(job.asked, command="node"))
+    now = replace(job, nodes=(replace(job.nodes[0], kernel="6.99"),))
+    found = comparison(Earlier("old.json", *reported.case(job)), *reported.case(now))
+    assert [(fact.name, fact.now) for fact in found.facts] == [("software: kernel", "6.99")]
 
 
 def test_several_findings_of_a_rule_at_one_place_are_told_apart_by_their_messages():

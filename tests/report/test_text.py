@@ -154,7 +154,8 @@ def test_many_messages_of_a_rule_are_counted(job_of, judge):
 
 def test_quiet_shows_findings_and_the_verdict_line(failing):
     report = text(failing, quiet=True)
-    assert report.startswith("error: gpu-duplicate")
+    assert report.startswith("FAIL: ranks 16 and 17 both run on ")
+    assert report.splitlines()[2].startswith("error: gpu-duplicate")
     assert "not checked\n" not in report
     assert report.splitlines()[-1].startswith("FAIL: ranks 16 and 17 both run on ")
 

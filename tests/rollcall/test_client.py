@@ -10,7 +10,7 @@ import time
 import pytest
 
 from distcheck.facts.network import A_STORE
-from distcheck.rollcall import client, framing, identity, protocol, wire
+from distcheck.rollcall import client, framing, handshake, identity, protocol, wire
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.handshake import Door
 from distcheck.rollcall.protocol import Welcome
@@ -235,6 +235,29 @@ async def test_a_master_port_that_was_silent_is_tried_again_once_a_side_port_ans
         expected = "met" if seconds < 1 else "silent"
         assert {(a.door, a.outcome) for a in came.attempts} == {("master", expected), ("side", "met")}
         assert took < 5
+
+
+@pytest.mark.parametrize(("patience", "expected"), [(0.3, []), (2.0, ["timeout"])])
+async def test_a_refusal_before_the_leader_listened_is_not_what_is_reported_of_the_master_port(
+    leading, hello, monkeypatch, patience, expected
+):
+    """The leader came up between two rounds, and packets of the second attempt were lost."""
+    monkeypatch.setattr(client, "_MASTER_PATIENCE_SECONDS", patience)
+    asked = []
+
+    async def shake_hands(door, *said):
+        if door.side:
+            return await handshake.shake_hands(door, *said)
+        asked.append(door)
+        if len(asked) > 1:
+            await asyncio.sleep(60)
+        return door.attempt("refused"), None
+
+    monkeypatch.setattr(client, "shake_hands", shake_hands)
+    async with leading() as leader:
+        came, _ = await _attend(hello, _door(1), _door(leader.port, side=True), seconds=30, connect_seconds=25)
+    assert len(asked) == 2
+    assert [a.outcome for a in came.attempts if a.door == "master"] == expected
 
 
 @pytest.mark.long

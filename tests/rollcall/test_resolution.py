@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Resolution
 from distcheck.rollcall import resolution
@@ -51,40 +49,3 @@ def test_a_name_that_comes_late_is_asked_for_again_while_patience_lasts(live, mo
     answers[:] = [unknown]
     assert live(resolution.resolve("trainer-0", 5, 0.2)) == unknown
     assert live(resolution.resolve("trainer-0", 5)) == unknown
-
-
-def _answering(monkeypatch, *answers):
-    """Let the resolver give these answers, one after the other, the last one forever."""
-    asked: list[str] = []
-
-    def answer(name):
-        asked.append(name)
-        addresses = answers[min(len(asked), len(answers)) - 1]
-        if addresses is None:
-            return Missing(reason="[Errno -2] Name or service not known")
-        return Resolution(name=name, addresses=addresses, seconds=0.001)
-
-    monkeypatch.setattr(resolution.network, "resolve", answer)
-    return asked
-
-
-def test_a_name_is_resolved_again_and_changes_are_reported(live, monkeypatch):
-    asked = _answering(monkeypatch, ("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.3"))
-    found = live(resolution.resolve("trainer", 5, again=2))
-    assert asked == ["trainer"] * 3
-    assert found.addresses == ("10.0.0.1", "10.0.0.2")
-    assert found.changing == ("10.0.0.1", "10.0.0.3")
-
-
-@pytest.mark.parametrize("answers", [[("10.0.0.1", "fd00::1"), ("fd00::1", "10.0.0.1")], [("10.0.0.1",), None]])
-def test_another_order_or_a_missing_answer_is_no_change(live, monkeypatch, answers):
-    _answering(monkeypatch, *answers)
-    assert live(resolution.resolve("trainer", 5, again=2)).changing == ()
-
-
-def test_a_resolver_that_is_slow_is_asked_once(live, monkeypatch):
-    slow = Resolution(name="trainer", addresses=("10.0.0.1",), seconds=3.0)
-    asked: list[str] = []
-    monkeypatch.setattr(resolution.network, "resolve", lambda name: asked.append(name) or slow)
-    assert live(resolution.resolve("trainer", 5, again=2)) == slow
-    assert asked == ["trainer"]

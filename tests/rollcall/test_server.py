@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from real.waiting import soon
 
+from distcheck.facts.launch_command import Stated
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.rollcall import client, framing, identity, protocol, server, wire
 from distcheck.rollcall.brief import LEFT_OUT
@@ -253,6 +254,19 @@ async def test_missing_ranks_are_hardly_waited_for_once_as_many_processes_came_a
             await leader.come(f"follower {number}", rank)
         assert await asyncio.wait_for(leader.server.wait_for_all(60), 10) is False
         assert len(leader.server.followers) == 2
+
+
+@pytest.mark.parametrize("refused", ["", "--nproc-per-node is 'two'"])
+async def test_missing_ranks_are_hardly_waited_for_once_a_command_came_that_will_not_start(leading, report, refused):
+    said = report("follower", 1)
+    launch = Stated("torchrun", nodes=2, refused=refused)
+    said = msgspec.structs.replace(said, process=msgspec.structs.replace(said.process, launch=launch))
+    async with leading(4) as leader:
+        await leader.come("follower", 1, said=said)
+        waiting = asyncio.ensure_future(leader.server.wait_for_all(60))
+        ended, _ = await asyncio.wait([waiting], timeout=server._REFUSED_SECONDS + 5)
+        assert bool(ended) is bool(refused)
+        waiting.cancel()
 
 
 async def test_a_rank_that_left_and_came_again_did_not_come_twice(leading):

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from made.amd_jobs import ROCM
 from made.nvml_jobs import LOOKS
+from made.policies import policy
 from rules.conftest import unpasteable
 
 import distcheck
@@ -24,6 +25,7 @@ from distcheck.facts.engine import Engine
 from distcheck.facts.gpu import Amd, GpuHealth
 from distcheck.facts.history import History, PastFigure
 from distcheck.facts.host import CpuQuota, Limits
+from distcheck.facts.infiniband import Hca, HcaPort, Infiniband
 from distcheck.facts.isolation import CulpritFacts, Isolation
 from distcheck.facts.job import Collectives, Job, Launched, LaunchedNode, Measurement
 from distcheck.facts.launch_command import Stated
@@ -275,6 +277,15 @@ def one_card_in_cpx(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
     return job
 
 
+def one_adapter_down(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return a node whose policy expects five adapters, of which one has no link."""
+    up = HcaPort(1, "InfiniBand", "ACTIVE", "LinkUp")
+    ports = (up, up, up, up, HcaPort(1, "InfiniBand", "DOWN", "Polling"))
+    hcas = tuple(Hca(f"mlx5_{n}", (port,), board="MT_1") for n, port in enumerate(ports))
+    job = change.node(job_of(1, 1, looks=("environment", "node")), 0, infiniband=Infiniband(hcas))
+    return change.asked(job, command="node", policy=policy({"expect": {"adapters": 5}}))
+
+
 EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "net-master-unreachable": {"torchrun-store-port-extra": blocked_store},
     "command-processes-differ": {"slurm-no-srun": python_in_a_batch_shell},
@@ -290,6 +301,7 @@ EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "probe-process-lost": {"launch-probe-broken": one_broken_probe},
     "perf-slow-rank": {"perf-cgroup-cpu-quota": one_small_cpu_limit},
     "collective-failed": {"sw-torch-missing": one_node_without_torch},
+    "ib-port-down": {"ib-fewer-active-adapters-than-expected": one_adapter_down},
     "isolation-bad-node": {"sw-torch-missing": one_node_without_torch},
     "env-rank-order-not-node-major": {"mesh-rank-order": dealt_to_nodes_in_turn},
     "perf-below-history": {

@@ -29,6 +29,7 @@ MEND = Fix("Mend it, then look again.", ("mend -i {gpu}", "look {at|HERE} ${SHEL
 def test_the_fix_is_the_sentence_and_the_commands_below_it():
     assert fix_in(docstring(rule)) == MEND
     assert fix_in("A.\n\nWhy.\n\nFix: wait.\nSee: https://example.org") == Fix("Wait.")
+    assert fix_in("A.\n\nFix: ``export X=1``, or wait.") == Fix("export X=1, or wait.")
 
 
 def test_python_oo_drops_docstrings_and_the_source_still_has_them(monkeypatch):

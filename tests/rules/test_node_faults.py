@@ -63,6 +63,7 @@ DRAINED = {
     "another driver": ("gpu-driver-not-expected", {"expect": {"driver": "580.*"}}),
     "another kernel": ("host-kernel-not-expected", {"expect": {"kernel": "5.14.*"}}),
     "a missing adapter": ("ib-fewer-adapters-than-expected", {"rails": RAILS[:7]}),
+    "an adapter without a link": ("ib-fewer-active-adapters-than-expected", {"rails": but("mlx5_2", RAILS, **DOWN)}),
     "a lost GPU beside a full file server": ("gpu-fell-off-bus", {"text": "3.lost yes\n", **FULL[1]}),
 }
 SUSPECTED = {
@@ -88,7 +89,10 @@ SUSPECTED = {
 }
 """Unknown, or not certain enough."""
 WARNED = {
-    "an adapter without a link": ("ib-port-down", {"rails": but("mlx5_2", RAILS, **DOWN)}),
+    "an adapter without a link that nobody expects": (
+        "ib-port-down",
+        {"rails": but("mlx5_2", RAILS, **DOWN), "expect": {"adapters": 7}},
+    ),
     "a hot GPU": gpu("gpu-thermal-throttle", "reasons 0x40"),
     "a GPU on a narrow bus": gpu("gpu-pcie-downgraded", "pcie.width 8"),
     "a limited GPU": gpu("gpu-power-cap", "power.limit 400000"),

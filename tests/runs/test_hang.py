@@ -13,7 +13,7 @@ from distcheck.facts.hang import HangNode, RunningJob
 from distcheck.launch.remote import frames
 from distcheck.launch.remote.spec import Outside
 from distcheck.probe.hang.look import Wanted
-from distcheck.rules.hang.judging import answer
+from distcheck.rules.hang.judging import answer, answer_of
 from distcheck.run import hang, hang_nodes
 from distcheck.run.interrupts import Interruption
 
@@ -46,15 +46,15 @@ ASLEEP = [sleeper(2), *(waiter(n) for n in (0, 1, 3))]
 @pytest.mark.parametrize("each_takes", [0.1, 3.0, 12.0])
 def test_a_rank_that_may_go_on_is_seen_for_ten_seconds_however_long_a_look_takes(monkeypatch, each_takes):
     meant, found = looks(monkeypatch, ASLEEP, each_takes=each_takes)
-    first, *_, last = (m.age_seconds for m in found.job.hang.ranks[0].moments)
+    first, *_, last = (m.age_seconds for m in found.hang.ranks[0].moments)
     assert last - first >= hang.LONGEST_SECONDS - 0.5
-    assert (found.word, len(meant) > 1) == ("hung", True)
+    assert (answer_of(found).word, len(meant) > 1) == ("hung", True)
 
 
 def test_an_answer_that_cannot_change_is_given_after_the_first_look(monkeypatch):
     ranks = [waiter(2, "barrier", "/home/me/train.py:92 step"), *(waiter(n) for n in (0, 1, 3))]
     meant, found = looks(monkeypatch, ranks, each_takes=0.1)
-    assert (found.word, meant) == ("hung", [2.0])
+    assert (answer_of(found).word, meant) == ("hung", [2.0])
 
 
 def test_a_signal_ends_a_pause_and_no_longer_look_begins(monkeypatch):
@@ -62,7 +62,7 @@ def test_a_signal_ends_a_pause_and_no_longer_look_begins(monkeypatch):
     stop.note(signal.SIGINT)
     stop.pause(3600)
     meant, found = looks(monkeypatch, ASLEEP, each_takes=0.1, stop=stop)
-    assert (meant, found.job.interrupted, len(found.job.hang.ranks)) == ([2.0], signal.SIGINT, 4)
+    assert (meant, found.interrupted, len(found.hang.ranks)) == ([2.0], signal.SIGINT, 4)
 
 
 def test_a_node_that_does_not_answer_again_keeps_what_it_said():
@@ -73,6 +73,35 @@ def test_a_node_that_does_not_answer_again_keeps_what_it_said():
     found = hang.joined(before, after)
     assert [(r.rank, len(r.moments)) for r in found.ranks] == [(0, 4), (1, 2)]
     assert [node.problem for node in found.nodes] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks", "per_node", "missing", "unseen"),
+    [
+        (1, (0, 1), 2, (), (2, 3)),
+        (1, (0, 1), None, (), (2, 3)),
+        (1, (1,), None, (), (0, 2, 3)),
+        (2, (0, 1, 2), 2, (3,), ()),
+        (2, (0, 1, 2), None, (3,), ()),
+        (2, (1, 3), None, (0, 2), ()),
+    ],
+)
+def test_a_rank_is_missing_only_if_the_nodes_that_were_asked_hold_the_whole_job(
+    asked, ranks, per_node, missing, unseen
+):
+    seen = []
+    for node in range(asked):
+        own = (replace(waiter(n, node=f"node{node}"), local_rank=n % 2) for n in ranks if n // 2 == node)
+        seen.append(RunningJob("job", 4, per_node, nodes=(HangNode(f"node{node}"),), ranks=tuple(own)))
+    (found,) = hang_nodes.merged(seen, [])
+    assert (answer(found).missing, answer(found).unseen) == (missing, unseen)
+
+
+def test_of_an_engine_on_several_nodes_the_workers_of_the_others_are_not_missing():
+    workers = tuple(waiter(n, node="node2", numbered="title") for n in (2, 3))
+    seen = RunningJob("vllm of process 10", 4, launcher="vllm", nodes=(HangNode("node2"),), ranks=workers)
+    found, other = hang_nodes.merged([seen, replace(seen, name="vllm of process 11", nodes=(HangNode("node1"),))], [])
+    assert (answer(found).missing, answer(other).unseen) == ((), (0, 1))
 
 
 def test_a_thousand_nodes_are_heard_while_they_answer_and_the_others_are_not_waited_for(monkeypatch):

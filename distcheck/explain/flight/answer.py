@@ -15,6 +15,7 @@ from distcheck.explain.redaction import shown
 from distcheck.explain.spelling import About
 from distcheck.facts.errors import UsageError
 from distcheck.rules.finding import Fix
+from distcheck.rules.wording import grouped
 
 _MOST_CAUSES = 3
 _ABOUT: dict[Kind, About] = {
@@ -121,9 +122,7 @@ def _answer(
 ) -> FlightAnswer:
     causes = tuple(_finding(cause, flight, nodes) for cause in judgement.causes[:_MOST_CAUSES])
     about: About | None = causes[0].about if causes else "network" if judgement.stuck else None
-    notes = [
-        f"{g.label}: sends and receives in batches; its collectives were not compared" for g in judgement.uncompared
-    ]
+    batches = "sends and receives in batches; its collectives were not compared"
     return FlightAnswer(
         causes=causes,
         about=about,
@@ -134,7 +133,7 @@ def _answer(
         missing_nodes=on_nodes(flight.missing, nodes),
         ranks_without_node=without_node(sorted({*flight.ranks, *flight.missing}), nodes),
         next=_next(causes, judgement, nodes),
-        notes=tuple(notes),
+        notes=tuple(f"{group.label}: {batches}" for group in judgement.uncompared),
         unread=unread,
     )
 
@@ -171,21 +170,7 @@ def _alike(
     calls: Mapping[int, FlightCall], nodes: Mapping[int, str], labels: Mapping[tuple[str, str, str], str]
 ) -> tuple[CalledAlike, ...]:
     """Return calls with the ranks that made them, those who lag first."""
-    together: dict[tuple[object, ...], list[int]] = {}
-    for rank, call in sorted(calls.items()):
-        key = (
-            call.group,
-            call.description,
-            call.seq,
-            call.name,
-            call.inputs,
-            call.outputs,
-            call.state,
-            call.ended,
-            call.at,
-            rank in nodes,
-        )
-        together.setdefault(key, []).append(rank)
+    together = grouped(sorted(calls), lambda rank: (_what(calls[rank]), rank in nodes))
     found = []
     for ranks in together.values():
         call = min((calls[rank] for rank in ranks), key=lambda call: call.created_ns)
@@ -208,3 +193,9 @@ def _alike(
             )
         )
     return tuple(sorted(found, key=lambda alike: (alike.group, alike.collective, alike.ranks)))
+
+
+def _what(call: FlightCall) -> tuple[object, ...]:
+    """Return what is equal of calls that are shown as one."""
+    where = call.group, call.description, call.seq, call.name
+    return *where, call.inputs, call.outputs, call.state, call.ended, call.at

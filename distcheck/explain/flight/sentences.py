@@ -9,7 +9,7 @@ from distcheck.explain.flight.groups import Flight
 from distcheck.explain.flight.judging import FlightCause, FlightJudgement, difference
 from distcheck.facts.ranges import numbered
 from distcheck.rules.finding import Fix
-from distcheck.rules.wording import listed
+from distcheck.rules.wording import are, listed
 
 
 def sentence(cause: FlightCause, flight: Flight, nodes: Mapping[int, str]) -> str:
@@ -19,8 +19,7 @@ def sentence(cause: FlightCause, flight: Flight, nodes: Mapping[int, str]) -> st
     at_fault = frozenset(cause.ranks)
     others = tuple(sorted(rank for rank in cause.calls if rank not in at_fault))
     name = cause.calls[others[0]].name if others else ""
-    verb = "is" if len(cause.ranks) == 1 else "are"
-    wait = "waits" if len(others) == 1 else "wait"
+    alone, wait = len(cause.ranks) == 1, "waits" if len(others) == 1 else "wait"
     if cause.kind == "mismatch":
         what = difference(cause.calls.values())
         if not cause.clear:
@@ -31,17 +30,18 @@ def sentence(cause: FlightCause, flight: Flight, nodes: Mapping[int, str]) -> st
         return f"{who} called {where} ({name}) with another {what} than {_who(others, nodes)}"
     if cause.kind == "behind":
         did = "called" if all(call.ended for call in cause.calls.values()) else f"{wait} in"
-        they = "it" if len(cause.ranks) == 1 else "they"
-        return f"{who} {verb} behind: {_who(others, nodes)} {did} {where} ({name}), which {they} did not call"
+        they = "it" if alone else "they"
+        return (
+            f"{who} {are(cause.ranks)} behind: {_who(others, nodes)} {did} {where} ({name}), which {they} did not call"
+        )
     if cause.kind == "missing":
-        has = "has" if len(cause.ranks) == 1 else "have"
-        return f"{who} {has} no dump, and the other ranks called {where} ({name})"
+        return f"{who} {'has' if alone else 'have'} no dump, and the other ranks called {where} ({name})"
     if cause.kind == "not-started":
-        gpu = "its GPU has" if len(cause.ranks) == 1 else "their GPUs have"
+        gpu = "its GPU has" if alone else "their GPUs have"
         return f"{who} called {where} ({name}), but {gpu} not started it; {_who(others, nodes)} {wait}"
     current = [flight.current[rank] for rank in cause.ranks]
     elsewhere = sorted({call.description or f"group {call.group}" for call in current})
-    theirs = "waits" if len(cause.ranks) == 1 else "wait"
+    theirs = "waits" if alone else "wait"
     return f"{_who(others, nodes)} {wait} in {where} for {who}, which {theirs} in {listed(elsewhere)}"
 
 
@@ -92,9 +92,8 @@ def no_cause(flight: Flight, judgement: FlightJudgement) -> str:
         name = next((call.name for call in group.called(seq).values()), "")
         where = f"collective {seq} of {group.label} ({name})"
         if not group.ranks:
-            return (
-                f"{numbered(group.called(seq))} did not complete {where}; the dumps do not name the group's other ranks"
-            )
+            unnamed = "the dumps do not name the group's other ranks"
+            return f"{numbered(group.called(seq))} did not complete {where}; {unnamed}"
         return f"all ranks called {where}, and none holds up the others: the collective itself hangs"
     if not flight.current:
         return "the dumps have no collectives: TORCH_FR_BUFFER_SIZE is 0, or the ranks called none"

@@ -9,15 +9,29 @@ Source: Lib/pickletools.py of CPython; torch/csrc/jit/serialization/pickler.cpp 
 from __future__ import annotations
 
 import gc
-import struct
-from collections.abc import Callable
-from typing import Any
+import io
+from collections.abc import Iterator
+from pickletools import OpcodeInfo, genops
+from typing import Any, NoReturn
 
 _VALUES_PER_BYTE = 64
 """Stack frames are shared by reference; a dump with more values than this per byte is built to exhaust memory."""
-_STOP = 0x2E
-_NAMES = frozenset(b"cioR\x81\x92\x93bPQ\x82\x83\x84")
-"""Opcodes that name or call something: GLOBAL, INST, OBJ, REDUCE, NEWOBJ, STACK_GLOBAL, BUILD, PERSID, EXT."""
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_EMPTY = {"EMPTY_LIST": list, "EMPTY_DICT": dict}
+_VALUES = frozenset({
+    "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+})  # fmt: skip
+_GETS, _PUTS = frozenset({"BINGET", "LONG_BINGET"}), frozenset({"BINPUT", "LONG_BINPUT", "MEMOIZE"})
+_TAKES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2, "TUPLE": 0, "APPENDS": 0, "SETITEMS": 0}
+"""How many values go into a container; 0: all since the mark."""
+_IGNORED = frozenset({"PROTO", "FRAME", "STOP"})
+
+
+class _Binary(io.BytesIO):
+    """A pickle without arguments in lines, which names and, in the first protocol, numbers of any length are."""
+
+    def readline(self, _size: int | None = -1, /) -> NoReturn:
+        raise ValueError("the pickle names a class or function; a dump has plain values only")
 
 
 def unpickled(raw: bytes) -> Any:
@@ -28,8 +42,8 @@ def unpickled(raw: bytes) -> Any:
     """
     gc.disable()  # many small objects and no cycles: the collector only costs time
     try:
-        value = _Machine(raw).run()
-    except (IndexError, KeyError, TypeError, AttributeError, struct.error) as error:
+        value = _loaded(raw)
+    except (IndexError, KeyError, TypeError) as error:
         raise ValueError(f"truncated or damaged pickle: {error}") from None
     finally:
         gc.enable()
@@ -37,122 +51,49 @@ def unpickled(raw: bytes) -> Any:
     return value
 
 
-class _Machine:
-    """The stack machine that a pickle is a program of."""
-
-    __slots__ = ("marks", "memo", "position", "raw", "stack")
-
-    def __init__(self, raw: bytes) -> None:
-        self.raw, self.position = raw, 0
-        self.stack: list[Any] = []
-        self.marks: list[int] = []
-        self.memo: dict[int, Any] = {}
-
-    def run(self) -> Any:
-        raw = self.raw
-        while (code := raw[self.position]) != _STOP:
-            self.position += 1
-            operation = _OPERATIONS.get(code)
-            if operation is None:
-                what = "names a class or function" if code in _NAMES else f"has the opcode {code:#04x}"
-                raise ValueError(f"the pickle {what}; a dump has plain values only")
-            operation(self)
-        return self.stack.pop()
-
-    def take(self, length: int) -> bytes:
-        piece = self.raw[self.position : self.position + length]
-        if len(piece) < length:
-            raise IndexError("it ends too early")
-        self.position += length
-        return piece
-
-    def number(self, form: str) -> Any:
-        (value,) = struct.unpack_from(form, self.raw, self.position)
-        self.position += struct.calcsize(form)
-        return value
-
-    def since_mark(self) -> list[Any]:
-        start = self.marks.pop()
-        items = self.stack[start:]
-        del self.stack[start:]
-        return items
-
-    def push_tuple(self, length: int) -> None:
-        items = tuple(self.stack[-length:])
-        if len(items) < length:
-            raise IndexError("too few values for a tuple")
-        self.stack[-length:] = [items]
-
-    def extend(self, items: list[Any]) -> None:
-        if not isinstance(self.stack[-1], list):
-            raise TypeError("values are added to what is no list")
-        self.stack[-1].extend(items)
-
-    def update(self, items: list[Any]) -> None:
-        keys = items[::2]
-        if not isinstance(self.stack[-1], dict) or not all(type(key) in {str, int} for key in keys):
-            raise TypeError("a key is neither a text nor a number")
-        self.stack[-1].update(zip(keys, items[1::2], strict=True))
-
-    def remember(self, index: int) -> None:
-        self.memo[index] = self.stack[-1]
+def _loaded(raw: bytes) -> Any:
+    """Return what is left on the stack of the machine that a pickle is a program of."""
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+    steps: Iterator[tuple[OpcodeInfo, Any, int | None]] = genops(_Binary(raw))
+    for opcode, value, _ in steps:
+        name = opcode.name
+        if name in _VALUES:
+            odd = isinstance(value, str) and not value.isascii()  # it may hold surrogates, which no report can
+            stack.append(value.encode("utf-8", "replace").decode() if odd else value)
+        elif name in _GETS:
+            stack.append(memo[value])
+        elif name in _PUTS:
+            memo[len(memo) if value is None else value] = stack[-1]
+        elif name in _EMPTY:
+            stack.append(_EMPTY[name]())
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name == "MARK":
+            marks.append(len(stack))
+        elif name in _TAKES:
+            start = len(stack) - _TAKES[name] if _TAKES[name] else marks.pop()
+            if start < 0:
+                raise IndexError("too few values for a container")
+            items = stack[start:]
+            del stack[start:]
+            _put(stack, name, items)
+        elif name not in _IGNORED:
+            raise ValueError(f"the pickle names a class or function; a dump has plain values only ({name})")
+    return stack.pop()
 
 
-def _pushes(make: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
-    return lambda machine: machine.stack.append(make(machine))
-
-
-def _number(form: str) -> Callable[[_Machine], None]:
-    return _pushes(lambda machine: machine.number(form))
-
-
-def _text(form: str) -> Callable[[_Machine], None]:
-    return _pushes(lambda machine: machine.take(machine.number(form)).decode("utf-8", "replace"))
-
-
-def _long(form: str) -> Callable[[_Machine], None]:
-    return _pushes(lambda machine: int.from_bytes(machine.take(machine.number(form)), "little", signed=True))
-
-
-def _pair(machine: _Machine) -> None:
-    value, key = machine.stack.pop(), machine.stack.pop()
-    machine.update([key, value])
-
-
-_OPERATIONS: dict[int, Callable[[_Machine], None]] = {
-    0x80: lambda m: m.number("<B"),  # PROTO
-    0x95: lambda m: m.number("<Q"),  # FRAME
-    ord("("): lambda m: m.marks.append(len(m.stack)),
-    ord("]"): _pushes(lambda _: []),
-    ord("}"): _pushes(lambda _: {}),
-    ord(")"): _pushes(lambda _: ()),
-    ord("N"): _pushes(lambda _: None),
-    0x88: _pushes(lambda _: True),
-    0x89: _pushes(lambda _: False),
-    ord("K"): _number("<B"),
-    ord("M"): _number("<H"),
-    ord("J"): _number("<i"),
-    ord("G"): _number(">d"),
-    0x8A: _long("<B"),
-    0x8B: _long("<I"),
-    0x8C: _text("<B"),
-    ord("X"): _text("<I"),
-    0x8D: _text("<Q"),
-    ord("a"): lambda m: m.extend([m.stack.pop()]),
-    ord("e"): lambda m: m.extend(m.since_mark()),
-    ord("s"): _pair,
-    ord("u"): lambda m: m.update(m.since_mark()),
-    ord("t"): lambda m: m.stack.append(tuple(m.since_mark())),
-    0x85: lambda m: m.push_tuple(1),
-    0x86: lambda m: m.push_tuple(2),
-    0x87: lambda m: m.push_tuple(3),
-    ord("h"): _pushes(lambda m: m.memo[m.number("<B")]),
-    ord("j"): _pushes(lambda m: m.memo[m.number("<I")]),
-    ord("q"): lambda m: m.remember(m.number("<B")),
-    ord("r"): lambda m: m.remember(m.number("<I")),
-    0x94: lambda m: m.remember(len(m.memo)),  # MEMOIZE
-}
-"""By opcode; those that Python's and torch's picklers write for containers, text and numbers."""
+def _put(stack: list[Any], name: str, items: list[Any]) -> None:
+    """Put values into a new tuple, or into the list or the dictionary that is last on the stack."""
+    if name.startswith("TUPLE"):
+        stack.append(tuple(items))
+    elif name.startswith("APPEND") and isinstance(stack[-1], list):
+        stack[-1].extend(items)
+    elif isinstance(stack[-1], dict) and all(type(key) in {str, int} for key in items[::2]) and not len(items) % 2:
+        stack[-1].update(zip(items[::2], items[1::2], strict=True))
+    else:
+        raise TypeError("values are added to what does not hold them, or a key is neither a text nor a number")
 
 
 def _check_size(value: Any, most: int) -> None:

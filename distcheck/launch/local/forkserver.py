@@ -42,7 +42,9 @@ def main() -> None:
     try:
         from distcheck.collectives import worker  # noqa: F401 imported before the fork, for all ranks
     except BaseException as reason:  # noqa: BLE001 an import may raise anything, even SystemExit
-        error = f"torch cannot be imported: {type(reason).__name__}: {reason}"
+        cause = reason.__cause__  # of a plugin of torch that cannot be loaded
+        error = f"torch cannot be imported: {f'{type(cause).__name__}: {cause}: ' if cause else ''}"
+        error += f"{type(reason).__name__}: {reason}"
     seconds = time.monotonic() - start
     known = control.hear_spec()
     if known is None:

@@ -10,6 +10,7 @@ import platform
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from struct import unpack, unpack_from
 
@@ -111,11 +112,7 @@ def _memory(pid: int, address: int, length: int) -> bytes:
     try:
         return os.pread(descriptor, length, address)
     except (OSError, OverflowError):
-        page = 4096 - address % 4096
-        try:
-            return os.pread(descriptor, min(page, length), address) if page < length else b""
-        except (OSError, OverflowError):
-            return b""
+        return b""
     finally:
         os.close(descriptor)
 
@@ -138,11 +135,9 @@ def _libraries(pid: int, stack: int) -> tuple[str, ...]:
 
 def _code(pid: int) -> tuple[list[int], list[int], list[str]]:
     """Return where the executable mappings of a process begin and end, and the names of their files."""
-    starts, ends, names = [], [], []
-    try:
+    starts, ends, names, lines = [], [], [], list[str]()
+    with suppress(OSError):
         lines = Path(f"/proc/{pid}/maps").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        lines = []
     for line in lines:
         fields = line.split(maxsplit=5)
         if len(fields) > 5 and "x" in fields[1]:

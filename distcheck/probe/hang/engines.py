@@ -16,7 +16,7 @@ from collections.abc import Collection
 from functools import reduce
 from math import prod
 
-from distcheck.probe.hang.members import Member, Running, communicates
+from distcheck.facts.hang import HangNode, RankProcess, RunningJob
 from distcheck.probe.hang.processes import ProcessTable
 
 _TITLE = re.compile(r"^(\w+)::(Worker|EngineCore|scheduler)((?:_[A-Z_]+\d+)*)$")
@@ -26,12 +26,12 @@ _Group = list[tuple[tuple[int, ...], int]]
 """Places in DP, PP, PCP and TP, with the processes."""
 
 
-def jobs(table: ProcessTable, left_out: Collection[int]) -> list[Running]:
+def jobs(table: ProcessTable, left_out: Collection[int]) -> list[RunningJob]:
     """Return the engines of this node, each with the processes that compute."""
     groups: dict[tuple[int, str, str], _Group] = defaultdict(list)
     for each in sorted(table.processes.values(), key=lambda p: (p.started, p.pid)):
         found = _TITLE.match(table.title(each.pid))
-        if found is None or each.pid in left_out or each.state in "ZX" or not table.has_torch(each.pid):
+        if found is None or each.pid in left_out or not each.lives or not table.has_torch(each.pid):
             continue
         if found[2] != "EngineCore" or _works(table, each.pid):
             numbers = {axis: int(number) for axis, number in _PLACE.findall(found[3])}
@@ -46,7 +46,7 @@ def jobs(table: ProcessTable, left_out: Collection[int]) -> list[Running]:
 
 def _works(table: ProcessTable, pid: int) -> bool:
     """Return whether an engine's own process computes: it has a process group and no worker."""
-    return not any(_TITLE.match(table.title(p.pid)) for p in table.below(pid)) and communicates(table, pid)
+    return not any(_TITLE.match(table.title(p.pid)) for p in table.below(pid)) and table.communicates(pid)
 
 
 def _above(table: ProcessTable, pid: int) -> int:
@@ -67,19 +67,14 @@ def _worlds(group: _Group, *, apart: bool) -> dict[str, _Group]:
     return worlds
 
 
-def _job(name: str, engine: str, group: _Group) -> Running:
+def _job(name: str, engine: str, group: _Group) -> RunningJob:
     """Return an engine as a job; workers that have no groups yet are numbered by their start."""
     sizes = [max(numbers) + 1 for numbers in zip(*(place for place, _ in group), strict=True)]
     told = len(dict(group)) == len(group)
     numbers = [reduce(lambda n, axis: n * axis[1] + axis[0], zip(place, sizes, strict=True), 0) for place, _ in group]
-    ranks = dict(zip((pid for _, pid in group), numbers if told else range(len(group)), strict=True))
     world = prod(sizes) if told else len(group)
-    return Running(
-        name=name,
-        world_size=world,
-        ranks_per_node=None,
-        local=world == len(group),
-        launcher=engine,
-        members=tuple(Member(pid, rank, rank, "title" if told else "order") for pid, rank in ranks.items()),
-        ended=(),
+    ranks = tuple(
+        RankProcess(rank, "", pid, "", rank, "title" if told else "order")
+        for (_, pid), rank in zip(group, numbers if told else range(len(group)), strict=True)
     )
+    return RunningJob(name, world, local=world == len(group), launcher=engine, nodes=(HangNode(""),), ranks=ranks)

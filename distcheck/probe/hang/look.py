@@ -10,12 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from distcheck.facts.base import Missing, legible
-from distcheck.facts.hang import HangNode, Helper, Moment, RankProcess, RunningJob, Unanswered
+from distcheck.facts.hang import HangNode, Helper, Moment, RankProcess, RunningJob, Thread
 from distcheck.probe import host, process
-from distcheck.probe.hang import dumps, gpus, members, native, ranks, sample, sockets, stacks
+from distcheck.probe.hang import dumps, gpus, native, ranks, sample, sockets, stacks
 from distcheck.probe.hang.calls import system_call
 from distcheck.probe.hang.processes import Process, ProcessTable
 from distcheck.probe.kernel_files import integer
@@ -56,98 +56,95 @@ def look(wanted: Wanted, pause: Callable[[float], None] = time.sleep) -> list[Ru
     table = ProcessTable()
     jobs = ranks.jobs(table, wanted.only)
     node = _node(table, os.environ, program, found=bool(jobs))
-    if not jobs:
-        return [RunningJob(name="", nodes=(node,), stacks=wanted.stacks)]
-    pids = [member.pid for job in jobs for member in job.members]
-    numbering = frozenset(m.pid for job in jobs for m in job.members if m.numbered == "order")
-    first = _once(table, pids, program, numbering)
+    first = _once(table, [rank for job in jobs for rank in job.ranks], program)
     jobs = [_ranks_only(job, first) for job in jobs if wanted.only or _is_distributed(job, first)]
     if not jobs:
         return [RunningJob(name="", nodes=(node,), stacks=wanted.stacks)]
-    pids = [member.pid for job in jobs for member in job.members]
-    watching = gpus.watch(wanted.seconds) if any(map(table.has_cuda, pids)) else None
+    all_ranks = [rank for job in jobs for rank in job.ranks]
+    pids = [rank.pid for rank in all_ranks]
+    amd = any(map(table.has_hip, pids))
+    watching = gpus.watch(wanted.seconds, amd=amd) if any(map(table.has_cuda, pids)) else None
     pause(wanted.seconds)
-    last = _once(ProcessTable(), pids, program, frozenset())
-    found = [_hang(job, node, first, last, program, stacks_wanted=wanted.stacks) for job in jobs]
+    last = _once(ProcessTable(), all_ranks, program, numbering=False)
+    found = [
+        replace(
+            job,
+            nodes=(replace(node, ended=job.nodes[0].ended),),
+            ranks=tuple(_rank(rank, node.name, first, last, program) for rank in job.ranks),
+            stacks=wanted.stacks,
+        )
+        for job in jobs
+    ]
     seen = None if watching is None else gpus.seen(watching)
     if wanted.native_seconds and isinstance(program, str):
         found = [native.added(job, program, wanted.native_seconds) for job in found]
     return [legible(job if seen is None else gpus.added(job, seen, table)) for job in found]
 
 
-def _once(table: ProcessTable, pids: Collection[int], program: str | Missing, numbering: frozenset[int]) -> _Once:
-    own = set(pids)
-    below = {pid: tuple(p for p in table.below(pid) if p.pid not in own) for pid in pids}
-    moments = {pid: sample.moment(table, pid, tuple(p.pid for p in below[pid])) for pid in pids}
+def _once(
+    table: ProcessTable, sampled: Collection[RankProcess], program: str | Missing, *, numbering: bool = True
+) -> _Once:
+    own = {rank.pid for rank in sampled}
+    below = {pid: tuple(p for p in table.below(pid) if p.pid not in own) for pid in own}
+    moments = {pid: sample.moment(table, pid, tuple(p.pid for p in below[pid])) for pid in own}
     busy = {p.pid: sample.busy_seconds(p.pid) for those in below.values() for p in those}
     spawned: dict[int, int] = {}
     if isinstance(program, str):
-        alive = [pid for pid in pids if moments[pid].state not in "ZX"]
-        for pid, dump in stacks.dumps(program, alive, _DUMP_SECONDS, numbering).items():
-            moments[pid] = msgspec.structs.replace(moments[pid], threads=dump.threads)
+        alive = [pid for pid in own if moments[pid].state not in "ZX"]
+        numbered = frozenset(rank.pid for rank in sampled if numbering and rank.numbered == "order")
+        for pid, dump in stacks.dumps(program, alive, _DUMP_SECONDS, numbered).items():
+            moments[pid] = replace(moments[pid], threads=dump.threads)
             if dump.spawned is not None:
                 spawned[pid] = dump.spawned
     return _Once(table, moments, spawned, below, busy)
 
 
-def _is_distributed(job: members.Running, first: _Once) -> bool:
+def _is_distributed(job: RunningJob, first: _Once) -> bool:
     """Return whether children of multiprocessing are ranks; other programs with torch have children too."""
-    if job.launcher != "spawn":
-        return True
-    pids = [member.pid for member in job.members]
-    threads = [t for pid in pids for t in (first.moments[pid].threads,) if isinstance(t, tuple)]
-    frames = (frame.file for each in threads for thread in each for frame in thread.frames)
-    known = any(pid in first.spawned or members.communicates(first.table, pid) for pid in pids)
-    return known or any("torch/distributed/" in file for file in frames)
+    pids = [rank.pid for rank in job.ranks]
+    return (
+        job.launcher != "spawn"
+        or any(pid in first.spawned or first.table.communicates(pid) for pid in pids)
+        or any("torch/distributed/" in f.file for pid in pids for t in _threads(first, pid) for f in t.frames)
+    )
 
 
-def _ranks_only(job: members.Running, first: _Once) -> members.Running:
+def _ranks_only(job: RunningJob, first: _Once) -> RunningJob:
     """Return a job without the managers and pools of multiprocessing, which are children beside its ranks."""
-    if job.launcher != "spawn":
+    spawned = [rank for rank in job.ranks if rank.pid in first.spawned]
+    kept = spawned or [rank for rank in job.ranks if not _serves(first, rank.pid)]
+    others = len(job.ranks) - len(kept)
+    if job.launcher != "spawn" or not others:
         return job
-    spawned = [m for m in job.members if m.pid in first.spawned]
-    kept = spawned or [m for m in job.members if not _serves(first.moments[m.pid])]
-    others = [m.pid for m in job.members if m not in kept]
-    return job._replace(
-        members=tuple(m._replace(rank=n, local_rank=n) for n, m in enumerate(kept)) if others else job.members,
-        world_size=job.world_size and job.world_size - len(others),
-        ranks_per_node=job.ranks_per_node and job.ranks_per_node - len(others),
+    return replace(
+        job,
+        ranks=tuple(replace(rank, rank=n, local_rank=n) for n, rank in enumerate(kept)),
+        world_size=job.world_size and job.world_size - others,
+        ranks_per_node=job.ranks_per_node and job.ranks_per_node - others,
     )
 
 
-def _serves(moment: Moment) -> bool:
-    threads = moment.threads if isinstance(moment.threads, tuple) else ()
-    return any(_SERVERS.search(frame.file) for thread in threads if thread.main for frame in thread.frames)
+def _serves(first: _Once, pid: int) -> bool:
+    return any(_SERVERS.search(frame.file) for t in _threads(first, pid) if t.main for frame in t.frames)
 
 
-def _hang(
-    job: members.Running, node: HangNode, first: _Once, last: _Once, program: str | Missing, *, stacks_wanted: bool
-) -> RunningJob:
-    return RunningJob(
-        name=job.name,
-        world_size=job.world_size,
-        ranks_per_node=job.ranks_per_node,
-        local=job.local,
-        launcher=job.launcher,
-        nodes=(msgspec.structs.replace(node, ended=job.ended),),
-        ranks=tuple(_rank(member, node.name, first, last, program) for member in job.members),
-        stacks=stacks_wanted,
-    )
+def _threads(once: _Once, pid: int) -> tuple[Thread, ...]:
+    threads = once.moments[pid].threads
+    return threads if isinstance(threads, tuple) else ()
 
 
-def _rank(member: members.Member, node: str, first: _Once, last: _Once, program: str | Missing) -> RankProcess:
-    pid, number = member.pid, first.spawned.get(member.pid, member.rank)
-    return RankProcess(
+def _rank(rank: RankProcess, node: str, first: _Once, last: _Once, program: str | Missing) -> RankProcess:
+    pid, number = rank.pid, first.spawned.get(rank.pid, rank.rank)
+    return replace(
+        rank,
         rank=number,
         node=node,
-        pid=pid,
         program=_program(first.table.command(pid)),
-        local_rank=member.local_rank if member.rank == number else number,
-        numbered="spawn" if pid in first.spawned else member.numbered,
-        meets=member.meets,
+        local_rank=rank.local_rank if rank.rank == number else number,
+        numbered="spawn" if pid in first.spawned else rank.numbered,
         moments=(first.moments[pid], last.moments[pid]),
         helpers=_helpers(pid, first, last, program),
-        unanswered=tuple(Unanswered(c.local, c.remote, c.retransmits, c.queued_bytes) for c in sockets.unanswered(pid)),
+        unanswered=sockets.unanswered(pid),
         torch=first.table.has_torch(pid),
         cuda=first.table.has_cuda(pid),
         dump=dumps.dump_of(last.table, pid, number) if number is not None else None,
@@ -157,7 +154,7 @@ def _rank(member: members.Member, node: str, first: _Once, last: _Once, program:
 def _helpers(pid: int, first: _Once, last: _Once, program: str | Missing) -> tuple[Helper, ...]:
     """Return the processes below a rank that are in both samples, the busiest and youngest first, at most a few."""
     before = {p.pid for p in first.below[pid]}
-    both = [p for p in last.below[pid] if p.pid in before and p.state not in "ZX"]
+    both = [p for p in last.below[pid] if p.pid in before and p.lives]
     spent = {p.pid: max(0.0, last.busy[p.pid] - first.busy[p.pid]) for p in both}
     kept = sorted(both, key=lambda p: (-spent[p.pid], -p.started))[:_MOST_HELPERS]
     python = [p.pid for p in kept if p.is_python]

@@ -14,6 +14,8 @@ from distcheck.probe.kernel_files import contents, mapped
 
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 _TORCH = ("libtorch_cpu.so", "libtorch.so")
+_THREADS = ("gloo_", "pt_gloo", "pt_nccl", "pt_tcpstore", "NCCL")
+"""How the names begin of threads that torch, Gloo and NCCL start for a process group."""
 _PYTHON = ("python", "pt_", "torchrun", "ray::", "VLLM", "vllm", "sglang", "pypy")
 """How the names begin of processes that may be ranks."""
 
@@ -27,6 +29,11 @@ class Process(NamedTuple):
     started: int
     """In clock ticks since the boot."""
     name: str
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return self.state not in "ZX"
 
     @property
     def is_python(self) -> bool:
@@ -84,15 +91,19 @@ class ProcessTable:
         """Return the first argument of a process, or the title that it gave itself."""
         return next(iter(self.command(pid)), "")
 
-    def threads(self, pid: int) -> list[str]:
-        """Return the names of a process's threads."""
-        return [contents(path) for path in self.root.glob(f"{pid}/task/*/comm")]
+    def communicates(self, pid: int) -> bool:
+        """Return whether it has threads of a process group or of its store, or a meeting place in its variables."""
+        threads = (contents(path) for path in self.root.glob(f"{pid}/task/*/comm"))
+        return "MASTER_PORT" in (self.environment(pid) or {}) or any(name.startswith(_THREADS) for name in threads)
 
     def _bytes(self, pid: int, name: str) -> bytes | None:
+        folder = self.root / str(pid)
         try:
-            return (self.root / f"{pid}/{name}").read_bytes()
+            return (folder / name).read_bytes()
+        except ProcessLookupError:  # it has ended since
+            return b""
         except OSError:
-            return None
+            return None if folder.exists() else b""
 
     def maps(self, pid: int) -> frozenset[str]:
         """Return the names of the files that a process has mapped."""
@@ -105,8 +116,12 @@ class ProcessTable:
         return not self.maps(pid).isdisjoint(_TORCH)
 
     def has_cuda(self, pid: int) -> bool:
-        """Return whether a process has loaded CUDA's driver."""
-        return any(name.startswith("libcuda.so") for name in self.maps(pid))
+        """Return whether a process has loaded CUDA's driver, or HIP."""
+        return self.has_hip(pid) or any(name.startswith("libcuda.so") for name in self.maps(pid))
+
+    def has_hip(self, pid: int) -> bool:
+        """Return whether a process has loaded HIP, the runtime of AMD's GPUs."""
+        return any(name.startswith("libamdhip64.so") for name in self.maps(pid))
 
     def age(self, pid: int) -> float:
         """Return for how many seconds a process has lived."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import struct
@@ -11,6 +10,9 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
+
+from distcheck.facts.hang import Unanswered
+from distcheck.probe.kernel_files import link_name
 
 _SOCKET = re.compile(r"^socket:\[(\d+)\]$")
 _ESTABLISHED, _SYN_SENT = 1, 2
@@ -34,30 +36,19 @@ def connection(pid: int, inode: str) -> TcpConnection | None:
     return next(filter(None, map(parsed, lines)), None)
 
 
-def unanswered(pid: int) -> list[TcpConnection]:
+def unanswered(pid: int) -> tuple[Unanswered, ...]:
     """Return the connections of a process whose other end does not acknowledge what was sent."""
     retransmitting = (fields for fields in _lines(pid) if len(fields) > 6 and fields[6].strip("0"))
     found = filter(None, map(parsed, retransmitting))  # few of thousands: reading addresses takes longest
     suspects = [c for c in found if c.state in {_ESTABLISHED, _SYN_SENT} and c.retransmits]
     mine = inodes(pid) if suspects else frozenset()
-    return [c for c in suspects if c.inode in mine]
+    return tuple(Unanswered(c.local, c.remote, c.retransmits, c.queued_bytes) for c in suspects if c.inode in mine)
 
 
 def inodes(pid: int) -> frozenset[int]:
     """Return the sockets of a process."""
-    found = set()
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
-    except OSError:
-        return frozenset()
-    for name in names:
-        try:
-            match = _SOCKET.match(os.readlink(f"/proc/{pid}/fd/{name}"))  # noqa: PTH115
-        except OSError:
-            continue
-        if match:
-            found.add(int(match[1]))
-    return frozenset(found)
+    links = map(link_name, Path(f"/proc/{pid}/fd").glob("*"))
+    return frozenset(int(found[1]) for link in links if (found := _SOCKET.match(link)))
 
 
 def _lines(pid: int) -> Iterator[list[str]]:

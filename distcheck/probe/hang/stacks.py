@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,8 @@ from distcheck.probe.kernel_files import contents
 
 VARIABLE = "DISTCHECK_PY_SPY"
 _AT_ONCE = 8
+_UNREADABLE = "Failed to get process executable name"
+"""What py-spy says of a process that runs where /proc/PID/exe may not be read."""
 _MOST_FRAMES, _MOST_THREADS, _LONGEST = 80, 40, 300
 _SPAWN = "torch/multiprocessing/spawn.py"
 _MAIN = "MainThread"
@@ -75,12 +77,7 @@ def sampler() -> str | Missing:
 
 
 def dumps(
-    program: str,
-    pids: Sequence[int],
-    seconds: float,
-    numbering: frozenset[int] = frozenset(),
-    *,
-    native: bool = False,
+    program: str, pids: Sequence[int], seconds: float, numbering: frozenset[int] = frozenset(), *, native: bool = False
 ) -> dict[int, Dump]:
     """Return the stacks of processes, in parallel; each dump that takes longer than `seconds` is ended.
 
@@ -118,6 +115,8 @@ def _ended(child: subprocess.Popen[bytes], pid: int, seconds: float) -> Dump:
         return Dump(Missing(reason="py-spy did not end in time"))
     if child.returncode:
         first = errors.decode("utf-8", "replace").strip().partition("\n")[0].removeprefix("Error: ")
+        if _UNREADABLE in first and os.path.exists(f"/proc/{pid}"):  # noqa: PTH110
+            first = "Permission Denied"
         return Dump(Missing(reason=f"py-spy: {first or f'exit code {child.returncode}'}"[:_LONGEST]))
     return parsed(output, pid)
 
@@ -168,10 +167,7 @@ def _thread(thread: _Thread, *, main: bool) -> Thread:
 
 
 def _number(main: _Thread) -> int | None:
-    return next((int(v.repr) for v in _spawn_locals(main) if v.name == "i" and (v.repr or "").isdecimal()), None)  # type: ignore[arg-type]
-
-
-def _spawn_locals(main: _Thread) -> Iterator[_Local]:
-    for frame in main.frames:
-        if frame.name == "_wrap" and frame.filename.endswith(_SPAWN):
-            yield from frame.locals or ()
+    """Return the argument `i` of the function in which mp.spawn runs a child."""
+    wraps = (frame for frame in main.frames if frame.name == "_wrap" and frame.filename.endswith(_SPAWN))
+    values = (each.repr or "" for frame in wraps for each in frame.locals or () if each.name == "i")
+    return next((int(value) for value in values if value.isdecimal()), None)

@@ -58,9 +58,8 @@ def _files(process: Path) -> Iterator[tuple[int, Path]]:
         fields = line.split(maxsplit=5)
         if len(fields) > 5:
             starts.setdefault(fields[5], int(fields[0].partition("-")[0], 16))
-    for path, start in starts.items():
-        if path == program:
-            yield start, process / "exe"
+    if program in starts:
+        yield starts[program], process / "exe"
     for path, start in starts.items():
         if os.path.basename(path).startswith(("libc.so", "libc-", "ld-musl")):  # noqa: PTH119
             yield start, process / "root" / path.lstrip("/")

@@ -235,4 +235,5 @@ def fix_for_start(error: str) -> Fix:
 
 def backend_of(job: Job) -> str:
     """Return the backend of the collectives, or the requested one if they were not run."""
-    return job.collectives.backend if isinstance(job.collectives, Collectives) else job.asked.backend
+    kind = job.collectives.backend if isinstance(job.collectives, Collectives) else job.asked.backend
+    return job.asked.backend_name or kind

@@ -44,16 +44,18 @@ _FAULTS_OF_GPUS = ("nvidia-smi -q -d ECC,ROW_REMAPPER", "dmesg -T | grep -i xid"
 def torch_backend_missing(job: Job) -> Iterator[Outcome]:
     """This torch build lacks the backend that the job uses.
 
-    ``init_process_group("nccl")`` raises ``Distributed package doesn't have NCCL built in`` on every rank, or only on
-    nodes with a CPU build of torch. In the latter case the other ranks wait for ten minutes or more. A torch with NCCL
-    that sees no GPU fails a little later with ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``.
+    ``init_process_group`` raises ``Distributed package doesn't have NCCL built in``, or ``Unknown c10d backend type``
+    for one of a plugin. If only some nodes have such a torch, the other ranks wait for ten minutes or more. A torch
+    with NCCL that sees no GPU fails a little later: ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``.
 
-    Found by querying torch on every rank, before any collective runs.
+    Found by querying torch on every rank, before any collective runs. Of plugins' backends those count that torch finds
+    by the entry points torch.backends and torch.distributed.backends; one that only the job's script registers cannot
+    be measured.
 
-    Fix: Install the torch build for the nodes' GPUs, the same one everywhere; or use a backend that this torch has:
-    ``--backend gloo`` and ``init_process_group("gloo")``.
+    Fix: Install the torch build for the nodes' GPUs, or the plugin, the same one everywhere; or use a backend that this
+    torch has: ``--backend gloo`` and ``init_process_group("gloo")``.
 
-        python -c 'import torch; print(torch.__version__, torch.version.cuda)'
+        python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.distributed.Backend.backend_list)'
         distcheck bandwidth --backend gloo
 
     See: https://pytorch.org/get-started/locally/

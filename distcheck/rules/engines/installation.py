@@ -5,7 +5,6 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from distcheck.facts.quantities import size
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.engines import engines
@@ -61,34 +60,6 @@ def engine_model_missing(job: Job) -> Iterator[Outcome]:
             f"{_PROBLEMS[first.model_state]}{where}",
             Fix(text, (look,)),
             scope="rank" if there else "job",
-        )
-
-
-@rule("environment", severity="warning", scope="rank")
-def engine_model_differs(job: Job) -> Iterator[Outcome]:
-    """The model of an inference engine has not the same size on all nodes.
-
-    A download that was not finished, or another revision: the engine ends on some nodes while the others wait, or its
-    ranks compute with different weights.
-
-    Found by adding up the files of the model's folder on each node, except those in hidden folders.
-
-    Fix: copy the model to all nodes again, or use a shared folder.
-    """
-    known = [each for each in engines(job) if each.engine.model and each.engine.model_bytes is not None]
-    for model, same in grouped(known, lambda each: each.engine.model).items():
-        sizes = {
-            bytes_: _ranks(several) for bytes_, several in grouped(same, lambda e: e.engine.model_bytes or 0).items()
-        }
-        if len(sizes) < 2:
-            continue
-        shown = [f"{size(bytes_, 3)} on {named(job, ranks)}" for bytes_, ranks in sizes.items()]
-        yield found(
-            job,
-            _odd(sizes),
-            f"{same[0].engine.name}'s model {brief(model, 100)} has {listed(shown)}",
-            Fix("Copy it to all nodes again, or use a shared folder.", (f"du -sb {quote(model)}",)),
-            evidence={f"{bytes_} B": named(job, ranks) for bytes_, ranks in sizes.items()},
         )
 
 

@@ -41,11 +41,12 @@ def command_file_missing(job: Job) -> Iterator[Outcome]:
     Where only some nodes lack it, the others wait for their ranks until the timeout.
 
     Found with ``distcheck gate -- COMMAND``, on every node, for the program (on PATH), the interpreter that its first
-    line names, the script of python, torchrun, accelerate or deepspeed, the module of ``-m`` as COMMAND's interpreter
-    finds it (no package is imported), and every other word that is a path on the leader's node, except values of
-    options whose name contains out, log or save. What another program or a shell runs is not known. A warning for other
-    files and folders, which may be used by rank 0 only, and where distcheck starts the probes itself, because COMMAND
-    then runs on one machine, unless it is srun or mpirun.
+    line names, the script of python and of the launchers that distcheck reads, the configuration of axolotl,
+    llamafactory-cli and tune, the module of ``-m`` as COMMAND's interpreter finds it (no package is imported), and
+    every other word that is a path on the leader's node, except values of options whose name contains out, log or save.
+    What another program or a shell runs is not known. A warning for other files and folders, which may be used by rank
+    0 only, and where distcheck starts the probes itself, because COMMAND then runs on one machine, unless it is srun or
+    mpirun.
 
     Fix: correct the path; copy the file to all nodes, or use a shared folder or one image.
     """
@@ -55,13 +56,15 @@ def command_file_missing(job: Job) -> Iterator[Outcome]:
     elsewhere, outside = job.asked.program in ON_NODES, bool(job.launched or job.asked.folder)
     for word, seen in _by_word(job).items():
         lacking = [s for s in seen if s.file.state in _LACKING]
-        own = here.get(word)
+        # A word that the leader's COMMAND lacks is one of a node where another line was typed.
+        own = here.get(word) or next((each.file for each in seen if each.file.role != "argument"), None)
         may_lack = own is not None and own.role != "argument" and elsewhere is outside
         if own is None or not lacking or word in models or own.state not in (_THERE | _LACKING if may_lack else _THERE):
             continue
         there = [s for s in seen if s.file.state in _THERE]
         ranks = [rank for s in lacking for rank in s.ranks]
         file = lacking[0].file
+        role = "file" if own.role == "script" and not word.endswith(".py") else own.role
         what = "is not found" if own.role == "module" else "does not exist"
         if file.state == "unreadable":
             what = f"cannot be started: {file.error}" if own.role == "program" else "cannot be read"
@@ -69,7 +72,7 @@ def command_file_missing(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: COMMAND's {own.role} {brief(word, 100)} {what}{where}",
+            f"{named(job, ranks)}: COMMAND's {role} {brief(word, 100)} {what}{where}",
             _fix(own, file, everywhere=not there),
             severity="warning" if own.role == "argument" or (outside and not elsewhere) else "error",
             scope="rank" if there else "job",

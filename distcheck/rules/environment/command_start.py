@@ -11,6 +11,7 @@ from distcheck.facts.storage import MAPS_LAUNCHER, READS_RANK, STARTS_OTHERS
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.command_words import SETS_VARIABLES, for_torchrun, mentioned, shown, words_of
+from distcheck.rules.job.world import refused
 from distcheck.rules.wording import found
 from distcheck.selection.command import ON_NODES
 from distcheck.selection.placement import integer
@@ -37,6 +38,8 @@ def command_processes_differ(job: Job) -> Iterator[Outcome]:
     asked, tested, each = job.asked, len(job.ranks), integer(job.asked.processes) or 0
     starts = 1 if job.launched else len(job.processes)
     if not each or not asked.started_here or asked.by_default or asked.program in ON_NODES or each * starts == tested:
+        return
+    if refused(job):
         return
     if each == 1 and asked.program not in SETS_VARIABLES:
         launches = any(process.launch for process in job.processes)  # an engine that Python runs

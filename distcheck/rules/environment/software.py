@@ -155,15 +155,16 @@ def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
 
 @rule("environment", scope="rank")
 def sw_nccl_backend_differs(job: Job) -> Iterator[Outcome]:
-    """The backend nccl is another implementation on some ranks.
+    """The backend is another implementation on some ranks.
 
     torch 2.15 made ``nccl`` a new implementation, ProcessGroupNCCL2, unless TORCH_DIST_USE_NCCL2 is 0; in 2.14 it is
     the new one only if the variable is 1. The two exchange NCCL's unique id under different keys of the store, so that
     the ranks wait for each other in the first collective or at init_process_group. The usual cause is a launcher that
-    forwards the variable to some nodes only.
+    forwards the variable to some nodes only. A backend of a plugin can be another class where the plugin is another
+    release.
 
-    Found by the class that ran the collectives, else by the version of torch and the variable on each rank. Ranks with
-    different versions of torch are not compared: sw-torch-version-differs reports them.
+    Found by the class that ran the collectives, else for nccl by the version of torch and the variable on each rank.
+    Ranks with different versions of torch are not compared: sw-torch-version-differs reports them.
 
     Fix: give all ranks the same value, or ask for one implementation: ``init_process_group("nccl-legacy")``.
 
@@ -171,8 +172,8 @@ def sw_nccl_backend_differs(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/pytorch/pytorch/pull/192281
     """
-    if job.backend == "nccl":
-        yield from _within_a_torch(job, "the NCCL backend", implementation_of)
+    name = "the NCCL backend" if job.backend == "nccl" else f"the backend {job.backend}"
+    yield from _within_a_torch(job, name, implementation_of)
 
 
 @rule("environment", severity="warning", scope="rank")

@@ -52,7 +52,8 @@ def gpu_outside_allocation(job: Job) -> Iterator[Outcome]:
 
         export CUDA_VISIBLE_DEVICES={given|$SLURM_STEP_GPUS}
 
-    See: https://slurm.schedmd.com/gres.html#GPU_Management
+    See: https://slurm.schedmd.com/gres.html#GPU_Management, https://github.com/ai-dynamo/nixl/pull/2007 (two jobs on
+    the same GPUs)
     """
     outside: dict[tuple[_Given, int, tuple[str, ...]], list[RankFacts]] = {}
     beside = grouped(job.processes, lambda process: process.node)

@@ -86,6 +86,12 @@ def _worst(reading: Reading) -> Fault | None:
     return Fault(f"{_text(first)}{also}", fix, {}, severity, "gpu", confirmed=False)
 
 
+def fatal_text(error: DriverError) -> str:
+    """Return what an error says after which a GPU does not go on by itself; empty if it is none."""
+    meaning, severity = _MEANINGS[error.kind]
+    return f"{meaning}: {brief(error.text, 60)}" if severity == "error" else ""
+
+
 def _text(error: DriverError) -> str:
     ago = error.seconds_ago
     when = "at an unknown time" if ago is None else f"{round(ago / 60)} min ago" if ago >= 30 else "just now"

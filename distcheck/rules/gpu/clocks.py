@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import GpuLoad
+from distcheck.facts.gpu import HARDWARE_SLOWDOWN, HARDWARE_THERMAL, POWER_BRAKE, SOFTWARE_THERMAL, GpuLoad
 from distcheck.facts.job import Job
 from distcheck.rules import Answer, rule
 from distcheck.rules.finding import Fault, Fix
@@ -11,8 +11,7 @@ from distcheck.rules.gpu.readings import FEWEST_LOOKS, Reading, each_gpu, number
 from distcheck.rules.wording import grouped, majority, once
 
 _POWER_LIMIT = 0x4
-_HARDWARE_SLOWDOWN, _SOFTWARE_THERMAL, _HARDWARE_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
-"""NVML's reasons for the current clocks."""
+"""One of NVML's reasons for the current clocks."""
 _NOTICEABLE_SHARE, _NOTICEABLE_SECONDS = 0.02, 0.1
 """Share of the watched time; less does not slow a job noticeably."""
 _SHARE_OF_LOOKS = 0.1
@@ -34,8 +33,10 @@ def gpu_thermal_throttle(job: Job, reading: Reading) -> Answer:
     Found in two ways. While the collectives run: by how long NVML reports a thermal slowdown, more than 2 % of the
     time. Before them, when the GPU has nothing to do yet: by NVML's reasons for the current clocks (hardware slowdown,
     hardware and software thermal slowdown) and by the temperature against the slowdown threshold. Of AMD's GPUs the
-    sensor nearest to its critical temperature counts, before and during the collectives. A warning: the GPU
-    may cool down. A few seconds of work do not heat up a cold GPU, so silence says little about the next hour.
+    sensor nearest to its critical temperature counts, and from MI300 on what the firmware counts as PROCHOT, by which
+    the board slows it down, or as heat of its socket, memory or voltage regulators, before and during the collectives.
+    A warning: the GPU may cool down. A few seconds of work do not heat up a cold GPU, so silence says little about the
+    next hour.
 
     Fix: Check the node's cooling: fans, coolant and airflow; drain the node if the GPU stays hot.
 
@@ -46,19 +47,28 @@ def gpu_thermal_throttle(job: Job, reading: Reading) -> Answer:
     health = reading.health
     reasons = int(number(health.clocks.event_reasons))
     celsius, limit = number(health.temperature_celsius), number(health.slowdown_celsius)
-    if reasons & _HARDWARE_THERMAL:
-        words = "hardware thermal slowdown"
-    elif reasons & _SOFTWARE_THERMAL:
-        words = "software thermal slowdown"
-    elif reasons & _HARDWARE_SLOWDOWN and not reasons & POWER_BRAKE:
+    by_hardware, by_software = _slowdowns(reading)
+    if reasons & HARDWARE_THERMAL:
+        words = by_hardware
+    elif reasons & SOFTWARE_THERMAL:
+        words = by_software
+    elif reasons & HARDWARE_SLOWDOWN and not reasons & POWER_BRAKE:
         words = "hardware slowdown"
     elif 0 < limit <= celsius:
         words = "at or above its slowdown threshold"
     elif (least := job.asked.site(reading.node.name).threshold.gpu_celsius) is not None and least <= celsius:
         return f"{celsius:g} C; the site's policy allows less than {least} C"
     else:
-        return _slowed_by_heat(reading)
+        unknown = health.clocks.event_reasons if isinstance(health.clocks.event_reasons, Missing) else None
+        return _slowed_by_heat(reading) or unknown
     return f"{words}, {celsius} C of {limit} C" if celsius and limit else words
+
+
+def _slowdowns(reading: Reading) -> tuple[str, str]:
+    """Return the words for a slowdown by the hardware's signal and by the driver or the firmware."""
+    if reading.health.amd is not None:
+        return "slowed down by PROCHOT", "slowed down by heat"
+    return "hardware thermal slowdown", "software thermal slowdown"
 
 
 def _slowed_by_heat(reading: Reading) -> str:
@@ -68,9 +78,10 @@ def _slowed_by_heat(reading: Reading) -> str:
         return ""
     if reading.health.amd is not None and 0 < limit <= number(load.temperature_celsius):
         return f"up to {number(load.temperature_celsius):g} C of {limit:g} C while the collectives ran"
+    by_hardware, by_software = _slowdowns(reading)
     for words, seconds, bits in (
-        ("hardware thermal slowdown", load.hardware_thermal_seconds, _HARDWARE_THERMAL),
-        ("software thermal slowdown", load.software_thermal_seconds, _SOFTWARE_THERMAL),
+        (by_hardware, load.hardware_thermal_seconds, HARDWARE_THERMAL),
+        (by_software, load.software_thermal_seconds, SOFTWARE_THERMAL),
     ):
         if share := _slowed(load, seconds, bits):
             heat = number(load.temperature_celsius)

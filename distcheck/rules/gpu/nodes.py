@@ -52,16 +52,18 @@ def _concerns(job: Job, node: NodeFacts) -> bool:
         return True
     if node.accelerator == "amd":
         # A CPU's or a desktop's graphics, and a torch without ROCm: the job does not use it.
-        return node.torch.hip is not None or job.asked.backend == "nccl" or _has_instinct(node)
+        return node.torch.hip is not None or job.asked.backend == "nccl" or _may_have_instinct(node)
     # A graphics card without NVIDIA's driver, and a torch without CUDA: the job does not use it.
     no_driver = isinstance(node.gpus, Missing) and error_code(node.gpus.reason) in NO_DRIVER
     unused = job.asked.backend == "auto" and node.torch.cuda is None and no_driver
     return node.torch.hip is None and not unused
 
 
-def _has_instinct(node: NodeFacts) -> bool:
-    gpus = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
-    return any(map(is_instinct, gpus))
+def _may_have_instinct(node: NodeFacts) -> bool:
+    """Return whether a node has AMD GPUs for compute, or its driver did not tell."""
+    if isinstance(node.gpus, Missing):
+        return "not loaded" not in node.gpus.reason or "Instinct" in node.gpus.reason
+    return node.gpus is not None and any(map(is_instinct, node.gpus.devices))
 
 
 def _shows_gpus(node: NodeFacts) -> bool:

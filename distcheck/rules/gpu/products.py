@@ -1,8 +1,7 @@
-"""Rules about the results of repeated products: wrong bits, and a rate that falls."""
+"""The rule about the results of repeated products: wrong bits."""
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Job
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from distcheck.facts.rank import RankFacts
     from distcheck.rules.finding import Fault
 
-_FALLEN = 0.8
-"""Below this share of its first rate a GPU has slowed down; at its power limit it loses a few per cent."""
 _MOST = 8
 
 
@@ -80,26 +77,3 @@ def _wrong(job: Job, ranks: list[RankFacts], message: str, *, confirmed: bool = 
         confirmed=confirmed,
         evidence={f"checksum of rank {number}": getattr(test, "checksum", None) for number, test in tests},
     )
-
-
-@rule("collectives", severity="warning", scope="gpu", owner="admin")
-def gpu_burn_slows(job: Job) -> Iterator[Outcome]:
-    """A GPU slows down while it repeats matrix products.
-
-    Its clocks fall when it gets warm: bad cooling, a power limit or a weak power supply. A job reaches that state after
-    a minute, and then every step waits for this GPU.
-
-    Found with ``--burn SECONDS``, by the rate of products: a GPU is named if its last fifth of that time is below 0.8
-    of its first. NVML's reasons for lower clocks during the run are gpu-thermal-throttle and gpu-power-cap.
-
-    Fix: Check temperature, fans and power limit of the node; exclude it until it is cooled.
-
-        nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE
-    """
-    for one in chain.from_iterable(tested(job).values()):
-        burn = one.test.burn
-        if one.device == "cpu" or burn is None or burn.first_TFLOPS is None or burn.last_TFLOPS is None:
-            continue
-        if burn.last_TFLOPS < _FALLEN * burn.first_TFLOPS:
-            rates = f"from {burn.first_TFLOPS:.3g} to {burn.last_TFLOPS:.3g} TFLOPS within {burn.seconds:.0f} s"
-            yield found(job, [one.rank], f"{whose(job, one)} slows down {rates}", confirmed=False)

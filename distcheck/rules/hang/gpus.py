@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from distcheck.facts.base import Missing
+from distcheck.rules.gpu.amd_log import fatal_text
 from distcheck.rules.gpu.xids import fatal
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ _WAITING_POWER = 0.4
 def broken(process: RankProcess) -> str:
     """Return what is wrong with a rank's GPU: it is lost, or had a fatal error and runs nothing since; else empty."""
     for gpu in _known(process):
-        errors = [words for xid in gpu.xids if (words := fatal(xid)) and not any(gpu.utilization_percent[-1:])]
+        said = [*map(fatal, gpu.xids), *map(fatal_text, gpu.driver_errors)]
+        errors = [words for words in said if words and not any(gpu.utilization_percent[-1:])]
         if gpu.lost or errors:
             return f"GPU {gpu.index}: {gpu.lost or errors[-1]}"
     return ""
@@ -42,8 +44,7 @@ def activity(process: RankProcess) -> Literal["idle", "waits", ""]:
 
 
 def _waits(gpu: GpuUse) -> bool:
-    limit = gpu.power_limit_watts
-    low = bool(limit) and len(gpu.power_watts) > 1 and max(gpu.power_watts) <= _WAITING_POWER * (limit or 0)
+    low = len(gpu.power_watts) > 1 and max(gpu.power_watts) <= _WAITING_POWER * (gpu.power_limit_watts or -1)
     return low and min(gpu.utilization_percent) >= _FULL_PERCENT
 
 

@@ -14,7 +14,8 @@ from distcheck.facts.base import Missing
 from distcheck.facts.ranges import numbered
 from distcheck.rules.hang.gpus import activity, readings
 from distcheck.rules.hang.places import GPU, INIT, STORE, WORK
-from distcheck.rules.hang.states import Kind, RankState, state_of
+from distcheck.rules.hang.sentences import waits
+from distcheck.rules.hang.states import Kind, RankState, ranks_of, state_of
 from distcheck.rules.wording import grouped, listed, once
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class HangJudgement(NamedTuple):
         return self.why in {"alike", "mismatch"} or (self.word == "cannot tell" and bool(self.waiting))
 
     @property
+    def evidence(self) -> dict[str, str]:
+        """What the others wait in, for a finding."""
+        return {"waiting": waits(self.waiting)} if self.waiting else {}
+
+    @property
     def seconds(self) -> float:
         """For how long the ranks were looked at, at least."""
         return min((s.seconds for s in self.states), default=0.0)
@@ -96,11 +102,12 @@ def answer(hang: RunningJob) -> HangJudgement:
 
 def _absent_here(hang: RunningJob) -> set[int]:
     """Return the ranks that the nodes with others of the same LOCAL_WORLD_SIZE should have."""
-    found = set()
+    found: set[int] = set()
     for processes in grouped(hang.ranks, lambda p: p.node).values():
         firsts = {p.rank - p.local_rank for p in processes if p.rank is not None and p.local_rank is not None}
-        if len(firsts) == 1 and 0 < (hang.ranks_per_node or 0) < _LARGEST_NODE:
-            found |= {n + firsts.copy().pop() for n in range(hang.ranks_per_node or 0)}
+        if len(firsts) == 1:
+            (first,) = firsts
+            found.update(range(first, first + min(hang.ranks_per_node or 0, _LARGEST_NODE)))
     return found
 
 
@@ -110,10 +117,9 @@ def _judged(states: _States, missing: tuple[int, ...], unseen: tuple[int, ...], 
     outside = [s for s in states if s.kind != "waits" and (s.kind not in _HIDDEN or s.moves)]
     late = _sorted(s for s in outside if s.kind != "idle")
     waiting = (*still, *hidden)
-    progress = any(s.moves for s in states)
     if missing and waiting:
         return HangJudgement("hung", "missing", waiting=waiting, longer=all(s.operation == INIT for s in waiting))
-    if progress:
+    if any(s.moves for s in states):
         if any(s.kind != "hidden" for s in hidden):  # they may wait, or be what the others wait for
             return _on_gpus(waiting, longer=False)
         if waiting and late:
@@ -186,18 +192,18 @@ def _on_gpus(states: tuple[RankState, ...], *, longer: bool) -> HangJudgement:
     unread = next((s.process.gpus.reason for s in states if isinstance(s.process.gpus, Missing)), "")
     kernels = f"GPUs at {readings(full)}, as in NCCL kernels that wait" if full else unread
     if full and idle:
-        ranks = numbered([s.process.rank for s in idle if s.process.rank is not None], 6)
-        reason = f"GPU idle and no progress: {ranks}, {idle[0].place.at or 'unknown line'}; others: {kernels}"
+        where = f"{numbered(ranks_of(idle), 6)}, {idle[0].place.at or 'unknown line'}"
+        reason = f"GPU idle and no progress: {where}; others: {kernels}"
         return HangJudgement("cannot tell", odd=idle, waiting=states, reason=reason, longer=longer)
     return HangJudgement("cannot tell", reason=kernels, waiting=states, longer=longer)
 
 
 def _by_kernel(states: tuple[RankState, ...]) -> HangJudgement:
     """Return the answer without stacks: Gloo's waiters are in a futex, so fewer that wait elsewhere are odd."""
-    still = tuple(s for s in states if s.waits_in.startswith("futex"))
-    if len(states) < 2 * len(still) < 2 * len(states):
-        others = tuple(s for s in states if not s.waits_in.startswith("futex"))
-        return HangJudgement("hung", "odd", others, still, longer=True)
+    by_futex = grouped(states, lambda s: s.last.waits_in.startswith("futex"))
+    others, still = by_futex.get(False, []), by_futex.get(True, [])
+    if 0 < len(others) < len(still):
+        return HangJudgement("hung", "odd", tuple(others), tuple(still), longer=True)
     return HangJudgement("cannot tell", waiting=states)
 
 

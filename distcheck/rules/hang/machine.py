@@ -12,7 +12,7 @@ from distcheck.rules import rule
 from distcheck.rules.finding import Fault
 from distcheck.rules.hang.judging import answer_of
 from distcheck.rules.hang.sentences import holders, waits
-from distcheck.rules.hang.states import Kind, RankState
+from distcheck.rules.hang.states import Kind, RankState, nodes_of, ranks_of
 from distcheck.rules.wording import brief, by_name, grouped, listed
 
 _MOST_PAIRS = 8
@@ -42,13 +42,13 @@ def hang_gpu_failed(job: Job) -> Iterator[Fault]:
     What the rank has sent to the GPU never ends, so it waits in ``torch.cuda.synchronize`` or ``.item()``, and the
     others in the next collective.
 
-    Found by NVML, or by an Xid of the kernel log (48, 79, 119 and others, see gpu-xid-recent) since the rank's process
-    started, where the rank makes no progress.
+    Found by NVML or KFD's list, or by an Xid of the kernel log (48, 79, 119 and others, see gpu-xid-recent) or an error
+    of amdgpu (see gpu-amdgpu-error-recent) since the rank's process started, where the rank makes no progress.
 
     Fix: End the job and drain {node}; reset the GPU, or reboot the node if it is lost.
 
-        nvidia-smi -q
-        sudo dmesg | grep 'NVRM: Xid'
+        nvidia-smi -q  # AMD: amd-smi metric
+        sudo dmesg | grep -E 'NVRM: Xid|amdgpu'
 
     See: https://docs.nvidia.com/deploy/xid-errors/
     """
@@ -84,22 +84,17 @@ def hang_no_packets(job: Job) -> Iterator[Fault]:
         ss -ti
     """
     found = answer_of(job)
-    if found.word != "hung" or found.why != "network":
+    if found.why != "network":
         return
-    lines = [
-        (
-            f"rank {s.process.rank}",
-            f"{c.local} to {c.remote}: {c.retransmits} retransmissions, {c.queued_bytes} B queued",
-        )
-        for s in found.odd
-        for c in s.process.unanswered
-    ]
-    pairs = ", ".join(f"{who} {line.partition(': ')[0]}" for who, line in lines[:2])
+    cut = [(f"rank {s.process.rank}", c) for s in found.odd for c in s.process.unanswered]
+    pairs = ", ".join(f"{who} {c.local} to {c.remote}" for who, c in cut[:2])
     waiting = f"{waits(found.waiting)}, for at least {duration(found.seconds)}"
-    message = f"no answer on {len(lines)} connections ({pairs}); {waiting}"
-    ranks = tuple(sorted({s.process.rank for s in found.odd if s.process.rank is not None}))
-    nodes = tuple(dict.fromkeys(s.process.node for s in found.odd))
-    yield Fault(message, evidence=by_name(lines[:_MOST_PAIRS]), ranks=ranks, nodes=nodes, confirmed=False)
+    message = f"no answer on {len(cut)} connections ({pairs}); {waiting}"
+    evidence = by_name(
+        (who, f"{c.local} to {c.remote}: {c.retransmits} retransmissions, {c.queued_bytes} B queued")
+        for who, c in cut[:_MOST_PAIRS]
+    )
+    yield Fault(message, None, evidence, ranks=ranks_of(found.odd), nodes=nodes_of(found.odd), confirmed=False)
 
 
 @rule("hang", scope="node", owner="admin")
@@ -117,31 +112,28 @@ def hang_node_silent(job: Job) -> Iterator[Fault]:
         ping -c 3 {node}
     """
     found = answer_of(job)
-    if found.word != "hung" or found.why != "silent" or job.hang is None:
+    if found.why != "silent" or job.hang is None:
         return
-    silent = [node for node in job.hang.nodes if node.problem]
-    names = tuple(node.name for node in silent)
+    problems = {node.name: node.problem for node in job.hang.nodes if node.problem}
+    names, why = tuple(problems), brief(next(iter(problems.values())), 60)
     message = (
-        f"{listed(names)} {'does' if len(names) == 1 else 'do'} not answer ({brief(silent[0].problem, 60)}), where "
+        f"{listed(names)} {'does' if len(names) == 1 else 'do'} not answer ({why}), where "
         f"{numbered(found.unseen, 6)} may run; {waits(found.waiting)}, for at least {duration(found.seconds)}"
     )
-    yield Fault(
-        message, confirmed=False, ranks=found.unseen, nodes=names, values={"node": tuple(map(shlex.quote, names[:4]))}
-    )
+    values = {"node": tuple(map(shlex.quote, names[:4]))}
+    yield Fault(message, confirmed=False, ranks=found.unseen, nodes=names, values=values)
 
 
 def _faults(job: Job, kind: Kind) -> Iterator[Fault]:
     found = answer_of(job)
-    if found.word != "hung":
-        return
-    odd = [s for s in found.odd if s.kind == kind]
-    evidence, seconds = {"waiting": waits(found.waiting)} if found.waiting else {}, found.seconds
+    odd = [s for s in found.odd if s.kind == kind and found.word == "hung"]
+    evidence, seconds = (found.evidence, found.seconds) if odd else ({}, 0.0)  # once, and not for each node
     for node, group in grouped(odd, lambda s: s.process.node).items():
         yield Fault(
             holders(group, len(found.waiting), seconds),
             evidence=evidence,
             confirmed=kind == "gpu" or (kind == "disk" and _same(group)),
-            ranks=tuple(sorted(s.process.rank for s in group if s.process.rank is not None)),
+            ranks=ranks_of(group),
             nodes=(node,),
             values={"pid": tuple(str(s.process.pid) for s in group), "node": (shlex.quote(node),)},
         )

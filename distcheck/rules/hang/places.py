@@ -53,10 +53,10 @@ WORK = "Work.wait"
 class StackPlace(NamedTuple):
     """Where a process is."""
 
-    at: str
+    at: str = ""
     """data.py:41; empty if no stack is known."""
-    function: str
-    path: str
+    function: str = ""
+    path: str = ""
     operation: str = ""
     """The communication that it is in, such as all_reduce; empty if none."""
     thread: str = ""
@@ -68,13 +68,13 @@ class StackPlace(NamedTuple):
     idles: bool = False
     """Whether it is a worker of Ray or vLLM that waits for its next call."""
 
-    def within(self, words: str) -> bool:
-        """Return whether one of the library frames is that of a file whose path ends like this."""
-        return any(frame.rpartition(":")[0].endswith(words) for frame in self.inside)
+    def within(self, *ends: str) -> bool:
+        """Return whether one of the library frames is that of a file whose path ends like one of these."""
+        return any(frame.rpartition(":")[0].endswith(ends) for frame in self.inside)
 
     def calls(self, function: str) -> bool:
         """Return whether one of the library frames is this function."""
-        return any(frame.rpartition(":")[2].rpartition(".")[2] == function for frame in self.inside)
+        return any(_last(frame.rpartition(":")[2]) == function for frame in self.inside)
 
     @property
     def serves(self) -> bool:
@@ -87,13 +87,12 @@ class StackPlace(NamedTuple):
         return self.idles or self.serves or any(_LOOPS.search(frame.rpartition(":")[0]) for frame in self.inside)
 
 
-def place_of(sampled: Moment | Helper) -> StackPlace | None:
-    """Return where a rank or a process below it is; None without a stack."""
-    threads = sampled.threads
-    if not isinstance(threads, tuple) or not threads:
-        return None
+def place_of(sampled: Moment | Helper) -> StackPlace:
+    """Return where a rank or a process below it is, as far as its stack is known."""
+    threads, package = _threads(sampled)
+    if not threads:
+        return StackPlace()
     main = next((thread for thread in threads if thread.main), threads[0])
-    package = _package(main)
     own = _of_thread(main, package)
     if not _waits_for_thread(main, own):
         return own
@@ -101,32 +100,30 @@ def place_of(sampled: Moment | Helper) -> StackPlace | None:
     communicating = [pair for pair in others if pair[1].operation]
     users = [pair for pair in others if _users(pair[0], package)]
     working = [pair for pair in users if not _waits_for_thread(*pair)]
-    for thread, other in (communicating or working or (users if own.ended else []))[:1]:
-        return other._replace(thread=thread.name or "a thread", ended=own.ended)
-    return own
+    thread, other = next(iter(communicating or working or (users if own.ended else [])), (main, own))
+    return own if thread is main else other._replace(thread=thread.name or "a thread", ended=own.ended)
 
 
 def beside(moment: Moment) -> list[tuple[str, StackPlace]]:
     """Return the other threads of the program by name, and where they are."""
-    threads = moment.threads if isinstance(moment.threads, tuple) else ()
-    package = next((_package(each) for each in threads if each.main), "")
+    threads, package = _threads(moment)
     return [(t.name, _of_thread(t, package)) for t in threads if not t.main and _users(t, package)]
 
 
 def users_frames(moment: Moment, thread: str = "") -> tuple[Frame, ...]:
     """Return the frames of the user's program in the main thread, or in another one."""
-    threads = moment.threads if isinstance(moment.threads, tuple) else ()
-    package = next((_package(each) for each in threads if each.main), "")
+    threads, package = _threads(moment)
     shown = (each for each in threads if (each.name == thread if thread else each.main))
     return tuple(frame for each in shown for frame in _users(each, package))
 
 
-def _package(main: Thread) -> str:
-    """Return the folder of the installed package that is the program, if no other file is."""
-    own = _own(main)
+def _threads(sampled: Moment | Helper) -> tuple[tuple[Thread, ...], str]:
+    """Return the threads, and the folder of the installed package that is the program, if no other file is."""
+    threads = sampled.threads if isinstance(sampled.threads, tuple) else ()
+    own = _own(next((each for each in threads if each.main), threads[0])) if threads else []
     if any(not _LIBRARY.search(frame.file) for frame in own):
-        return ""
-    return next((found[0] for frame in reversed(own) if (found := _PACKAGE.match(frame.file))), "")
+        return threads, ""
+    return threads, next((found[0] for frame in reversed(own) if (found := _PACKAGE.match(frame.file))), "")
 
 
 def _users(thread: Thread, package: str) -> list[Frame]:
@@ -139,21 +136,18 @@ def _own(thread: Thread) -> list[Frame]:
 
 
 def _of_thread(thread: Thread, package: str) -> StackPlace:
+    """Return where a thread is: in its innermost frame of the program, or of any without one of the program."""
     users = _users(thread, package)
-    idles = _IDLES.search("".join(f"{f.file}:{f.function}\n" for f in thread.frames)) is not None
-    if not users:
-        return _place(next(iter(thread.frames), Frame("", 0, "")), thread.frames)._replace(idles=idles)
-    return _place(users[0], thread.frames[: thread.frames.index(users[0])])._replace(idles=idles)
-
-
-def _place(frame: Frame, inside: Sequence[Frame]) -> StackPlace:
+    frame = next(iter(users or thread.frames), Frame("", 0, ""))
+    inside = thread.frames[: thread.frames.index(frame)] if users else thread.frames
     return StackPlace(
         at=f"{_name(frame.file)}:{frame.line}" if frame.file else "",
         function=_last(frame.function),
         path=frame.file,
         operation=_operation(inside),
         inside=tuple(f"{f.file}:{f.function}" for f in inside),
-        ended=any(f.function.rpartition(".")[2] == "_shutdown" and _name(f.file) == "threading.py" for f in inside),
+        ended=any(_last(f.function) == "_shutdown" and _name(f.file) == "threading.py" for f in inside),
+        idles=_IDLES.search("".join(f"{f.file}:{f.function}\n" for f in thread.frames)) is not None,
     )
 
 
@@ -163,23 +157,21 @@ def _name(path: str) -> str:
 
 def _last(function: str) -> str:
     """Return a function's own name; since Python 3.11 py-spy puts the names around it before it."""
-    name = function.rpartition(".")[2]
-    return name or function
+    return function.rpartition(".")[2] or function
 
 
 def _operation(inside: Sequence[Frame]) -> str:
     named = [_last(f.function) for f in inside if _FUNCTIONS.search(f.file) and "<" not in _last(f.function)]
     if named:
         return named[-1]
-    if any(_COMMUNICATION.search(f.file) for f in inside):
-        return _last(next(f.function for f in inside if _COMMUNICATION.search(f.file)))
+    if communicating := next((f for f in inside if _COMMUNICATION.search(f.file)), None):
+        return _last(communicating.function)
     if any(_BACKWARD.search(f.file) and "backward" in f.function for f in inside):
         return BACKWARD
     return GPU if any(_GPU.search(f.file) and _last(f.function) in {"synchronize", "wait"} for f in inside) else ""
 
 
 def _waits_for_thread(thread: Thread, place: StackPlace) -> bool:
-    if place.operation or not thread.frames:
-        return False
-    first = thread.frames[0]
-    return bool(_WAITS_FOR_THREAD.search(first.file)) and _last(first.function) in _THREAD_FUNCTIONS
+    first = next(iter(thread.frames), Frame("", 0, ""))
+    waits = _WAITS_FOR_THREAD.search(first.file) is not None and _last(first.function) in _THREAD_FUNCTIONS
+    return waits and not place.operation

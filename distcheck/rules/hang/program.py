@@ -12,7 +12,7 @@ from distcheck.rules.finding import Fault, Fix, NotChecked
 from distcheck.rules.hang.judging import OF_MACHINES, HangJudgement, answer_of
 from distcheck.rules.hang.rights import missing_rights
 from distcheck.rules.hang.sentences import doing, fix_of, holders, threads, waits, who
-from distcheck.rules.hang.states import RankState
+from distcheck.rules.hang.states import RankState, nodes_of, ranks_of
 from distcheck.rules.wording import grouped, listed
 
 
@@ -33,7 +33,7 @@ def hang_rank_missing(job: Job) -> Iterator[Fault]:
         sudo dmesg -T | grep -iE 'killed process|segfault'
     """
     found = answer_of(job)
-    if found.why != "missing" or found.word != "hung":
+    if found.why != "missing":
         return
     ended = [pid for node in (job.hang.nodes if job.hang else ()) for pid in node.ended]
     reaped = f" (process {', '.join(map(str, ended[:4]))} ended and was not reaped)" if ended else ""
@@ -44,11 +44,10 @@ def hang_rank_missing(job: Job) -> Iterator[Fault]:
         for rank, group in grouped(found.states, lambda s: s.process.rank).items()
         if len(group) > 1
     )
-    message = (
-        f"{numbered(found.missing, 6)} {are} no process{reaped}{twice}{rest}, for at least {duration(found.seconds)}"
-    )
+    none = f"{numbered(found.missing, 6)} {are} no process"
+    message = f"{none}{reaped}{twice}{rest}, for at least {duration(found.seconds)}"
     fix = Fix("Start each rank once, with a RANK of its own.") if twice else None
-    yield Fault(message, fix, evidence=_evidence(found), ranks=found.missing)
+    yield Fault(message, fix, found.evidence, ranks=found.missing)
 
 
 @rule("hang", scope="rank")
@@ -85,7 +84,7 @@ def hang_collective_mismatch(job: Job) -> Iterator[Fault]:
     See: https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications
     """
     found = answer_of(job)
-    if found.word != "hung" or found.why != "mismatch":
+    if found.why != "mismatch":
         return
     odd = {id(s) for s in found.odd}
     rest = [s for s in found.waiting if id(s) not in odd]
@@ -94,11 +93,11 @@ def hang_collective_mismatch(job: Job) -> Iterator[Fault]:
     message, fix = f"{recorded}{waits(found.odd)}{others}", _group_fix(found.odd)
     if found.odd[0].process.meets:
         meet = grouped((*found.odd, *rest), lambda s: s.process.meets)
-        where = [f"{numbered(_ranks(group), 6)} at {place}" for place, group in meet.items()]
+        where = [f"{numbered(ranks_of(group), 6)} at {place}" for place, group in meet.items()]
         message = f"ranks meet at different places: {listed(where)}; {waits((*found.odd, *rest))}"
         fix = Fix("Start all ranks with the same MASTER_ADDR and MASTER_PORT.")
     message += f"; unchanged for at least {duration(found.seconds)}"
-    yield Fault(message, fix, evidence=_evidence(found), ranks=_ranks(found.odd), nodes=_nodes(found.odd))
+    yield Fault(message, fix, found.evidence, ranks=ranks_of(found.odd), nodes=nodes_of(found.odd))
 
 
 @rule("hang", scope="link", owner="unknown")
@@ -117,11 +116,10 @@ def hang_collective_stuck(job: Job) -> Iterator[Fault]:
         distcheck explain --flight DUMPS
     """
     found = answer_of(job)
-    if found.word == "hung" and found.why == "alike":
-        message = (
-            f"all {count(len(found.waiting), 'rank')}: {waits(found.waiting)}, for at least {duration(found.seconds)}"
-        )
-        yield Fault(message, _group_fix(found.waiting), evidence=_evidence(found), confirmed=False)
+    if found.why == "alike":
+        everyone = f"all {count(len(found.waiting), 'rank')}"
+        message = f"{everyone}: {waits(found.waiting)}, for at least {duration(found.seconds)}"
+        yield Fault(message, _group_fix(found.waiting), found.evidence, confirmed=False)
 
 
 @rule("hang", severity="warning", scope="rank")
@@ -157,22 +155,22 @@ def hang_untold(job: Job) -> Iterator[NotChecked]:
     found = answer_of(job)
     lacking = missing_rights(job.hang) if job.hang is not None else ""
     if found.word == "cannot tell":
-        reason = "; ".join(filter(None, (found.reason, lacking)))
-        yield NotChecked(reason=reason or "the ranks cannot be told apart", ranks=_ranks(found.waiting), required=True)
+        reason = "; ".join(filter(None, (found.reason, lacking))) or "the ranks cannot be told apart"
+        yield NotChecked(reason=reason, ranks=ranks_of(found.waiting), required=True)
     elif lacking and found.word != "not hung" and job.hang is not None and job.hang.stacks:
-        yield NotChecked(reason=f"lines of the program: {lacking}", ranks=_ranks(found.odd), required=False)
+        yield NotChecked(reason=f"lines of the program: {lacking}", ranks=ranks_of(found.odd), required=False)
 
 
 def _alike(found: HangJudgement, states: list[RankState]) -> Iterator[Fault]:
     """Yield a fault for each group of ranks that are at the same place."""
-    evidence, seconds = _evidence(found), found.seconds
+    evidence, seconds = found.evidence, found.seconds  # once, and not for each group
     for group in grouped(states, lambda s: (s.kind, s.place.at)).values():
         yield Fault(
             holders(group, len(found.waiting), seconds),
             fix_of(group[0]) if found.word == "hung" else None,
             {**evidence, **threads(group[0]), **{who([s]): doing(s) for s in group[1:5]}},
-            ranks=_ranks(group),
-            nodes=_nodes(group),
+            ranks=ranks_of(group),
+            nodes=nodes_of(group),
         )
 
 
@@ -180,15 +178,3 @@ def _group_fix(states: Iterable[RankState]) -> Fix | None:
     if not any(s.operation == "new_group" for s in states):
         return None
     return Fix("Call new_group in every rank of the job, also in those outside of the group, and in the same order.")
-
-
-def _evidence(found: HangJudgement) -> dict[str, str]:
-    return {"waiting": waits(found.waiting)} if found.waiting else {}
-
-
-def _ranks(states: tuple[RankState, ...] | list[RankState]) -> tuple[int, ...]:
-    return tuple(sorted({s.process.rank for s in states if s.process.rank is not None}))
-
-
-def _nodes(states: tuple[RankState, ...] | list[RankState]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(s.process.node for s in states))

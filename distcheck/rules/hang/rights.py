@@ -16,22 +16,15 @@ def missing_rights(hang: RunningJob) -> str:
     """Return why stacks are unknown and exactly what to allow; empty if all could be read."""
     if not hang.stacks:
         return "--no-stacks: /proc alone does not decide; drop it"
-    reasons = [
-        m.threads.reason
-        for rank in hang.ranks
-        for m in rank.moments[-1:]
-        if isinstance(m.threads, Missing) and m.state not in "ZX"
-    ]
-    node = next((n for n in hang.nodes if n.sampler), None) or next(iter(hang.nodes), None)
-    if node is None:
-        return ""
-    if node.sampler:
-        return f"no stacks: {node.sampler}"
-    hidden = any(n.unreadable for n in hang.nodes) and not hang.ranks
-    if not reasons and not hidden:
+    if lacks := next((node.sampler for node in hang.nodes if node.sampler), ""):
+        return f"no stacks: {lacks}"
+    last = (m for rank in hang.ranks for m in rank.moments[-1:] if m.state not in "ZX")
+    reasons = [m.threads.reason for m in last if isinstance(m.threads, Missing)]
+    hidden = any(node.unreadable for node in hang.nodes) and not hang.ranks
+    if not hang.nodes or not (reasons or hidden):
         return ""
     why = f"no stacks of {count(len(reasons), 'rank')} ({brief(reasons[0], 50)}), " if reasons else ""
-    return f"{why}allow it: {listed(allow(node), 6)}"
+    return f"{why}allow it: {listed(allow(hang.nodes[0]), 6)}"
 
 
 def allow(node: HangNode) -> list[str]:

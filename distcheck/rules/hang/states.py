@@ -8,31 +8,18 @@ below it. A rank that only sleeps or polls makes none.
 from __future__ import annotations
 
 import re
-from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Iterable
+from itertools import pairwise, takewhile
+from typing import Any, Literal, NamedTuple
 
+from distcheck.facts.hang import Moment, RankProcess, SystemCall
 from distcheck.rules.hang.gpus import activity, broken
 from distcheck.rules.hang.places import BACKWARD, GPU, INIT, STORE, WORK, StackPlace, place_of, users_frames
 
-if TYPE_CHECKING:
-    from distcheck.facts.hang import Moment, RankProcess, SystemCall
-
 Kind = Literal[
-    "gone",
-    "stopped",
-    "gpu",
-    "disk",
-    "blocked",
-    "lock",
-    "polls",
-    "sleeps",
-    "hidden",
-    "unknown",
-    "spins",
-    "busy",
-    "idle",
-    "waits",
-]
+    "gone", "stopped", "gpu", "disk", "blocked", "lock", "polls", "sleeps", "hidden", "unknown", "spins", "busy",
+    "idle", "waits",
+]  # fmt: skip
 """The likeliest cause first. gone: ended; gpu: its GPU is lost or had a fatal error; disk: in D state; lock: in a lock
 of the program; hidden: sleeps, and it is unknown whether in communication; unknown: nothing may be read; spins:
 computes at one line, or waits for the GPU there; idle: a server without a request, or an event loop; waits: in
@@ -48,32 +35,17 @@ _WOKEN_PER_SECOND = 20
 """What a thread that polls is switched is less; one that receives data from the network shows nothing else."""
 _FUTEX = re.compile(r"^futex_|^do_futex")
 _POLLS = re.compile(r"^(poll|do_select|do_sys_poll|ep_poll|do_epoll|epoll)")
-_SLEEPS = re.compile(r"nanosleep")
 _NATIVE = re.compile(r"^(libtorch|libc10|libnccl|libgloo|librccl|libuv)")
 _CUDA = re.compile(r"^(libcuda|libcudart|libhsa|libamdhip)")
+_COMPUTES = re.compile(r"^(libgomp|libiomp|libomp)")
 _WAITING = re.compile(r"c10d::\S*[Ww]ait\S*|\S*[a-z]Synchronize\b|\bc10::cuda::stream_synchronize")
 """Functions of --native."""
-_COMPUTES = re.compile(r"^(libgomp|libiomp|libomp)")
-_COMMUNICATES = frozenset(
-    [
-        "futex",
-        "poll",
-        "ppoll",
-        "select",
-        "pselect6",
-        "epoll_wait",
-        "epoll_pwait",
-        "recvfrom",
-        "recvmsg",
-        "sendto",
-        "sendmsg",
-        "connect",
-        "sched_yield",
-    ]
-)
-_SOCKET_CALLS = frozenset(["recvfrom", "recvmsg", "sendto", "sendmsg", "connect"])
 _SLEEPING_CALLS = frozenset({"nanosleep", "clock_nanosleep"})
+_SOCKET_CALLS = frozenset({"recvfrom", "recvmsg", "sendto", "sendmsg", "connect"})
 _POLLING_CALLS = frozenset({"poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
+_WAITING_CALLS = _SLEEPING_CALLS | _SOCKET_CALLS | _POLLING_CALLS | {"futex", "sched_yield"}
+"""In which torch's own code may wait."""
+_UNREAD = SystemCall("")
 
 
 class RankState(NamedTuple):
@@ -88,63 +60,66 @@ class RankState(NamedTuple):
     """The communication that it waits in; empty if none."""
     seconds: float
     """For how long it was looked at."""
-    letter: str
-    """The kernel's state."""
-    waits_in: str
     busy: float
     """The share of a CPU that its main thread took or wanted."""
-    holds_gil: bool
 
     @property
-    def serves(self) -> bool:
-        """Whether it is a server without a request; of an event loop alone nobody knows what it waits for."""
-        return self.kind == "idle" and (self.place.serves or _accepts(self.process.moments[-1]))
-
-    @property
-    def wrote(self) -> bool:
-        """Whether it read or wrote anything: a collective of Gloo writes some hundred bytes, a sleep none."""
-        first, last = self.process.moments[0], self.process.moments[-1]
-        return _grown(first.moved_bytes, last.moved_bytes) > 0
+    def last(self) -> Moment:
+        """Its latest sample."""
+        return self.process.moments[-1]
 
     @property
     def call(self) -> SystemCall | None:
         """The system call that its main thread is in."""
-        return self.process.moments[-1].call
+        return self.last.call
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a server without a request; of an event loop alone nobody knows what it waits for."""
+        return self.kind == "idle" and (self.place.serves or _accepts(self.last))
+
+    @property
+    def wrote(self) -> bool:
+        """Whether it read or wrote anything: a collective of Gloo writes some hundred bytes, a sleep none."""
+        return bool(_grown(self.process, "moved_bytes"))
+
+
+def ranks_of(states: Iterable[RankState]) -> tuple[int, ...]:
+    """Return the numbers of ranks, sorted, without those whose number is unknown."""
+    return tuple(sorted({s.process.rank for s in states if s.process.rank is not None}))
+
+
+def nodes_of(states: Iterable[RankState]) -> tuple[str, ...]:
+    """Return the nodes of ranks."""
+    return tuple(dict.fromkeys(s.process.node for s in states))
 
 
 def state_of(process: RankProcess) -> RankState:
     """Return what a rank does."""
-    first, last = process.moments[0], process.moments[-1]
-    place = place_of(last) or StackPlace("", "", "")
-    seconds = max(last.age_seconds - first.age_seconds, 0.001)
+    place = place_of(process.moments[-1])
+    seconds = max(_grown(process, "age_seconds"), 0.001)
     operation = place.operation or _native(process, place)
-    busy = _share(first, last, seconds)
-    kind = _kind(process, last, place, operation, busy)
+    busy = _share(process, seconds)
+    kind = _kind(process, place, operation, busy)
     if kind == "waits":
         operation = operation or GPU
     moves = not place.idles and _moves(kind, operation, busy, process, seconds)
     if broken(process) and not moves and kind not in {"gone", "stopped"}:
         kind = "gpu"
-    threads = last.threads if isinstance(last.threads, tuple) else ()
-    return RankState(
-        process=process,
-        kind=kind,
-        moves=moves,
-        place=place,
-        operation=operation if kind in {"waits", "busy"} else "",
-        seconds=seconds,
-        letter=last.state,
-        waits_in=last.waits_in,
-        busy=busy,
-        holds_gil=any(t.gil and t.main for t in threads),
-    )
+    return RankState(process, kind, moves, place, operation if kind in {"waits", "busy"} else "", seconds, busy)
 
 
-def _share(first: Moment, last: Moment, seconds: float) -> float:
+def _grown(process: RankProcess, name: str) -> Any:
+    """Return by how much a number grew between the first sample and the last; 0 if it may not be read."""
+    before, after = (getattr(m, name) for m in (process.moments[0], process.moments[-1]))
+    return 0 if before is None or after is None else after - before
+
+
+def _share(process: RankProcess, seconds: float) -> float:
     """Return which share of the time the main thread computed; 0 if it only wakes up now and then."""
-    run, queued = last.run_seconds - first.run_seconds, last.queued_seconds - first.queued_seconds
+    run, queued = _grown(process, "run_seconds"), _grown(process, "queued_seconds")
     if run >= _BUSY * seconds or (run >= _HARDLY * seconds and run + queued >= _QUEUED * seconds):
-        return min(1.0, (run + queued) / seconds)
+        return float(min(1.0, (run + queued) / seconds))
     return 0.0
 
 
@@ -153,35 +128,35 @@ def _native(process: RankProcess, place: StackPlace) -> str:
     functions = " ".join(frame.function for frame in process.native) if isinstance(process.native, tuple) else ""
     if found := _WAITING.search(functions):
         return WORK if "c10d" in found[0] else GPU
-    call = process.moments[-1].call
-    if call is None or call.name not in _COMMUNICATES | _SLEEPING_CALLS or place.thread:
+    call = process.moments[-1].call or _UNREAD
+    if call.name not in _WAITING_CALLS or place.thread:
         return ""
-    outside = next((n for n, name in enumerate(call.libraries) if "python" in name), len(call.libraries))
-    inner = call.libraries[:outside]
-    if any(_COMPUTES.match(name) for name in inner) or not inner:
+    inner = list(takewhile(lambda name: "python" not in name, call.libraries))
+    if any(map(_COMPUTES.match, inner)):
         return ""
-    if any(_CUDA.match(name) for name in inner):
+    if any(map(_CUDA.match, inner)):
         return GPU
-    if any(_NATIVE.match(name) for name in inner):
+    if any(map(_NATIVE.match, inner)):
         return WORK if call.name in {"futex", "sched_yield"} else STORE
     return ""
 
 
-def _kind(process: RankProcess, moment: Moment, place: StackPlace, operation: str, busy: float) -> Kind:
-    before = process.moments[0]
+def _kind(process: RankProcess, place: StackPlace, operation: str, busy: float) -> Kind:
+    moment = process.moments[-1]
     if moment.state in "ZXTt":
         return "gone" if moment.state in "ZX" else "stopped"
-    if moment.state == before.state == "D":
+    if moment.state == process.moments[0].state == "D":
         return "disk"
     if place.idles:
         return "idle"
     if operation == GPU:
         return "waits"
     if busy and operation != INIT:
-        return _spins(process) if process.cuda and not _works(process) else "busy"
+        works = not process.cuda or _works(process)
+        return "busy" if works else "waits" if activity(process) == "waits" else "spins"
     if operation and (operation != BACKWARD or moment.state != "R"):
         return "waits"
-    name = moment.call.name if moment.call else ""
+    name = (moment.call or _UNREAD).name
     if _accepts(moment) or place.loops:
         return "idle"
     if moment.state == "R":
@@ -197,69 +172,53 @@ def _kind(process: RankProcess, moment: Moment, place: StackPlace, operation: st
     return "blocked" if name not in {"", "running"} or moment.waits_in else "unknown"
 
 
-def _spins(process: RankProcess) -> Kind:
-    return "waits" if activity(process) == "waits" else "spins"
-
-
 def _moves(kind: Kind, operation: str, busy: float, process: RankProcess, seconds: float) -> bool:
     """Return whether a rank made progress between its samples."""
-    first, last = process.moments[0], process.moments[-1]
     if kind in {"gone", "stopped", "unknown"}:
         return False
     if _changed(process, busy):
         return True
-    switches = last.switches - first.switches
     if kind == "spins":
         return False
-    if operation == BACKWARD and last.others_seconds - first.others_seconds >= _HARDLY * seconds:
+    others, switched = _grown(process, "others_seconds"), _grown(process, "switches") > 0
+    if operation == BACKWARD and others >= _HARDLY * seconds:
         return True  # torch's threads launch the kernels
     if kind == "waits":
-        polls = operation in {INIT, GPU} or _sleeps(last)
-        sends = last.traffic_seconds - first.traffic_seconds >= _TRAFFIC * seconds
-        return (switches > 0 and not polls) or sends or last.traffic_bytes > first.traffic_bytes
-    spent = (
-        last.others_seconds - first.others_seconds,
-        last.children_seconds - first.children_seconds,
+        polls = operation in {INIT, GPU} or _sleeps(process.moments[-1])
+        sends = _grown(process, "traffic_seconds") >= _TRAFFIC * seconds
+        return (switched and not polls) or sends or _grown(process, "traffic_bytes") > 0
+    moved = max(_grown(process, "moved_bytes"), _grown(process, "children_bytes"))
+    woken = max(_grown(process, "others_switches"), _grown(process, "children_switches"))
+    return (
+        bool(busy)
+        or max(others, _grown(process, "children_seconds")) >= _BUSY * seconds
+        or moved >= _BYTES_PER_SECOND * seconds * (_IN_A_POLL if kind in {"sleeps", "polls"} else 1)
+        or woken >= _WOKEN_PER_SECOND * seconds
+        or (switched and _transfers(kind, process.moments[-1]))
     )
-    moved = (_grown(first.moved_bytes, last.moved_bytes), _grown(first.children_bytes, last.children_bytes))
-    least = _BYTES_PER_SECOND * seconds * (_IN_A_POLL if kind in {"sleeps", "polls"} else 1)
-    woken = (last.others_switches - first.others_switches, last.children_switches - first.children_switches)
-    if busy or max(spent) >= _BUSY * seconds or max(moved) >= least or max(woken) >= _WOKEN_PER_SECOND * seconds:
-        return True
-    return switches > 0 and _transfers(kind, last)
 
 
 def _works(process: RankProcess) -> bool:
     """Return whether more than the main thread's CPU time changed: a wait for the GPU takes a whole CPU."""
-    first, last = process.moments[0], process.moments[-1]
     ways = {_way(m, exact=True) for m in process.moments if isinstance(m.threads, tuple)}
-    return (
-        len(ways) != 1 or last.others_seconds - first.others_seconds > _HARDLY or first.moved_bytes != last.moved_bytes
-    )
+    return len(ways) != 1 or _grown(process, "others_seconds") > _HARDLY or bool(_grown(process, "moved_bytes"))
 
 
 def _transfers(kind: Kind, moment: Moment) -> bool:
     """Return whether a rank is in a call that data ends, so that each context switch is data that came."""
-    call = moment.call
     if kind == "hidden":
         return moment.waits_in.startswith("futex")  # where Gloo's waiters are
-    polls_peer = call is not None and call.name in _POLLING_CALLS and call.remote_port is not None
-    return kind in {"disk", "blocked"} or polls_peer or (call is not None and call.name in _SOCKET_CALLS)
+    call = moment.call or _UNREAD
+    polls_peer = call.name in _POLLING_CALLS and call.remote_port is not None
+    return kind in {"disk", "blocked"} or polls_peer or call.name in _SOCKET_CALLS
 
 
 def _accepts(moment: Moment) -> bool:
-    return moment.waits_in == "inet_csk_accept" or (
-        moment.call is not None and moment.call.name in {"accept", "accept4"}
-    )
+    return moment.waits_in == "inet_csk_accept" or (moment.call or _UNREAD).name in {"accept", "accept4"}
 
 
 def _sleeps(moment: Moment) -> bool:
-    by_call = moment.call is not None and moment.call.name in _SLEEPING_CALLS
-    return by_call or _SLEEPS.search(moment.waits_in) is not None
-
-
-def _grown(before: int | None, after: int | None) -> int:
-    return 0 if before is None or after is None else after - before
+    return "nanosleep" in moment.waits_in or (moment.call or _UNREAD).name in _SLEEPING_CALLS
 
 
 def _changed(process: RankProcess, busy: float) -> bool:
@@ -268,12 +227,11 @@ def _changed(process: RankProcess, busy: float) -> bool:
     A loop that polls changes between its lines; that a rank which hardly computes is at another line of the same
     function is no progress.
     """
-    shown = [m for m in process.moments if isinstance(m.threads, tuple)]
-    ways = [_way(moment, exact=bool(busy)) for moment in shown]
+    ways = (_way(moment, exact=bool(busy)) for moment in process.moments if isinstance(moment.threads, tuple))
     return any(before != after for before, after in pairwise(ways))
 
 
 def _way(moment: Moment, *, exact: bool) -> tuple[object, ...]:
-    place = place_of(moment) or StackPlace("", "", "")
+    place = place_of(moment)
     frames = users_frames(moment, place.thread)
     return (place.operation, *((f.file, f.function, f.line if exact or n else 0) for n, f in enumerate(frames)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from distcheck.facts.base import Missing
-from distcheck.facts.infiniband import Infiniband
+from distcheck.facts.infiniband import Hca, Infiniband
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.policy import matching
 from distcheck.facts.quantities import count, tally
 from distcheck.rules import Answer, rule
+from distcheck.rules.finding import Fault
 from distcheck.rules.host.shown import each_node
 from distcheck.rules.wording import listed
 
@@ -101,6 +102,44 @@ def ib_fewer_adapters_than_expected(job: Job, node: NodeFacts) -> Answer:
         return None
     which = f" ({listed(names)})" if names else ""
     return f"{count(len(names), 'RDMA adapter')}{which}; the site's policy expects {expected}"
+
+
+@rule("node", scope="node", owner="admin", of=each_node)
+def ib_fewer_active_adapters_than_expected(job: Job, node: NodeFacts) -> Answer:
+    """Fewer RDMA adapters have an active port than the site's policy expects.
+
+    NCCL leaves out ports that are not active, without a warning: every job there is slower, or uses TCP sockets where
+    no port is active, and does not start if the other nodes use InfiniBand.
+
+    Found by the ports' states in /sys/class/infiniband: as many adapters as ``expect.adapters`` of the policy says must
+    have a port in state ACTIVE. It is confirmed where ports are physically down: no cable, a switch port that is off,
+    an interface that is not up. A port with a link that nobody has activated is not: it may be the subnet manager.
+
+    Fix: Check cable, switch port and interface of each adapter, or correct the policy.
+
+        grep . /sys/class/infiniband/*/ports/*/phys_state
+        ibstat
+        distcheck policy
+    """
+    expected = job.asked.site(node.name).expect.adapters
+    if not expected or not isinstance(node.infiniband, Infiniband) or node.infiniband.unread:
+        return None
+    idle = [hca for hca in node.infiniband.hcas if all(port.state != "ACTIVE" for port in hca.ports)]
+    there, shown = len(node.infiniband.hcas), [f"{hca.name} {_states(hca)}".rstrip() for hca in idle]
+    if there - len(idle) >= min(expected, there):
+        return None
+    if unknown := [hca.name for hca in idle if all(not port.state for port in hca.ports)]:
+        return Missing(reason=f"the state of {listed(unknown)} is not readable")
+    down = [hca for hca in idle if all(port.physical_state not in {"", "LinkUp"} for port in hca.ports)]
+    return Fault(
+        f"{len(idle)} of {count(there, 'RDMA adapter')} without an active port ({listed(shown)}); the site's policy "
+        f"expects {expected}",
+        confirmed=there - len(down) < min(expected, there),
+    )
+
+
+def _states(hca: Hca) -> str:
+    return ", ".join(f"{port.state}/{port.physical_state}" for port in hca.ports)
 
 
 def _listed(patterns: str | tuple[str, ...]) -> str:

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts.quantities import count, size
-from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fault, Fix
-from distcheck.rules.host.shown import HostSeen, each_host, hosts, unread
-from distcheck.rules.wording import grouped, listed, majority
+from distcheck.rules import rule
+from distcheck.rules.finding import Fault
+from distcheck.rules.host.shown import HostSeen, each_host
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
     from distcheck.facts.job import Job
-    from distcheck.facts.node import NodeFacts
-    from distcheck.rules.finding import Severity
 
 _OWN_CHOICE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 """Drivers whose governor powersave lets the processor choose its frequency: docs.kernel.org/admin-guide/pm."""
 _THROTTLED_SHARE = 0.05
-_FEWER, _OTHER_KIND = 0.95, 0.6
-"""A failed part leaves a node less than the first share of what the others have, and more than the second."""
-_LOW_FREQUENCY = 0.5
-_SPEED = ("scaling_governor", "scaling_max_freq", "intel_pstate/no_turbo", "cpufreq/boost")
-"""Settings whose difference slows a node; that of others costs less."""
-_IDENTITY = ("ptrace_scope", "cpuinfo_max_freq")
-"""What says nothing about speed, or is no setting."""
+_FULL_FREQUENCY, _LOW_FREQUENCY = 0.95, 0.5
+"""Shares of the highest frequency from which a limit is none, and below which it slows every job."""
 
 
 @rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin", of=each_host)
@@ -52,7 +43,7 @@ def perf_cpu_governor(_: Job, host: HostSeen) -> Fault | None:
     if "powersave" in settings.get("scaling_governor", "") and not own_choice:
         return Fault("the CPU governor is powersave, which holds the lowest frequency", evidence=evidence)
     limit, possible = _highest(settings, "scaling_max_freq"), _highest(settings, "cpuinfo_max_freq")
-    if not 0 < limit < _FEWER * possible:
+    if not 0 < limit < _FULL_FREQUENCY * possible:
         return None
     return Fault(
         f"scaling_max_freq is {limit / 1e6:.1f} GHz; the CPUs can do {possible / 1e6:.1f} GHz",
@@ -111,70 +102,3 @@ def host_cpu_throttled(_: Job, host: HostSeen) -> Fault | None:
         f"{_THROTTLED_SHARE:.0%}",
         evidence={"throttled_seconds": throttled, "uptime_seconds": uptime},
     )
-
-
-@rule("node", also=("collectives", "isolation"), severity="warning", scope="node", owner="admin")
-def host_differs(job: Job) -> Iterator[Outcome]:
-    """A node has fewer CPUs or less memory than the others of its kind, or other settings of the kernel.
-
-    A memory module or a processor has failed, or the node was set up differently. Its ranks are slower than the
-    others, and every collective waits for them.
-
-    Found by comparing nodes with the same CPU model: the number of CPUs, the memory, the frequency settings, huge
-    pages, NUMA balancing and hyper-threading. Reported where more than half of at least 3 such nodes agree. A missing
-    part of the CPUs or the memory (up to 40 %) and other frequency settings are a warning, another difference is an
-    info finding.
-
-    Fix: compare the node's hardware and boot settings with those of another node.
-    """
-    for alike in grouped(hosts(job), lambda host: host.facts.cpu_model).values():
-        if len(alike) >= 3:
-            yield from _fewer(alike)
-            yield from _other_settings(alike)
-    yield from unread(job)
-
-
-def _fewer(alike: Sequence[HostSeen]) -> Iterator[Fault]:
-    cpus = majority(grouped(alike, lambda host: host.node.cpus))
-    memory = majority(grouped(alike, lambda host: round(host.facts.memory_bytes / (1 << 30))))
-    for node, host in alike:
-        if cpus is not None and 0 < (node.cpus or 0) < cpus:
-            look = ("lscpu", "cat /sys/devices/system/cpu/offline", "sudo dmesg -T | grep -iE 'mce|hardware error'")
-            fix = Fix("Find out which CPUs are offline, and why.", look)
-            what = f"{count(node.cpus or 0, 'CPU')}; most nodes of this kind have {cpus}"
-            yield _about([node], what, fix, {"cpus": node.cpus or 0}, _weight((node.cpus or 0) / cpus))
-        share = host.memory_bytes / (memory << 30) if memory else 1.0
-        if share < _FEWER:
-            commands = ("sudo dmidecode -t memory", "sudo ipmitool sel list")
-            fix = Fix("Find out which memory module is missing.", commands)
-            what = f"{size(host.memory_bytes, 3)} memory; most nodes of this kind have {memory} GiB"
-            yield _about([node], what, fix, {"memory_bytes": host.memory_bytes}, _weight(share))
-
-
-def _weight(share: float) -> Severity:
-    """Return the severity of a node that has this share of what the others have: with much less it is another kind."""
-    return "warning" if share > _OTHER_KIND else "info"
-
-
-def _other_settings(alike: Sequence[HostSeen]) -> Iterator[Fault]:
-    if all(host.facts.settings == alike[0].facts.settings for host in alike):
-        return
-    for name in sorted({name for host in alike for name in host.facts.settings} - {*_IDENTITY}):
-        values = grouped(alike, lambda host, name=name: host.facts.settings.get(name, ""))  # type: ignore[misc]
-        most = majority(values)
-        for value, others in values.items() if most is not None else ():
-            if value != most:
-                yield _about(
-                    [host.node for host in others],
-                    f"{name} is {value or 'not set'}; most nodes of this kind have {most or 'none'}",
-                    Fix("Set it as on the other nodes.", ("sudo cpupower frequency-info", "cat /proc/cmdline")),
-                    {name: value, "others": most},
-                    "warning" if name in _SPEED else "info",
-                )
-
-
-def _about(
-    nodes: Sequence[NodeFacts], what: str, fix: Fix, evidence: dict[str, str | int | None], severity: Severity
-) -> Fault:
-    names = tuple(node.name for node in nodes)
-    return Fault(f"{listed(names)}: {what}", fix, evidence, severity, nodes=names)

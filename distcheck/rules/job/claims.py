@@ -16,7 +16,7 @@ from distcheck.rules.job.numbering import (
     shell_of,
 )
 from distcheck.rules.job.settings import mapping
-from distcheck.rules.job.world import rankless, started_without_srun, too_few_started, worlds
+from distcheck.rules.job.world import rankless, refused, started_without_srun, too_few_started, worlds
 from distcheck.rules.job.wrong_master import explains_missing
 from distcheck.rules.wording import are, by_name, grouped, numbers_of, process_name, starter, table_of
 
@@ -88,6 +88,7 @@ def explanation(job: Job) -> str:
     launched, missing = job.launched, set(job.missing_ranks)
     unreported = {rank for n in launched.nodes if n.outcome != "reported" for rank in n.ranks} if launched else set()
     reasons = (
+        (refused(job), "the launch command of another node will not start"),
         (len(worlds(job)) > 1, "WORLD_SIZE differs between the ranks, so the number of ranks is unknown"),
         (started_without_srun(job), "srun did not start the ranks"),
         (too_few_started(job), "WORLD_SIZE is larger than the number of ranks that were started"),

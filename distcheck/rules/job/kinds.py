@@ -87,7 +87,7 @@ def _of_rank(rank: RankFacts, numbers: Collection[str]) -> tuple[object, ...]:
 
 def _of_process(process: ProcessFacts) -> tuple[object, ...]:
     found = process.master_resolution
-    answer = (found.name, found.addresses, found.changing) if isinstance(found, Resolution) else found
+    answer = (found.name, found.addresses) if isinstance(found, Resolution) else found
     return (
         process.installed, process.libraries, process.nccl_files, process.named_paths, process.agent,
         process.ancestors, process.etcd, process.memory_policy_error, process.hosts_listed, answer,

@@ -45,7 +45,7 @@ def _completed(job: Job, command: str) -> str:
 def _options(job: Job) -> dict[str, str]:
     """Return the options for the nodes and ranks, the probes that start there, and the backend, each with its value."""
     hosts, nproc = _nodes_and_ranks(job)
-    backend = "" if job.asked.backend == "auto" else f" --backend {job.asked.backend_name or job.asked.backend}"
+    backend = "" if job.asked.backend == "auto" else f" --backend {quote(job.asked.backend_name or job.asked.backend)}"
     return {"--hosts": hosts, "--nproc": nproc, **_by_hand(job), **_starting(job), "--backend": backend}
 
 

@@ -50,8 +50,12 @@ def implementation_of(job: Job, rank: RankFacts) -> str:
     release, wanted = version_of(torch_of(job, rank))[:2], rank.environment.get("TORCH_DIST_USE_NCCL2")
     if job.backend != "nccl" or job.asked.backend_name or not release:
         return ""
-    new = wanted == "1" if release == (2, 14) else release > (2, 14) and wanted != "0"
-    return "ProcessGroupNCCL2" if new else "ProcessGroupNCCL"
+    return "ProcessGroupNCCL2" if selects_new(release, wanted) else "ProcessGroupNCCL"
+
+
+def selects_new(torch: tuple[int, ...], wanted: str | None) -> bool:
+    """Return whether a release of torch makes nccl ProcessGroupNCCL2 with this TORCH_DIST_USE_NCCL2."""
+    return wanted == "1" if torch[:2] == (2, 14) else torch[:2] > (2, 14) and wanted != "0"
 
 
 def version_of(text: str) -> tuple[int, ...]:

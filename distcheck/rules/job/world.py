@@ -36,10 +36,18 @@ def gap(job: Job) -> str:
 
 
 @once
+def refused(job: Job) -> frozenset[str]:
+    """Return the processes whose launch command will not start: what is known of their ranks is incomplete."""
+    return frozenset(p.uid for p in job.processes if p.launch is not None and p.launch.refused)
+
+
+@once
 def worlds(job: Job) -> dict[int, list[RankFacts]]:
     """Group the ranks by their world size; another rule reports impossible sizes."""
     sizes = ranks_by(job, lambda r: r.placement.world_size)
-    return {size: ranks for size, ranks in sizes.items() if size >= 1}
+    if aside := refused(job):
+        sizes = {size: [rank for rank in ranks if rank.process not in aside] for size, ranks in sizes.items()}
+    return {size: ranks for size, ranks in sizes.items() if size >= 1 and ranks}
 
 
 def tasks_of(rank: RankFacts) -> int | None:
@@ -91,7 +99,7 @@ def duplicates(job: Job) -> dict[int, list[RankFacts]]:
     """Return the ranks that several processes claim; another rule reports worlds of one."""
     if len({r.placement.rank for r in job.ranks}) == len(job.ranks):
         return {}
-    alone = {id(r) for r in lonely(job)}
+    alone = {id(r) for r in (*lonely(job), *(r for r in job.ranks if r.process in refused(job)))}
     claims: dict[int, list[RankFacts]] = {}
     for r in job.ranks:
         if r.placement.rank is not None and id(r) not in alone:

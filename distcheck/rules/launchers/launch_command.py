@@ -31,12 +31,13 @@ def launches(job: Job) -> list[Launch]:
 def command_refused(job: Job) -> Iterator[Outcome]:
     """A launch command has options that it will refuse: a port beyond 65535, ``--nproc-per-node two``.
 
-    Or ranks that its nodes cannot share, more ranks than slots, a configuration file that does not exist, and
-    ``--nproc-per-node gpu`` on a node without GPUs. It ends at once on this node, with a message of its own or a
+    It ends at once on this node, with a message of its own (``torchrun: error: unrecognized arguments: --nprocs``) or a
     traceback such as ``OverflowError: connect(): port must be 0-65535`` or ``ValueError: Unsupported nproc_per_node
     value``, while the other nodes wait. Nothing of it can be tested with other nodes.
 
-    Found by reading COMMAND's options, variables and files as the launcher reads them.
+    Found by reading COMMAND's options, variables and files as the launcher reads them: also ranks that its nodes cannot
+    share, more ranks than slots, a configuration file that does not exist, and ``--nproc-per-node gpu`` on a node
+    without GPUs. If torchrun, accelerate or deepspeed may not know an option, its own parser is asked.
 
     Fix: Correct the option on all nodes.
 
@@ -152,46 +153,6 @@ def command_endpoint_local(job: Job) -> Iterator[Outcome]:
             },
             values={"option": (names.set(first, {"MASTER_ADDR": quote(several[0].node.name)}),)},
         )
-
-
-@rule("meeting", severity="info")
-def command_variable_ignored(job: Job) -> Iterator[Outcome]:
-    """A variable names another meeting place or node rank than the launch command uses.
-
-    torchrun, accelerate, deepspeed and others take these from their options, else from defaults of their own, and set
-    the variables anew for their ranks. The job starts, but not where ``export MASTER_PORT=1234`` says.
-
-    Found by MASTER_ADDR, MASTER_PORT and NODE_RANK in COMMAND's environment, and what its launcher makes of its
-    arguments.
-
-    Fix: No action if the launcher's value is intended; otherwise give it the variable's value.
-
-        # in COMMAND: {option|--master-port 1234}
-
-    See: https://docs.pytorch.org/docs/stable/elastic/run.html
-    """
-    said = [(each.stated, each.ranks) for each in all_launches(job)]
-    said += [(job.launched.stated, list(job.ranks))] if job.launched and job.launched.stated else []
-    ignored = [(stated, ranks, pair) for stated, ranks in said for pair in stated.ignored]
-    for (_, (name, value)), several in grouped(ignored, lambda each: (each[0].by, each[2])).items():
-        stated = several[0][0]
-        own = {"MASTER_ADDR": stated.master_addr, "MASTER_PORT": stated.master_port, "NODE_RANK": stated.node_rank}
-        if name == "MASTER_ADDR" and _same_host(job, value, stated.master_addr):
-            continue
-        names = OPTIONS.get(stated.by, VARIABLES)
-        used, wanted = (names.set(stated, {name: quote(str(each))}) for each in (own[name], value))
-        yield found(
-            job,
-            [rank for _, ranks, _ in several for rank in ranks],
-            f"{stated.by.partition(' -')[0]} does not use {name}={value}: it has {used}",
-            evidence={name: value, "used": used},
-            values={"option": (wanted,)},
-        )
-
-
-def _same_host(job: Job, *names: str) -> bool:
-    """Whether two names or addresses are of one node."""
-    return any(all(n in {node.name, node.hostname, *_addresses(node)} for n in names) for node in job.nodes)
 
 
 @rule("peers")

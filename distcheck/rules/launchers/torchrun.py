@@ -64,7 +64,7 @@ def torchrun_per_task_under_srun(job: Job, agent: ElasticAgent) -> Fault | None:
     ``srun --ntasks-per-node=8 torchrun --nproc-per-node=8`` starts 64 processes per node instead of 8. They compete
     for the port (``EADDRINUSE``), share GPUs, or every task trains alone. torchrun needs one task per node. Found by a
     step with more tasks than nodes, where the number of tasks is not the number of agents in the world. Silent where
-    each task is intended as an agent (``--nnodes $SLURM_NTASKS``); gpu-worlds-overlap reports ``--standalone``.
+    each task is intended as an agent (``--nnodes $SLURM_NTASKS``).
 
     Fix: Start one torchrun per node; torchrun starts the processes of its node.
 

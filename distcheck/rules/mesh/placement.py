@@ -36,19 +36,23 @@ def mesh_rank_order(job: Job) -> Iterator[Outcome]:
             yield _finding(job, fault, "; with consecutive ranks on each, none would")
 
 
-@rule("meeting", severity="warning")
+@rule("meeting", "mesh-group-crosses-domains", severity="warning")
 def mesh_group_crosses_nodes(job: Job) -> Iterator[Outcome]:
-    """A tensor or expert group crosses nodes, and a better mesh or placement exists.
+    """A tensor or expert group crosses nodes or NVLink domains, and a better mesh or placement exists.
 
     Tensor parallel ranks exchange data several times in every layer, which needs NVLink or the memory of one node; over
-    the network it is several times as slow. Megatron expects that adjacent ranks are on the same node. Found by
-    comparing each group of the dimensions tp and ep (and their longer names) with the nodes of its ranks. A group that
-    is larger than a node must cross nodes: this is an info finding for experts if each node has an equal share, and a
-    warning for tensors where a smaller size fits a node. Where nodes may share an NVLink domain that was not read
-    (``env``), this is not checked.
+    the network it is several times as slow. Megatron expects that adjacent ranks are on the same node. In systems such
+    as the GB200 NVL72 the nodes of a rack share one NVLink domain; the all_to_all of an expert group over two of them
+    was seen to stall under load, until ``Watchdog caught collective operation timeout``.
 
-    Fix: the order of dimensions, or the sizes, that the finding shows.
-    See: https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/parallel_state.py
+    Found by comparing each group of the dimensions tp and ep (and their longer names) with the nodes or the NVLink
+    domains (clusterUuid and cliqueId in NVML) of its ranks. A group that is larger than a node must cross nodes: this
+    is an info finding for experts if each node has an equal share, and a warning for tensors where a smaller size fits
+    a node. Where nodes may share an NVLink domain that was not read (``env``), this is not checked.
+
+    Fix: the order of dimensions, the sizes, or the segments of nodes (Slurm's topology/block) that the finding shows.
+    See: https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/parallel_state.py,
+    https://github.com/NVIDIA-NeMo/RL/pull/2986
     """
     where = islands(job)
     if job.asked.mesh and mesh_of(job) and not in_order(job):
@@ -56,24 +60,10 @@ def mesh_group_crosses_nodes(job: Job) -> Iterator[Outcome]:
     elif where.unread and suspected(job):
         crossing = listed([fault.name for fault in suspected(job)])
         yield NotChecked(reason=f"{crossing} groups cross nodes; {where.unread}", required=False)
-    elif where.kind == "node":
-        yield from _crossing(job)
-
-
-@rule("meeting", severity="warning")
-def mesh_group_crosses_domains(job: Job) -> Iterator[Outcome]:
-    """A tensor or expert group crosses NVLink domains, and a better mesh or placement exists.
-
-    In systems such as the GB200 NVL72 the nodes of a rack share one NVLink domain. The all_to_all of an expert group
-    over two of them goes partly over the network and was seen to stall under load, until ``Watchdog caught collective
-    operation timeout``. Found by comparing each group of the dimensions tp and ep with the NVLink domains
-    (clusterUuid and cliqueId in NVML) of its ranks.
-
-    Fix: allocate nodes in segments that a group fills: ``#SBATCH --segment=8`` (Slurm's topology/block).
-    See: https://github.com/NVIDIA-NeMo/RL/pull/2986
-    """
-    if islands(job).kind != "node":
-        yield from _crossing(job)
+    for fault in misplaced(job):
+        if fault.cause != "order" and not fault.uneven:
+            large = fault.size > where.room
+            yield _finding(job, fault, f"; a {where.kind} has room for {where.room}" if large else "")
 
 
 @rule("meeting", severity="warning")
@@ -90,16 +80,6 @@ def mesh_group_uneven(job: Job) -> Iterator[Outcome]:
     for fault in misplaced(job):
         if fault.uneven and fault.cause != "order":
             yield _finding(job, fault, "")
-
-
-def _crossing(job: Job) -> Iterator[Outcome]:
-    for fault in misplaced(job):
-        if fault.cause != "order" and not fault.uneven:
-            yield _finding(
-                job,
-                fault,
-                f"; a {islands(job).kind} has room for {islands(job).room}" if fault.size > islands(job).room else "",
-            )
 
 
 def _finding(job: Job, fault: Misplaced, addition: str) -> Fault:

@@ -35,11 +35,10 @@ def net_high_latency(job: Job) -> Iterator[Outcome]:
 
     Found by the shortest round trip that the kernel measured between each two nodes (TCP_INFO's min_rtt). It does not
     depend on how busy the processes are. More than 2 ms and 20 times the shortest round trip of the job is a warning,
-    from 10 ms an error. It is also a warning where the job spans equally large sites, or where all nodes answer each
-    other after 10 ms or more, because some jobs are meant to span sites.
+    from 10 ms an error. A job that spans equally large sites, or whose nodes are all far from each other, is meant to
+    do so, and is silent.
 
-    Fix: Find where the path becomes long, and check the interface at its end for shaping or overload; no action if the
-    job is meant to span sites.
+    Fix: Find where the path becomes long, and check the interface at its end for shaping or overload.
 
         tracepath {target}
         ssh {target} tc -s qdisc show
@@ -52,65 +51,35 @@ def net_high_latency(job: Job) -> Iterator[Outcome]:
         return
     ways = Ways(job, by_way(job))
     pairs = _round_trips(ways)
-    shortest = min(pairs.values())
-    limit = max(_NOTICED_SECONDS, _TIMES * shortest)
+    limit = max(_NOTICED_SECONDS, _TIMES * min(pairs.values()))
     far = {pair: seconds for pair, seconds in pairs.items() if seconds > limit}
-    if far:
-        yield from _compared(ways, pairs, far)
-    elif shortest >= _LONG_SECONDS:
-        sides = ways.among(_sides(pairs))
-        message = f"the round trip between {ways.name(sides)} is {_ms(shortest)}"
-        if len(sides) > 2:
-            message = f"the round trip between any two of the {len(sides)} nodes is {_ms(shortest)} or more"
-        yield _finding(ways, sides, shortest, message, pairs, may_be_meant=True)
-
-
-def _compared(ways: Ways, pairs: Mapping[Pair, float], far: Mapping[Pair, float]) -> Iterator[Fault]:
-    """Yield the nodes far from most others, or the equally large sites, and other far pairs."""
-    groups = _near_each_other(ways, pairs, far)
-    group_of = {side: n for n, group in enumerate(groups) for side in group}
-    across = {pair: seconds for pair, seconds in far.items() if len({group_of[side] for side in pair}) > 1}
-    usual = median([seconds for pair, seconds in pairs.items() if pair not in far])
-    if len(groups) > 1 and len(groups[0]) > len(groups[1]):
-        for group in groups[1:]:
-            own = {pair: seconds for pair, seconds in across.items() if not pair.isdisjoint(group)}
-            if own:
-                seconds = min(own.values())
-                message = f"the round trip to {ways.name(group)} is {_ms(seconds)}, between the others {_ms(usual)}"
-                yield _finding(ways, group, seconds, message, own)
-    elif across:
-        seconds = min(across.values())
-        sites = " | ".join(ways.name(group) for group in groups)
-        message = f"the nodes form {len(groups)} groups: the round trip between groups is {_ms(seconds)}"
-        message += f", within a group {_ms(usual)}: {sites}"
-        yield _finding(ways, ways.among(_sides(across)), seconds, message, across, may_be_meant=True)
-    detours = {pair: seconds for pair, seconds in far.items() if pair not in across}
-    if detours:
+    usual = _ms(median(seconds for pair, seconds in pairs.items() if pair not in far))
+    largest, *groups = _near_each_other(ways, pairs, far)
+    for group in groups if groups and len(largest) > len(groups[0]) else ():
+        own = {pair: seconds for pair, seconds in far.items() if not pair.isdisjoint(group)}
+        seconds = min(own.values())
+        message = f"the round trip to {ways.name(group)} is {_ms(seconds)}, between the others {usual}"
+        yield _finding(ways, group, seconds, message, own)
+    near = {side: n for n, group in enumerate((largest, *groups)) for side in group}
+    if detours := {pair: seconds for pair, seconds in far.items() if len({near[side] for side in pair}) == 1}:
         longest = max(detours, key=lambda pair: detours[pair])
         message = f"the round trip between {ways.name(ways.among(longest))} is {_ms(detours[longest])}"
-        message += f", between other nodes {_ms(usual)}"
+        message += f", between other nodes {usual}"
         if len(detours) > 1:
             message += f"; similar for {len(detours) - 1} more {'pair' if len(detours) == 2 else 'pairs'}"
         yield _finding(ways, ways.among(_sides(detours)), detours[longest], message, detours, link=True)
 
 
 def _finding(
-    ways: Ways,
-    sides: Sequence[str],
-    seconds: float,
-    message: str,
-    shown: Mapping[Pair, float],
-    *,
-    link: bool = False,
-    may_be_meant: bool = False,
+    ways: Ways, sides: Sequence[str], seconds: float, message: str, shown: Mapping[Pair, float], *, link: bool = False
 ) -> Fault:
     target = quote(ways.name(sides[-1:])) if len(ways.job.nodes) > 1 else "localhost"
     return found(
         ways.job,
         ways.ranks(sides),
         message,
-        severity="warning" if may_be_meant or seconds < _LONG_SECONDS else "error",
-        scope="link" if link or may_be_meant else "node",
+        severity="warning" if seconds < _LONG_SECONDS else "error",
+        scope="link" if link else "node",
         confirmed=False,
         evidence={ways.name(ways.among(pair)): _ms(took) for pair, took in islice(shown.items(), _MOST_SHOWN)}
         | ({"more_pairs": len(shown) - _MOST_SHOWN} if len(shown) > _MOST_SHOWN else {}),

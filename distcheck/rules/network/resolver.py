@@ -6,12 +6,8 @@ from collections.abc import Iterator
 from shlex import quote
 
 from distcheck.facts.job import Job
-from distcheck.facts.network import Resolution
-from distcheck.facts.rank import RankFacts
-from distcheck.rules import Answer, Outcome, rule
-from distcheck.rules.finding import Fault
-from distcheck.rules.job.addresses import own_addresses, rank_zero, resolved
-from distcheck.rules.job.kinds import each_rank
+from distcheck.rules import Outcome, rule
+from distcheck.rules.job.addresses import rank_zero, resolved
 from distcheck.rules.job.settings import chosen_by_agent
 from distcheck.rules.job.wrong_master import look_up, resolving_elsewhere, right_addresses
 from distcheck.rules.wording import found, grouped, listed, named
@@ -90,28 +86,4 @@ def net_reverse_dns_slow(job: Job) -> Iterator[Outcome]:
         f"{named(job, ranks)}: the reverse look-up of {worst.address} took {worst.seconds:.1f} s{ending}{more}",
         evidence={r.address: f"{r.seconds:.3f} s, {r.name or 'no name'}" for r in slow.values()},
         values={"address": [worst.address]},
-    )
-
-
-@rule("peers", severity="warning", scope="rank", of=each_rank)
-def net_dns_unstable(job: Job, rank: RankFacts) -> Answer:
-    """MASTER_ADDR resolves to different addresses from one look-up to the next.
-
-    Some ranks then connect to another host than rank 0's, in one start and not in the next. The name has several
-    records, or name servers disagree.
-
-    Found by three look-ups. Changing answers are no fault if all addresses are rank 0's own.
-
-    Fix: Set MASTER_ADDR to a name or address of rank 0's host alone.
-
-        getent ahosts {name|$MASTER_ADDR}
-    """
-    zero, answer = rank_zero(job), job.process_of(rank).master_resolution
-    own = own_addresses(job.node_of(zero)) if zero else frozenset[str]()
-    if not isinstance(answer, Resolution) or set(answer.changing) <= own:
-        return None
-    return Fault(
-        f"{answer.name} resolves to {listed(answer.changing)} in some look-ups but not in all",
-        evidence={"MASTER_ADDR": answer.name, "changing": list(answer.changing)},
-        values={"name": (quote(answer.name),)},
     )

@@ -8,11 +8,17 @@ launcher has pure functions from a command's words, the environment and the file
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from distcheck.facts.launch_command import Stated, Variable
+from distcheck.facts.launch_command import Stated
+from distcheck.facts.storage import is_text
+from distcheck.selection.command import NOT_TORCH, SAME_FOLDER, TORCH, options_in, unsure
 from distcheck.selection.launch_commands.inner import Inner, Sought, inner, inside
 from distcheck.selection.launch_commands.shell import UNKNOWN
 from distcheck.selection.launch_commands.stated import Names, ReadFile, RefusedError, UnreadableError, Untold
@@ -24,6 +30,11 @@ Reader = Callable[[tuple[str, ...], Mapping[str, str], ReadFile], "Stated | Unto
 Raises RefusedError or UnreadableError.
 """
 
+Ask = Callable[[str, str, str, Sequence[str]], str]
+"""Returns why a program's own parser refuses words; '' if it takes them, or does not answer.
+
+Its arguments are the program, its module, the parser in that, and the words.
+"""
 PROGRAMS: Mapping[str, str] = {
     "torchrun": "torch.torchrun",
     "torch.distributed.run": "torch.torchrun",
@@ -76,24 +87,61 @@ OPTIONS: Mapping[str, Names] = {
 """By what `Stated.by` says: how its options are named."""
 VARIABLES = Names("MASTER_ADDR=", "MASTER_PORT=", "NODE_RANK=")
 """The variables that the others read in their place."""
+
+
+class _Parser(NamedTuple):
+    """A launcher's own parser of its words."""
+
+    module: str
+    function: str
+    own: AbstractSet[str]
+    """The options that need no question."""
+    nproc: str
+    """The one for the number of ranks."""
+
+
+_RUN = _Parser("torch.distributed.run", "parse_args", TORCH, "--nproc-per-node")
+_ACCELERATE = _Parser("accelerate.commands.launch", "launch_command_parser().parse_args", NOT_TORCH, "--num_processes")
+_PARSERS: Mapping[str, _Parser] = {
+    **dict.fromkeys(("torchrun", "torch.distributed.run"), _RUN),
+    "torch.distributed.launch": _RUN._replace(module="torch.distributed.launch"),
+    **dict.fromkeys(("accelerate", "accelerate-launch", "accelerate.commands.launch"), _ACCELERATE),
+    "deepspeed": _Parser("deepspeed.launcher.runner", "parse_args", NOT_TORCH, "--num_gpus"),
+}
+_OF_ACCELERATE = ("fsdp-", "deepspeed-", "megatron-lm-", "fp8-", "aws-", "parallelism-config-", "mpirun-", "offload-",
+                  "zero3-", "tpu-")  # fmt: skip
+_COUNTS = re.compile(r"np?|.*(?:proc|gpu|device|worker).*")
+"""Names that people give to the number of ranks."""
+_OF_A_PLACE = re.compile("n?node|master|rdzv")
+_CLOSE = 0.75
+"""How alike a mistyped name and the one that is meant are."""
 _REMEDY = "--nproc, and on several nodes --rank and --world-size"
 LARGEST_PORT = 65535
 _USUAL_PORT = 29500
 
 
-def stated(command: Sequence[str], environ: Mapping[str, str], read: ReadFile) -> Stated | Untold | None:
+def stated(
+    command: Sequence[str], environ: Mapping[str, str], read: ReadFile, ask: Ask | None = None
+) -> Stated | Untold | None:
     """Return which ranks a command starts, why that cannot be told, or None if it is no launcher.
 
     Args:
         command: the words of the command.
         environ: the variables that it gets.
         read: returns the text of a file; raises OSError or UnicodeDecodeError.
+        ask: asks a launcher whether it will refuse its words.
     """
+
+    def asking(found: Inner) -> Ask | None:
+        """Return how to ask a launcher of this process's PATH; not one of another environment or machine."""
+        here = found.start == command[0] or base_name(command[0]) in SAME_FOLDER
+        return ask if here and found.environ.get("PATH") == environ.get("PATH") else None
+
     try:
         launchers = [
             (found, told)
             for found in inner(tuple(command), environ, Sought(PROGRAMS.keys(), read))
-            if (told := _told(found, read, direct=found.start == command[0])) is not None
+            if (told := _told(found, read, asking(found), direct=found.start == command[0])) is not None
         ]
     except RefusedError as error:
         shell = base_name(command[0])
@@ -113,15 +161,17 @@ def why_unknown(command: Sequence[str]) -> str:
     return f"{named}: {ray or ('its script may start ranks itself' if python else 'no known launcher found in it')}"
 
 
-def _told(found: Inner, read: ReadFile, *, direct: bool) -> Stated | Untold | None:
+def _told(found: Inner, read: ReadFile, ask: Ask | None, *, direct: bool) -> Stated | Untold | None:
     """Return what a launcher states, None if it starts no ranks; not `direct`: a wrapper may show it other files."""
     module, function, *first = PROGRAMS[found.program].replace(".", " ").split()
     if found.words[: len(first)] != tuple(first):
         return None
     reader: Reader = getattr(importlib.import_module(f"{__name__}.{module}"), function)
-    by = f"{found.program} in {found.file}" if found.file else found.program
+    by, words = f"{found.program} in {found.file}" if found.file else found.program, found.words[len(first) :]
+    if ask is not None and (refused := _refused(found, words, ask)):
+        return _placed(refused, found, words)
     try:
-        told = reader(found.words[len(first) :], found.environ, inside(found.folder, read))
+        told = reader(words, found.environ, inside(found.folder, read))
     except RefusedError as error:
         told = Untold(by, f"its {error}")
         if not found.emptied and (direct or error.__cause__ is None):
@@ -133,8 +183,10 @@ def _told(found: Inner, read: ReadFile, *, direct: bool) -> Stated | Untold | No
         doubt = "only a shell can work out the variables that it gets"
     if told is not None and doubt:
         return Untold(by, doubt, _REMEDY)
-    if not isinstance(told, Stated) or told.refused:
+    if not isinstance(told, Stated):
         return told
+    if told.refused:
+        return _placed(told, found, words)
     if told.master_port > LARGEST_PORT:
         names = OPTIONS.get(told.by, VARIABLES)
         given, instead = (names.set(told, {"MASTER_PORT": port}) for port in (told.master_port, _USUAL_PORT))
@@ -142,19 +194,45 @@ def _told(found: Inner, read: ReadFile, *, direct: bool) -> Stated | Untold | No
     return replace(
         told,
         file=told.file or found.file,
-        ignored=_ignored(told, found.environ),
+        script=told.script if direct and not found.folder and is_text(told.script) else "",
         engine=told.engine and replace(told.engine, program=found.start),
     )
 
 
-def _ignored(said: Stated, environ: Mapping[str, str]) -> tuple[tuple[Variable, str], ...]:
-    """Return the variables of the meeting place and the node's number that say other than the command."""
-    several = said.nodes > 1 or len(said.hosts) > 1
-    used: dict[Variable, str] = {
-        "MASTER_ADDR": said.master_addr if several and said.master_port else "",
-        "MASTER_PORT": str(said.master_port or ""),
-        "NODE_RANK": str(said.node_rank) if said.nodes > 1 and said.node_rank is not None else "",
-    }
-    return tuple(
-        (name, environ[name]) for name, value in used.items() if value and environ.get(name, "") not in {"", value}
-    )
+def _refused(found: Inner, words: tuple[str, ...], ask: Ask) -> Stated | None:
+    """Return what a launcher's own parser says of an option that it may not know; None if it takes it, or says nothing.
+
+    It is asked only then, because it imports torch.
+    """
+    parser = _PARSERS.get(found.program)
+    if parser is None or (option := unsure(words, parser.own, _OF_ACCELERATE)) is None:
+        return None
+    from difflib import get_close_matches  # only where something is wrong
+
+    refused = ask(found.start, parser.module, parser.function, words)
+    near = "".join(f"--{name}" for name in get_close_matches(option.name, parser.own, 1, _CLOSE))
+    near = near if parser.own is TORCH else near.replace("-", "_").replace("__", "--")
+    meant = near or (parser.nproc if _COUNTS.fullmatch(option.name) else "")
+    written = "".join(option.words[:1]).partition("=")[0]
+    remedy = f"{meant} {option.value}" if meant not in {"", written, written.replace("_", "-")} else ""
+    return Stated(found.program, refused=refused, remedy=remedy) if refused else None
+
+
+def _placed(told: Stated, found: Inner, words: Sequence[str]) -> Stated:
+    """Return a torchrun that will not start with its place, if that is certain: the other nodes wait for it there.
+
+    The number of its ranks is not: one stands for them.
+    """
+    if (parser := _PARSERS.get(found.program)) is None or parser.own is not TORCH:
+        return told
+    from distcheck.selection.launch_commands import torch  # as the readers are, when it is needed
+
+    options = {option.name: option.value for option in options_in(words)}
+    kept = {name: value for name, value in options.items() if name in TORCH and not _COUNTS.fullmatch(name)}
+    if any(_OF_A_PLACE.match(name) for name in options.keys() - kept.keys()):
+        return told
+    with suppress(RefusedError):
+        place = torch.of_options(kept, found.environ, told.by)
+        if isinstance(place, Stated) and place.nodes > 1 and 0 < place.master_port <= LARGEST_PORT:
+            return replace(place, nproc="1", refused=told.refused, remedy=told.remedy)
+    return told

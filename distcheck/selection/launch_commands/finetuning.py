@@ -16,7 +16,7 @@ from distcheck.selection.command import split
 from distcheck.selection.launch_commands import stated
 from distcheck.selection.launch_commands.stated import ReadFile, RefusedError, UnreadableError, Untold
 from distcheck.selection.launch_commands.torch import of_options, torchrun
-from distcheck.selection.launch_commands.words import keys, values
+from distcheck.selection.launch_commands.words import ending, keys, values
 
 _SIZES = ("dp_replicate_size", "dp_shard_size", "context_parallel_size", "tensor_parallel_size")
 """Axolotl's keys, outermost first."""
@@ -25,6 +25,7 @@ _PASSED_ON = (
     "node-rank", "master-addr", "master-port", "rdzv-endpoint", "rdzv-backend", "rdzv-id",
 )  # fmt: skip
 """What it does not know itself goes to the launcher too: some of it, where it stands before --."""
+_YAML = (".yml", ".yaml")
 _OWN = ("launcher", "cloud", "use-ray", *(key.replace("_", "-") for key in _SIZES))
 _AXOLOTL = {f"--{name}": name for name in (*_OWN, *_PASSED_ON)}
 
@@ -56,7 +57,8 @@ def llamafactory(words: tuple[str, ...], environ: Mapping[str, str], _: ReadFile
             return Untold(by, "MASTER_PORT is not set: each of its nodes takes a port of its own")
         options |= {"standalone": ""}
     found = of_options(options, environ, by)
-    return replace(found, environment=True) if isinstance(found, Stated) else found
+    script = ending(words[1:2], ".yaml", ".yml", ".json")
+    return replace(found, environment=True, script=script) if isinstance(found, Stated) else found
 
 
 def torchtune(words: tuple[str, ...], environ: Mapping[str, str], read: ReadFile) -> Stated | Untold | None:
@@ -66,7 +68,9 @@ def torchtune(words: tuple[str, ...], environ: Mapping[str, str], read: ReadFile
         return None if "RANK" in environ else Stated("tune run")  # it does not call torchrun
     if not options.get("rdzv-endpoint", environ.get("PET_RDZV_ENDPOINT")):
         words = ("--standalone", *words)  # whatever --nnodes says
-    return torchrun(words, environ, read, "tune run")
+    found = torchrun(words, environ, read, "tune run")
+    config = values(words, {"--config": "config"}, abbreviated=False).get("config", "")
+    return replace(found, script=ending([config], ".yaml")) if isinstance(found, Stated) else found
 
 
 def axolotl(words: tuple[str, ...], environ: Mapping[str, str], read: ReadFile) -> Stated | Untold | None:
@@ -83,8 +87,9 @@ def axolotl(words: tuple[str, ...], environ: Mapping[str, str], read: ReadFile) 
         return Untold(by, "Ray places its ranks", "--hosts and --nproc")
     launcher = given.get("launcher", "accelerate")
     passed = [f"--{name.replace('-', '_')}={given[name]}" for name in _PASSED_ON if name in given] + [*words[at + 1 :]]
+    config_file = ending(words[:at], *_YAML)
     if launcher == "python":
-        return None if "RANK" in environ else Stated(by)
+        return None if "RANK" in environ else Stated(by, script=config_file)
     if launcher == "torchrun" and any("--rdzv_endpoint" in word for word in passed):
         passed += ["--rdzv_backend=c10d"] * (not any("--rdzv_backend" in word for word in passed))
     line = ("torchrun", *passed) if launcher == "torchrun" else ("accelerate", "launch", *passed)
@@ -93,12 +98,12 @@ def axolotl(words: tuple[str, ...], environ: Mapping[str, str], read: ReadFile) 
         return Untold(by, f"what {launcher} starts is not known", "--nproc")
     mesh = _mesh({key: given.get(key.replace("_", "-"), config.get(key, "")) for key in _SIZES})
     mesh = "" if config.get("expert_parallel_size", "1") != "1" else mesh
-    return replace(found, mesh=mesh) if isinstance(found, Stated) else found
+    return replace(found, mesh=mesh, script=config_file) if isinstance(found, Stated) else found
 
 
 def _config(words: tuple[str, ...], read: ReadFile) -> dict[str, str]:
     """Return the keys of the configuration: its first word that is no option, as in all its examples."""
-    path = next((word for word in words if word.endswith((".yml", ".yaml"))), "")
+    path = ending(words, *_YAML)
     return keys(path, read) if path else {}
 
 

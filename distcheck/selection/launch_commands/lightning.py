@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from distcheck.facts.launch_command import Stated
 from distcheck.selection.launch_commands.stated import ReadFile, Untold, number
 from distcheck.selection.launch_commands.torch import of_options
-from distcheck.selection.launch_commands.words import spelled, values, with_file
+from distcheck.selection.launch_commands.words import ending, spelled, values, with_file
 from distcheck.selection.nodelist import first_host
 
 _FABRIC = spelled("""
@@ -41,7 +43,8 @@ def fabric(words: tuple[str, ...], environ: Mapping[str, str], _: ReadFile) -> S
         "master-addr": given.get("main-address", "127.0.0.1"),
         "master-port": given.get("main-port", "29400"),
     }
-    return of_options(options, environ, "fabric run")
+    found = of_options(options, environ, "fabric run")
+    return replace(found, script=ending(words, ".py")) if isinstance(found, Stated) else found
 
 
 def _fabrics_devices(given: Mapping[str, str]) -> str:

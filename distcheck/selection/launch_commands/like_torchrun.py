@@ -16,7 +16,7 @@ from distcheck.facts.launch_command import Stated
 from distcheck.selection.launch_commands import hosts as host_lists
 from distcheck.selection.launch_commands import torch
 from distcheck.selection.launch_commands.stated import ReadFile, RefusedError, Untold, number
-from distcheck.selection.launch_commands.words import before, spelled, text, values
+from distcheck.selection.launch_commands.words import before, ending, spelled, text, values
 
 _ALL = "--rank, --world-size and --nproc"
 _PORT = "29500"
@@ -73,7 +73,8 @@ def composer(words: tuple[str, ...], environ: Mapping[str, str], _: ReadFile) ->
     if several and (world % nproc or first not in {None, node * nproc}):
         return Untold(by, "its nodes have different numbers of ranks")
     place = (address or "127.0.0.1", number("--master_port", port, 1)) if port else ("", 0)
-    found = Stated(by, "gpu", 1, 0, 0, *place, environment=bool(used))
+    script = ending(program[:1], ".py")
+    found = Stated(by, "gpu", 1, 0, 0, *place, environment=bool(used), script=script)
     if not nproc:
         return found
     return msgspec.structs.replace(found, nproc=str(nproc), nodes=world // nproc, node_rank=node)
@@ -98,7 +99,7 @@ def colossalai(words: tuple[str, ...], environ: Mapping[str, str], read: ReadFil
         by, tuple((host, each) for host in hosts), "ssh", (found.master_addr, found.master_port)
     )
     if not there.hosts:
-        return found
+        return msgspec.structs.replace(found, script=ending(words, ".py"))
     if "ssh-port" in given:
         return Untold(by, f"its ssh uses port {given['ssh-port']}", "--hosts and --nproc, and the port in ssh_config")
     return msgspec.structs.replace(there, file=path, environment=found.environment)
@@ -130,7 +131,8 @@ def torchx(words: tuple[str, ...], environ: Mapping[str, str], read: ReadFile) -
     scheduler = given.get("scheduler") or config.get(("cli:run", "scheduler"), "local_docker")
     if scheduler not in _ON_THIS_MACHINE:
         return Untold(by, f"{scheduler} starts its ranks elsewhere")
-    j = before(component[1:], _OF_COMPONENT)[0].get("j") or config.get((f"component:{name}", "j"), _DEFAULT_J[name])
+    given = before(component[1:], _OF_COMPONENT)[0]
+    j = given.get("j") or config.get((f"component:{name}", "j"), _DEFAULT_J[name])
     match = re.fullmatch(r"(?:(?:\d+:)?(\d+)x)?(\d+)", j)
     if match is None:
         raise RefusedError(f"-j is {j!r}; expected, for example, 1x8")
@@ -138,7 +140,8 @@ def torchx(words: tuple[str, ...], environ: Mapping[str, str], read: ReadFile) -
         return Untold(by, "the number of GPUs of its -h is not known", "--nproc")
     if int(match[1] or 1) > 1:
         return Untold(by, f"its {match[1]} nodes are processes of this machine", "--nproc")
-    return Stated(by, str(number("-j", match[2], 1)))
+    here = scheduler == "local_cwd"
+    return Stated(by, str(number("-j", match[2], 1)), script=given.get("script", "") if here else "")
 
 
 def _torchx_config(environ: Mapping[str, str], read: ReadFile) -> dict[tuple[str, str], str]:

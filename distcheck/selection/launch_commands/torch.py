@@ -1,8 +1,8 @@
 """torchrun and python -m torch.distributed.run and .launch.
 
 Source: torch/distributed/run.py (2.1 to 2.13), argparse_util.py (each option also as PET_<NAME>), and
-elastic/rendezvous/c10d_rendezvous_backend.py (the endpoint's default port). Its parser is not asked: importing it
-imports torch, which takes longer than all that is read here.
+elastic/rendezvous/c10d_rendezvous_backend.py (the endpoint's default port). Its own parser is only asked
+about words that it may refuse: importing it imports torch, which takes longer than all that is read here.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def _place(value: Callable[[str, str], str], *, standalone: bool) -> dict[str, A
     least, nodes = number("--nnodes", fewest, 1), number("--nnodes", most or fewest, 1)
     if least > nodes:
         raise RefusedError(f"--nnodes is {least}:{nodes}, expected MIN:MAX")
+    if standalone and least > 1:
+        raise RefusedError(f"--standalone is for one node, and --nnodes is {fewest}: it would wait in vain")
     backend, endpoint, port = value("rdzv-backend", "static"), value("rdzv-endpoint", ""), value("master-port", "")
     if standalone or (backend == "static" and not endpoint and not port and nodes == 1):
         return {}

@@ -56,6 +56,11 @@ def _name(option: str, options: Mapping[str, str], *, abbreviated: bool) -> str:
     return fits.pop() if len(fits) == 1 else ""
 
 
+def ending(words: Sequence[str], *suffixes: str) -> str:
+    """Return the first word with one of these endings that is no option and no URL, '' without one."""
+    return next((w for w in words if w.endswith(suffixes) and w[:1] != "-" and "://" not in w), "")
+
+
 def before(
     words: Sequence[str], values: Mapping[str, str], flags: Collection[str] = (), pairs: Collection[str] = ()
 ) -> tuple[dict[str, str], tuple[str, ...]]:

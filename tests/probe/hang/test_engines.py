@@ -34,7 +34,7 @@ def test_the_workers_of_vllm_are_numbered_by_their_titles(name, table):
     titles, ranks = VLLM[name]
     core = {20: (10, "VLLM::EngineCore", {}, True, "VLLM::EngineCor")}
     (job,) = jobs(table({10: SERVE, **core, **engine(20, *(f"VLLM::{title}" for title in titles))}))
-    assert [member.rank for member in sorted(job.members)] == ranks
+    assert [member.rank for member in sorted(job.ranks, key=lambda m: m.pid)] == ranks
     assert (job.name, job.world_size, job.launcher, job.local) == ("vllm of process 10", len(titles), "vllm", True)
 
 
@@ -43,7 +43,7 @@ def test_engines_of_one_server_with_data_parallel_are_one_job(table):
     workers = engine(20, "VLLM::Worker_DP0_TP0", "VLLM::Worker_DP0_TP1")
     workers |= engine(30, "VLLM::Worker_DP1_TP0", "VLLM::Worker_DP1_TP1")
     (job,) = jobs(table({10: SERVE, **cores, **workers}))
-    assert {member.pid: member.rank for member in job.members} == {21: 0, 22: 1, 31: 2, 32: 3}
+    assert {member.pid: member.rank for member in job.ranks} == {21: 0, 22: 1, 31: 2, 32: 3}
 
 
 def test_engines_of_two_servers_are_two_jobs(table):
@@ -58,12 +58,12 @@ def test_an_engine_without_workers_computes_itself(table):
     folder = alone.root / "20/task/21"
     folder.mkdir()
     (folder / "comm").write_text("pt_tcpstore_uv")
-    assert [member.rank for job in jobs(alone) for member in job.members] == [0]
+    assert [member.rank for job in jobs(alone) for member in job.ranks] == [0]
 
 
 def test_workers_of_which_some_are_elsewhere_do_not_make_ranks_missing(table):
     (job,) = jobs(table({10: SERVE, **engine(10, "VLLM::Worker_TP2", "VLLM::Worker_TP3")}))
-    assert (job.world_size, job.local, [member.rank for member in job.members]) == (4, False, [2, 3])
+    assert (job.world_size, job.local, [member.rank for member in job.ranks]) == (4, False, [2, 3])
 
 
 SGLANG = {
@@ -80,5 +80,5 @@ def test_the_schedulers_of_sglang_are_numbered_by_their_titles(name, table):
     server = (1, "/venv/bin/python -m sglang.launch_server", {}, True)
     more = {90: (10, "sglang::detokenizer", {}, True, "sglang::detoken")}
     found = jobs(table({10: server, **engine(10, *(f"sglang::scheduler{title}" for title in titles)), **more}))
-    assert [[member.rank for member in job.members] for job in found] == ranks
+    assert [[member.rank for member in job.ranks] for job in found] == ranks
     assert len({job.name for job in found}) == len(found)

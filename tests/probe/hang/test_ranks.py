@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
@@ -28,7 +29,7 @@ def under_torchrun(rank, world=2, **more):
 
 
 def ranks(job):
-    return {member.pid: member.rank for member in job.members}
+    return {member.pid: member.rank for member in job.ranks}
 
 
 def test_helpers_below_and_wrappers_above_are_no_ranks(table):
@@ -71,7 +72,7 @@ def test_ranks_by_hand_with_another_meeting_place_are_of_one_job(table):
     processes = {10 + n: (90 + n, "python a.py", variables(n, 3, port=29511 + (n == 1)), True) for n in range(3)}
     other = {20: (1, "python b.py", variables(1, 3, port=29513), True)}
     job, _ = jobs(table({**processes, **other}))
-    assert [(m.rank, m.meets) for m in job.members] == [
+    assert [(m.rank, m.meets) for m in job.ranks] == [
         (0, "127.0.0.1:29511"),
         (1, "127.0.0.1:29512"),
         (2, "127.0.0.1:29511"),
@@ -109,7 +110,7 @@ def test_children_of_multiprocessing_are_numbered_in_their_order(table):
         15: (14, SPAWN, {}, True, "pt_data_worker"),
     }
     (job,) = jobs(table(processes))
-    assert (ranks(job), job.world_size, job.ended) == ({12: 0, 14: 2}, 3, (13,))
+    assert (ranks(job), job.world_size, job.nodes[0].ended) == ({12: 0, 14: 2}, 3, (13,))
 
 
 def test_children_of_a_rank_and_of_other_programs_are_no_ranks(table):
@@ -135,7 +136,7 @@ def test_zombies_are_those_that_ended(table):
         900: (10, "", None, False, "python", "Z"),  # started 9 s later: another one's
     }
     (job,) = jobs(table(processes))
-    assert (ranks(job), job.ended) == ({11: 0}, (12,))
+    assert (ranks(job), job.nodes[0].ended) == ({11: 0}, (12,))
 
 
 @pytest.mark.parametrize("pid", [10, 12, 13], ids=["its launcher", "the rank", "its helper"])
@@ -160,4 +161,7 @@ def test_python_processes_that_may_not_be_read_are_known(table):
         11: (1, "sshd", None, False, "sshd"),
         os.getpid(): (1, "python", None, False),
     }
-    assert unreadable(table(processes), own_only=False) == (10,)
+    processes[12] = (1, "python ends.py", None, False)
+    seen = table(processes)
+    shutil.rmtree(seen.root / "12")
+    assert unreadable(seen, own_only=False) == (10,)

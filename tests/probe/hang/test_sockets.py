@@ -35,4 +35,4 @@ def test_the_connection_of_a_socket_is_found_among_those_of_its_process():
         assert found is not None
         assert found.remote == f"127.0.0.1:{server.getsockname()[1]}"
         assert connection(os.getpid(), "x") is None
-        assert unanswered(os.getpid()) == []
+        assert unanswered(os.getpid()) == ()

@@ -87,6 +87,14 @@ def test_it_never_blocks_the_process_and_its_error_is_the_reason(program):
     assert found[7].threads.reason == "py-spy: Permission Denied"
 
 
+@pytest.mark.process
+def test_a_process_that_runs_and_may_not_be_read_needs_permission(program):
+    said = "Error: Failed to get process executable name. Check that the process is running."
+    found = stacks.dumps(program(f"import sys; sys.exit({said!r})"), [os.getpid(), 1 << 30], 9)
+    assert found[os.getpid()].threads.reason == "py-spy: Permission Denied"
+    assert found[1 << 30].threads.reason.endswith("Check that the process is running.")
+
+
 def test_a_sampler_that_is_not_there_is_missing(monkeypatch, tmp_path):
     monkeypatch.setenv(stacks.VARIABLE, str(tmp_path / "none"))
     assert isinstance(stacks.sampler(), Missing)

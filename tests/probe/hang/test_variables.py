@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from distcheck.probe.hang.processes import ProcessTable
 from distcheck.probe.hang.variables import live
 
 pytestmark = pytest.mark.process
@@ -42,6 +44,12 @@ def test_those_that_a_title_overwrites_are_read(variables):
     """As setproctitle does it: libc's list goes elsewhere, and then the memory of the first one is overwritten."""
     line = "kept = dict(os.environ); os.environ.clear(); os.environ.update(kept, MASTER_ADDR='node1')"
     assert variables(sys.executable, line, RANK="1") == {"RANK": "1", "MASTER_ADDR": "node1"}
+
+
+def test_a_process_that_has_ended_is_not_one_that_may_not_be_read():
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert ProcessTable().environment(ended.pid) == {}
 
 
 def test_a_process_that_is_gone_or_belongs_to_the_kernel_has_none():

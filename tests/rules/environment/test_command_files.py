@@ -73,6 +73,13 @@ def test_what_command_runs_and_no_node_has_is_an_error_of_the_job(job, with_file
     assert f"COMMAND's {role} train.py {'does not exist' if role == 'script' else 'is not found'}" in found.message
 
 
+@pytest.mark.parametrize(("role", "fires"), [("script", True), ("program", True), ("argument", False)])
+def test_what_only_the_line_of_another_node_names_is_missed_there(job, with_files, told, role, fires):
+    job = with_files(job, (file(),), (file("trian.py", role, "absent"),), (file(),))
+    expected = [("command-file-missing", "error", (2, 3), ("node2",))] if fires else []
+    assert told(job) == expected
+
+
 def test_a_script_that_was_misspelt_comes_with_the_name_that_is_there(job_of, with_files, judge):
     job = job_of(1, 2, "distcheck", looks=("storage",), command="gate")
     absent = replace(file("trian.py", state="absent"), near="train.py")

@@ -166,3 +166,12 @@ def test_the_class_that_ran_counts_before_what_the_variable_says(job, change, sa
     legacy = msgspec.structs.replace(ran, implementation="ProcessGroupNCCL")
     (found,), _ = said(change.rank(change.rank(made, None, run=ran), 5, run=legacy))
     assert (found.rule, found.ranks) == ("sw-nccl-backend-differs", (5,))
+
+
+def test_a_plugins_backend_is_one_class_on_all_ranks(job, change, said):
+    ran = RankRun(pid=1, step="", outcome="done", implementation="ProcessGroupOwn")
+    made = change.rank(change.asked(job(NEW), backend="own"), None, run=ran)
+    assert said(made) == ([], 0)
+    (found,), _ = said(change.rank(made, 2, run=msgspec.structs.replace(ran, implementation="ProcessGroupGloo")))
+    assert (found.rule, found.ranks) == ("sw-nccl-backend-differs", (2,))
+    assert "has the backend own ProcessGroupGloo; the other 7 have ProcessGroupOwn" in found.message

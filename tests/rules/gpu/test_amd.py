@@ -9,13 +9,28 @@ import pytest
 from made.amd import CPX, FULL, MI250X, MI300X, cpx
 from made.amd import change as change_gpu
 from made.amd_jobs import ROCM
+from msgspec.structs import replace
 
+from distcheck.facts import gpu as gpu_facts
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import DriverError
+from distcheck.facts.gpu import DriverError, GpuClocks, GpuLoad
 from distcheck.facts.nccl import NcclFile
 from distcheck.facts.node import TorchBuild
 
-ALL = tuple(range(8, 16))
+ALL, ALL_OF_NODE3 = tuple(range(8, 16)), tuple(range(16, 24))
+
+
+def with_gpu_3(job, change, **fields):
+    """Return a job in which GPU 3 of node2 has these facts."""
+    gpus = job.nodes[1].gpus
+    devices = tuple(replace(gpu, **fields) if gpu.index == 3 else gpu for gpu in gpus.devices)
+    return change.node(job, 1, gpus=replace(gpus, devices=devices))
+
+
+def with_clocks(job, change, reasons):
+    """Return a job in which the firmware gives these reasons for the clocks of GPU 3 of node2."""
+    health = job.nodes[1].gpus.devices[3].health
+    return with_gpu_3(job, change, health=replace(health, clocks=GpuClocks(event_reasons=reasons)))
 
 
 def without(*pairs):
@@ -168,6 +183,48 @@ def test_a_card_in_cpx_among_spx_is_one_finding_at_its_node(rocm, judge):
     assert said.verdict.exit_code == 40
 
 
+CPX64 = cpx(8)
+
+
+@pytest.mark.parametrize(
+    ("each", "message"),
+    [
+        (lambda _: {}, "card 0000:0c:00.0 (CPX); 7 of 8 cards are unused"),
+        (
+            lambda n: {"HIP_VISIBLE_DEVICES": str(n * 4)},
+            "cards 0000:0c:00.0, 0000:15:00.0 and 2 more (CPX); 4 of 8 cards are unused",
+        ),
+        (lambda n: {"HIP_VISIBLE_DEVICES": str(n * 8)}, ""),
+        (lambda n: {"HIP_VISIBLE_DEVICES": str(63 - n * 8)}, ""),
+    ],
+)
+def test_ranks_that_share_a_partitioned_card_beside_unused_ones_are_named(rocm, judge, each, message):
+    said = judge(rocm(CPX64, CPX64, each=each))
+    found = [f for f in said.findings if f.rule == "gpu-cards-unused"]
+    assert [f.message for f in found] == [f"node{number}: ranks share {message}" for number in (1, 2) if message]
+    assert [(f.severity, f.ranks) for f in found[1:]] == [("warning", ALL)] * bool(found)
+    assert not found or "export HIP_VISIBLE_DEVICES=0,8,16,24,32,40,48,56" in found[0].fix.commands
+
+
+def test_a_rank_for_each_partition_leaves_no_card_unused(rocm, judge):
+    assert judge(rocm(CPX64, per_node=64)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "found"),
+    [
+        (Missing(reason="amdgpu did not answer within 7.5 s: a GPU or its driver hangs"), True),
+        (Missing(reason="amdgpu: the kernel module is not loaded for AMD Instinct MI300X"), True),
+        (Missing(reason="amdgpu: the kernel module is not loaded"), False),  # the graphics of a laptop
+    ],
+)
+def test_a_driver_that_fails_on_a_node_with_a_torch_for_cpus_is_found_for_cards_for_compute(
+    rocm, change, judge, gpus, found
+):
+    job = change.node(rocm(MI300X, MI300X), 1, gpus=gpus, torch=TorchBuild("2.13.0+cpu", None, None))
+    assert [f.nodes for f in judge(job).findings if f.rule == "gpu-amdgpu-failed"] == [("node2",)] * found
+
+
 @pytest.mark.parametrize(
     ("machines", "ranks", "words"),
     [
@@ -196,6 +253,75 @@ def test_one_node_with_another_driver_is_named(rocm, judge):
     assert (finding.rule, finding.severity, finding.nodes) == ("sw-driver-differs-nodes", "warning", ("node3",))
     assert finding.message == "node3 has driver 6.10.5; most nodes have driver 6.12.12"
     assert finding.fix.commands[0] == "amd-smi static --driver"
+
+
+SMC, VBIOS = {"firmware": {"smc": "0x00556f00"}}, {"vbios": "113-M3000100-103"}
+OTHER_SMC = "smc 0x00556f00; most have smc 0x00557500"
+WHOLE = MI300X._replace(gpus=tuple(gpu._replace(**VBIOS) for gpu in MI300X.gpus))
+
+
+@pytest.mark.parametrize(
+    ("machines", "ranks", "message"),
+    [
+        ((MI300X, change_gpu(MI300X, 3, **SMC)), (11,), f"card 0000:69:00.0 of node2: {OTHER_SMC}"),
+        ((change_gpu(MI300X, 3, **SMC),), (3,), f"card 0000:69:00.0 of node1: {OTHER_SMC}"),
+        (
+            (MI300X, MI300X, WHOLE), ALL_OF_NODE3,
+            "8 cards of node3: vbios 113-M3000100-103; most have vbios 113-M3000100-102",
+        ),
+        (
+            (MI300X, WHOLE), tuple(range(16)),
+            "8 cards of node1: vbios 113-M3000100-102; 8 cards of node2: vbios 113-M3000100-103",
+        ),
+    ],
+)  # fmt: skip
+def test_gpus_with_other_firmware_are_named(rocm, judge, machines, ranks, message):
+    said = judge(rocm(*machines))
+    (finding,) = said.findings
+    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-firmware-differs", "warning", ranks)
+    assert finding.message == message
+    assert said.verdict.exit_code == 0
+
+
+@pytest.mark.parametrize("fields", [{"firmware": {}}, {"vbios": ""}, {"firmware": {}, "vbios": ""}])
+def test_firmware_that_cannot_be_read_is_not_taken_for_another(rocm, judge, fields):
+    assert judge(rocm(MI300X, change_gpu(MI300X, 3, **fields))).findings == ()
+
+
+def test_other_models_have_other_firmware(rocm, judge):
+    machine = MI300X._replace(gpus=tuple(gpu._replace(device="0x74a5", **VBIOS) for gpu in MI300X.gpus))
+    assert {f.rule for f in judge(rocm(MI300X, machine)).findings} == {"gpu-mixed-models"}
+
+
+@pytest.mark.parametrize(
+    ("clocks", "words"),
+    [
+        (gpu_facts.HARDWARE_THERMAL, "slowed down by PROCHOT, 42 C of 100 C"),
+        (gpu_facts.SOFTWARE_THERMAL, "slowed down by heat, 42 C of 100 C"),
+    ],
+)
+def test_what_the_firmware_slows_down_is_found_at_its_gpu(rocm, change, judge, clocks, words):
+    job = with_clocks(rocm(MI300X, MI300X), change, clocks)
+    (finding,) = judge(job).findings
+    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-thermal-throttle", "warning", (11,))
+    assert finding.message == f"node2: GPU 3 (0000:69:00.0): {words}"
+    assert judge(with_clocks(rocm(MI300X, MI300X), change, 0))[:2] == ((), ())
+
+
+def test_a_layout_that_is_not_known_is_not_checked(rocm, change, judge):
+    unknown = Missing(reason="amdgpu: gpu_metrics of revision 1.10 with 1200 bytes is not known")
+    said = judge(with_clocks(rocm(MI300X, MI300X), change, unknown))
+    assert not said.findings
+    assert {(n.rule, n.nodes, n.reason) for n in said.not_checked} == {
+        ("gpu-thermal-throttle", ("node2",), f"GPU 3 (0000:69:00.0): {unknown.reason}")
+    }
+
+
+def test_slowed_down_under_load_is_found_with_its_time(rocm, change, judge):
+    load = GpuLoad(seconds=5.0, hardware_thermal_seconds=3.0, software_thermal_seconds=0.0, temperature_celsius=60)
+    job = with_gpu_3(rocm(MI300X, MI300X), change, load=load)
+    (finding,) = judge(job).findings
+    assert finding.message.endswith("slowed down by PROCHOT for 3.0 of 5.0 s of the collectives' run, up to 60 C")
 
 
 def test_the_kernels_own_driver_has_the_kernels_version(rocm):

@@ -273,15 +273,6 @@ def test_devices_of_different_models_may_have_different_results(job, change, jud
     assert not judge(change.rank(mixed, [4, 5, 6, 7], run=run), PRODUCTS).findings
 
 
-def test_a_gpu_that_slows_down_during_the_burn_is_named(job, judge):
-    healthy = replace(of_gpu(H100), burn=Burn(60.0, 720.0, 690.0))
-    slowing = replace(of_gpu(H100), burn=Burn(60.0, 720.0, 500.0))
-    assert not judge(job(healthy, {}, H100, burn_seconds=60.0), PRODUCTS).findings
-    said = judge(job(healthy, {3: slowing}, H100, burn_seconds=60.0), PRODUCTS)
-    assert [(f.rule, f.ranks, f.severity) for f in said.findings] == [("gpu-burn-slows", (3,), "warning")]
-    assert "from 720 to 500 TFLOPS within 60 s" in said.findings[0].message
-
-
 def test_cpus_may_slow_down_during_the_burn_which_is_required(job, judge):
     said = judge(job(replace(CPU, burn=Burn(60.0, 0.09, 0.02)), {}, burn_seconds=60.0), PRODUCTS)
     assert said[:2] == ((), ())

@@ -7,12 +7,13 @@ from made.running import busy, rank, running, sleeper, spinning, waiter
 from msgspec.structs import replace
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Xid
+from distcheck.facts.gpu import DriverError, Xid
 from distcheck.rules.hang.gpus import readings
 from distcheck.rules.hang.judging import answer
 
 SYNCHRONIZE = "/opt/venv/lib/python3.11/site-packages/torch/cuda/__init__.py:9 synchronize"
 FELL_OFF, DOUBLE_BIT, INDEX = (Xid(n, "0000:1b:00.0", 60.0, "") for n in (79, 48, 13))
+FAILED, TIMEOUT = (DriverError(kind, "0000:69:00.0", 60.0, "") for kind in ("reset failed", "hang"))
 WAIT = tuple(spinning(n, 100, 99) for n in (0, 1, 3))
 
 
@@ -25,6 +26,8 @@ BROKEN = {
     "lost": {"lost": "NVML error 15: a GPU is lost"},
     "fell off the bus": {"xids": (FELL_OFF,), "utilization_percent": ()},
     "a memory error, and nothing runs since": {"xids": (DOUBLE_BIT,), "utilization_percent": (0, 0)},
+    "it left KFD's list": {"lost": "amdgpu: no driver is bound to it"},
+    "a reset that failed": {"driver_errors": (FAILED,), "utilization_percent": ()},
 }
 
 
@@ -45,9 +48,17 @@ def test_a_rank_that_goes_on_is_not_stuck_whatever_its_gpu_reported():
     assert seen(*(waiter(n, after={"switches": 9}) for n in (0, 1, 3)), works) == ("not hung", [])
 
 
-@pytest.mark.parametrize(("error", "percent"), [(INDEX, 0), (DOUBLE_BIT, 100)])
-def test_an_application_s_error_and_one_after_which_kernels_run_are_no_broken_gpu(error, percent):
-    assert seen(*WAIT, spinning(2, percent, percent, gpu={"xids": (error,)}))[0] == "cannot tell"
+@pytest.mark.parametrize(
+    ("errors", "percent"),
+    [
+        ({"xids": (INDEX,)}, 0),
+        ({"xids": (DOUBLE_BIT,)}, 100),
+        ({"driver_errors": (TIMEOUT,)}, 0),
+        ({"driver_errors": (FAILED,)}, 100),
+    ],
+)
+def test_an_application_s_error_and_one_after_which_kernels_run_are_no_broken_gpu(errors, percent):
+    assert seen(*WAIT, spinning(2, percent, percent, gpu=errors))[0] == "cannot tell"
 
 
 def test_while_a_rank_works_the_others_wait_on_their_gpus():

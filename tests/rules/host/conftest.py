@@ -18,8 +18,7 @@ HEALTHY = HostFacts(
     most_tasks=32768,
     zombies=0,
     oom_kills=3,
-    cpu_model="EPYC",
-    settings={"transparent_hugepage": "madvise", "numa_balancing": "0"},
+    settings={"numa_balancing": "0"},
     throttled_seconds=1.0,
 )
 NAMESPACES = {"ipc": "ipc:[1]", "pid": "pid:[1]"}

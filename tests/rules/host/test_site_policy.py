@@ -7,7 +7,7 @@ from made.policies import policy
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus
-from distcheck.facts.infiniband import Hca, Infiniband
+from distcheck.facts.infiniband import Hca, HcaPort, Infiniband
 from distcheck.facts.storage import Space
 
 OURS = ("host.policy", "host.expected", "host.probe")
@@ -53,7 +53,15 @@ def test_nodes_with_different_policies_are_named(job_of, change, only, rules):
     assert found.message == "the nodes have different policies: node1 and node3: policy aaaaaaaaaaaa; node2: no policy"
 
 
-ADAPTERS = Infiniband(hcas=(Hca("mlx5_0", ()), Hca("mlx5_1", ())))
+def adapters(*states):
+    """Return adapters with one port each, in these states."""
+    ports = (HcaPort(1, "InfiniBand", *state.split("/")) for state in states)
+    return Infiniband(hcas=tuple(Hca(f"mlx5_{n}", (port,)) for n, port in enumerate(ports)))
+
+
+UP, DOWN, WAITS = "ACTIVE/LinkUp", "DOWN/Polling", "INIT/LinkUp"
+ADAPTERS = adapters(UP, UP)
+IDLE = "ib-fewer-active-adapters-than-expected"
 
 
 @pytest.mark.parametrize(
@@ -73,6 +81,19 @@ ADAPTERS = Infiniband(hcas=(Hca("mlx5_0", ()), Hca("mlx5_1", ())))
         ({"kernel": "*"}, {}, "", ""),
         ({"adapters": 3}, {"infiniband": ADAPTERS}, "ib-fewer-adapters-than-expected", "2 RDMA adapters (mlx5_0 and"),
         ({"adapters": 2}, {"infiniband": ADAPTERS}, "", ""),
+        (
+            {"adapters": 2},
+            {"infiniband": adapters(DOWN, DOWN)},
+            IDLE,
+            "2 of 2 RDMA adapters without an active port (mlx5_0",
+        ),
+        (
+            {"adapters": 3},
+            {"infiniband": adapters(UP, DOWN, UP)},
+            IDLE,
+            "(mlx5_1 DOWN/Polling); the site's policy expects 3",
+        ),
+        ({"adapters": 2}, {"infiniband": adapters(UP, DOWN, UP)}, "", ""),
         ({"adapters": 1}, {"infiniband": Infiniband()}, "ib-fewer-adapters-than-expected", "0 RDMA adapters; the"),
     ],
 )
@@ -82,6 +103,19 @@ def test_a_node_that_is_not_as_expected_is_confirmed_bad(site, change, judge, ex
     assert [f.rule for f in said.findings] == [rule] * bool(rule)
     assert said.verdict.exit_code == (40 if rule else 0)
     assert all(words in f.message and f.nodes == ("node1",) for f in said.findings)
+
+
+def test_a_port_that_a_subnet_manager_has_not_activated_drains_nobody(site, change, judge):
+    job = change.node(site({"expect": {"adapters": 2}}), 0, infiniband=adapters(UP, WAITS))
+    said = judge(job, *OURS)
+    assert [(f.rule, f.confirmed) for f in said.findings] == [(IDLE, False)]
+    assert said.verdict.exit_code == 20
+    assert judge(change.node(job, 0, infiniband=adapters(WAITS, DOWN)), *OURS).verdict.exit_code == 40
+
+
+def test_a_state_that_cannot_be_read_is_unknown(site, change, judge):
+    job = change.node(site({"expect": {"adapters": 1}}), 0, infiniband=adapters("/"))
+    assert (judge(job, *OURS).findings, judge(job, *OURS).verdict.exit_code) == ((), 20)
 
 
 @pytest.mark.parametrize("expected", [{"gpu-model": "*"}, {"driver": "*"}, {"adapters": 1}])

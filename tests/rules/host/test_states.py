@@ -65,16 +65,6 @@ def each(name, *values, **more):
         (each("oom_kills", 3, 500, None), "host-oom-kills info node2"),
         (each("oom_kills", 500), ""),
         (each("oom_kills", 500, 500, 500), ""),
-        # nodes of one kind, of which most are alike
-        (each("memory_bytes", 64 * GIB, 64 * GIB, 62 * GIB), ""),
-        (each("memory_bytes", 64 * GIB, 64 * GIB, 56 * GIB), "host-differs warning node3"),
-        (each("memory_bytes", 64 * GIB, 64 * GIB, 32 * GIB, available_bytes=30 * GIB), "host-differs info node3"),
-        (each("memory_bytes", 64 * GIB, 32 * GIB, available_bytes=30 * GIB), ""),
-        ([{}, {}, {"cpu_model": "other", "memory_bytes": 16 * GIB, "available_bytes": 15 * GIB}], ""),
-        (each("settings", *({"scaling_governor": g} for g in ("performance", "performance", "schedutil"))),
-         "host-differs warning node3"),
-        (each("settings", *({"numa_balancing": value} for value in "010")), "host-differs info node2"),
-        (each("settings", *({"ptrace_scope": value} for value in "010")), ""),
     ],
 )  # fmt: skip
 def test_a_state_of_a_host_is_reported_at_its_node(on_hosts, change, judge, states, expected):
@@ -90,12 +80,6 @@ def test_numa_balancing_is_reported_beside_amd_gpus(on_hosts, change, judge, val
     states = {n: {"settings": {"numa_balancing": value}} for n in range(2)}
     job = change.node(on_hosts(2, 2, states=states), None, accelerator=vendor, shm=SHM)
     assert [f.rule for f in judge(job, "host.speed").findings] == rules
-
-
-@pytest.mark.parametrize(("cpus", "severity"), [(60, "warning"), (32, "info"), (None, "")])
-def test_host_differs_in_cpus(on_hosts, change, said, cpus, severity):
-    found = said(change.node(on_hosts(4), 2, cpus=cpus), *OURS)
-    assert found == ([("host-differs", severity, (), ("node3",))] if severity else [])
 
 
 @pytest.mark.parametrize(
@@ -158,7 +142,7 @@ def test_memory_reserved_for_huge_pages_is_evidence(on_hosts, only):
     [
         (
             Missing(reason="hidden"),
-            {"perf-cpu-governor", "host-numa-balancing", "host-cpu-throttled", "host-differs", "host-busy",
+            {"perf-cpu-governor", "host-numa-balancing", "host-cpu-throttled", "host-busy",
              "host-stuck-processes", "host-memory-low", "host-oom-kills", "host-shm-stale-files",
              "host-shm-removed-by-systemd"},
         ),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from distcheck.facts.job import Launched
 from distcheck.facts.launch_command import Stated
-from distcheck.facts.network import Interface, NetworkFacts, Resolution
+from distcheck.facts.network import NetworkFacts, Resolution
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.launch_words import in_launch_words
 
@@ -93,37 +92,6 @@ def test_several_nodes_cannot_meet_at_localhost_which_is_one_finding(stated, cha
 def test_an_endpoint_at_localhost_is_named_by_its_own_option(stated, only):
     here = Stated("torchrun", "2", 2, 0, None, "localhost", 29400, "none")
     assert only(stated(here))[0].fix.commands == ("# in COMMAND, on all nodes: --rdzv-endpoint node1:29400",)
-
-
-@pytest.mark.parametrize(
-    ("by", "name", "used", "option"),
-    [
-        ("torchrun", "MASTER_PORT", "--master-port 29500", "--master-port 29501"),
-        ("torchrun", "MASTER_ADDR", "--master-addr 10.0.0.9", "--master-addr 29501"),
-        ("accelerate launch", "NODE_RANK", "--machine_rank 1", "--machine_rank 29501"),
-        ("sglang", "MASTER_PORT", "--dist-init-addr 10.0.0.9:29500", "--dist-init-addr 10.0.0.9:29501"),
-        ("mpirun -x", "MASTER_PORT", "-x MASTER_PORT=29500", "-x MASTER_PORT=29501"),
-    ],
-)
-def test_a_variable_that_the_launcher_does_not_use_is_named_with_both_values(stated, only, by, name, used, option):
-    other = replace(static(1, "10.0.0.9"), by=by, ignored=((name, "29501"),))
-    finding, code = only(stated(replace(static(0, "10.0.0.9"), by=by), other))
-    assert (finding.rule, finding.severity, finding.nodes, code) == ("command-variable-ignored", "info", ("node2",), 0)
-    assert finding.message == f"{by.partition(' -')[0]} does not use {name}=29501: it has {used}"
-    assert finding.fix.commands == (f"# in COMMAND: {option}",)
-
-
-def test_a_variable_of_a_run_from_outside_is_named_too(job_of, change, only):
-    said = Stated(
-        "deepspeed", hosts=(("node1", 2),), master_addr="n", master_port=29500, ignored=(("MASTER_PORT", "29501"),)
-    )
-    job = change.job(job_of(2, 2, "distcheck"), launched=Launched("ssh", ("ssh",), (), stated=said))
-    assert only(job)[0].message == "deepspeed does not use MASTER_PORT=29501: it has --master_port 29500"
-
-
-def test_another_name_of_the_same_host_is_no_other_place(stated, silent, change):
-    job = stated(*(replace(static(n, "node1"), ignored=(("MASTER_ADDR", "10.0.0.7"),)) for n in range(2)))
-    assert silent(change.node(job, 0, interfaces=(Interface("eth0", "10.0.0.7", up=True, mtu_bytes=1500),)))
 
 
 @pytest.fixture
@@ -235,6 +203,15 @@ def test_a_command_that_will_be_refused_names_its_node_and_what_it_would_take(
     assert (finding.rule, finding.nodes, code) == ("command-refused", ("node1",), 30)
     assert finding.message == f"node1 pid 100: {by} will refuse its words: {words}"
     assert finding.fix.commands == ((command,) if command else ())
+
+
+def test_what_is_wrong_with_the_ranks_of_a_refused_command_is_no_finding_of_its_own(stated, change, only):
+    wrong = "--nproc-per-node is 'two', expected a number from 1"
+    job = stated(static(0), replace(static(1), nproc="1", refused=wrong))
+    job = replace(job, ranks=job.ranks[:3])  # one rank stands for those of the second node
+    job = change.rank(job, 2, placement=replace(job.ranks[2].placement, rank=1, world_size=2))
+    finding, code = only(job, "environment.ranks")
+    assert (finding.rule, finding.nodes, code) == ("command-refused", ("node2",), 30)
 
 
 @pytest.mark.parametrize(

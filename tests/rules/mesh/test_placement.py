@@ -137,15 +137,15 @@ def mesh_line(sizes):
         ("cpu 4x2", "dp=2,tp=4", "mesh-group-crosses-nodes", "warning", ()),
         ("cpu 3x4", "dp=4,tp=3", "mesh-group-crosses-nodes", "warning", ()),
         # NVLink domains: segments of nodes that the groups fill
-        ("racks 5 3", "dp=1,ep=32", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=8",)),
-        ("racks 18 18", "dp=9,ep=16", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=4",)),
-        ("racks 9 9 9 9", "dp=9,ep=4,tp=4", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=4",)),
-        ("racks 7 7", "dp=1,ep=56", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=14",)),
-        ("racks 1 1", "tp=8", "mesh-group-crosses-domains", "warning", ("#SBATCH --segment=2",)),
-        ("racks 18 14", "tp=64,dp=2", "mesh-group-crosses-domains", "warning",
+        ("racks 5 3", "dp=1,ep=32", "mesh-group-crosses-nodes", "warning", ("#SBATCH --segment=8",)),
+        ("racks 18 18", "dp=9,ep=16", "mesh-group-crosses-nodes", "warning", ("#SBATCH --segment=4",)),
+        ("racks 9 9 9 9", "dp=9,ep=4,tp=4", "mesh-group-crosses-nodes", "warning", ("#SBATCH --segment=4",)),
+        ("racks 7 7", "dp=1,ep=56", "mesh-group-crosses-nodes", "warning", ("#SBATCH --segment=14",)),
+        ("racks 1 1", "tp=8", "mesh-group-crosses-nodes", "warning", ("#SBATCH --segment=2",)),
+        ("racks 18 14", "tp=64,dp=2", "mesh-group-crosses-nodes", "warning",
          (mesh_line("2, 64"), "#SBATCH --segment=16")),
         ("racks 18 6", "ep=96", "mesh-group-uneven", "warning", ("#SBATCH --segment=12",)),
-        ("racks 12 12", "ep=96", "mesh-group-crosses-domains", "info", ()),
+        ("racks 12 12", "ep=96", "mesh-group-crosses-nodes", "info", ()),
     ],
 )  # fmt: skip
 def test_groups_that_lie_badly_are_found_with_what_places_them_better(

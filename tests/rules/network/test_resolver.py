@@ -60,38 +60,11 @@ def test_a_fast_answer_without_a_name_is_healthy(of, change, rules):
     assert rules(change.process(of(), None, reverse=())) == []
 
 
-# -- net-dns-unstable
-
-
-def _answers(*addresses, changing=()):
-    return Resolution(name="trainer", addresses=addresses, seconds=0.001, changing=changing)
-
-
-def test_changing_answers_name_the_ranks_that_got_them(of, change, only):
-    job = change.process(of(4, 2), (2, 3), master_resolution=_answers("10.0.0.1", changing=("10.0.0.1", "10.0.0.9")))
-    finding, exit_code = only(job)
-    assert (finding.rule, finding.severity, exit_code) == ("net-dns-unstable", "warning", 0)
-    assert (finding.ranks, finding.nodes) == ((2, 3), ("node2",))
-    assert (
-        finding.message
-        == "ranks 2-3 (node2): trainer resolves to 10.0.0.1 and 10.0.0.9 in some look-ups but not in all"
-    )
-    assert finding.evidence == {"MASTER_ADDR": "trainer", "changing": ["10.0.0.1", "10.0.0.9"]}
-
-
-def test_changing_answers_that_are_all_rank_0s_own_are_healthy(of, change, rules):
-    answers = _answers("10.0.0.1", "127.0.0.1", changing=("127.0.0.1", "10.0.0.1"))
-    assert rules(change.process(of(), None, master_resolution=answers)) == []
-    assert rules(change.process(of(), None, master_resolution=_answers("10.0.0.1", "10.0.0.9"))) == []
-
-
-def test_where_rank_0_is_missing_any_change_counts(of, change, only):
-    answers = _answers("10.0.0.1", changing=("10.0.0.1",))
-    finding, _ = only(change.keep(change.process(of(), 1, master_resolution=answers), 1, 2))
-    assert (finding.rule, finding.ranks) == ("net-dns-unstable", (1,))
-
-
 # -- net-dns-differs
+
+
+def _answers(*addresses):
+    return Resolution(name="trainer", addresses=addresses, seconds=0.001)
 
 
 def _misdirected(change, job, where, *addresses, outcome="refused"):

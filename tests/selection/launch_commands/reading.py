@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from distcheck.facts.launch_command import Stated
 from distcheck.selection.launch_commands import stated
 from distcheck.selection.launch_commands.stated import Untold
@@ -18,7 +20,19 @@ def reading(
             raise FileNotFoundError(2, "No such file or directory", path)
         return (files or {})[path]
 
-    return stated(shlex.split(line), environ or {}, read)
+    found = stated(shlex.split(line), environ or {}, read)
+    return replace(found, script="") if isinstance(found, Stated) else found
+
+
+def script(line: str, **environ: str) -> str:
+    """The script or configuration that a launcher reads."""
+
+    def read(path: str) -> str:
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+    found = stated(shlex.split(line), environ, read)
+    assert isinstance(found, Stated)
+    return found.script
 
 
 def told(line: str, environ: Mapping[str, str] | None = None, files: Mapping[str, str] | None = None) -> str:

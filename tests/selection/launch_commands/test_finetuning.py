@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from selection.launch_commands.reading import reading, why
+from selection.launch_commands.reading import reading, script, why
 
 from distcheck.facts.launch_command import Stated
 from distcheck.selection.launch_commands.stated import Untold
@@ -47,7 +47,6 @@ def test_llamafactory_is_told_by_variables(environ: dict[str, str], place: tuple
     [
         ("tune run lora_finetune_single_device --config llama2/7B_lora_single_device", Stated("tune run")),
         ("tune run --nproc_per_node 4 full_finetune_distributed --config c --nnodes 3", Stated("tune run", "4")),
-        ("tune run --nnodes 2 --nproc_per_node 4 full_finetune_distributed --config c", Stated("tune run", "4")),
         (
             "tune run --nnodes 2 --nproc_per_node 8 --rdzv_id 101 --rdzv_backend c10d --rdzv_endpoint node1:29500 r",
             Stated("tune run", "8", 2, 0, None, "node1", 29500, "101"),
@@ -85,6 +84,29 @@ def test_llamafactory_is_told_by_variables(environ: dict[str, str], place: tuple
 )
 def test_torchruns_options_are_read_where_they_stand(line: str, expected: Stated | None) -> None:
     assert of(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("axolotl train gone.yml --launcher python", "gone.yml"),
+        ("axolotl train --debug https://host/c.yaml", ""),
+        ("axolotl train a.yaml --launcher torchrun -- --nproc_per_node 2", "a.yaml"),
+        ("env A=b axolotl train a.yaml --launcher torchrun -- --nproc_per_node 2", ""),
+        ("llamafactory-cli train sft.yaml", "sft.yaml"),
+        ("llamafactory-cli train --stage sft --config c.yaml", ""),
+        ("tune run --nproc_per_node 2 full_finetune_distributed --config mine.yaml lr=1", "mine.yaml"),
+        ("tune run --nproc_per_node 2 full_finetune_distributed --config llama3/8B_full", ""),
+        ("fabric run --devices 2 train.py --other x.py", "train.py"),
+        ("composer -n 2 train.py", "train.py"),
+        ("composer -n 2 -m package", ""),
+        ("colossalai run --nproc_per_node 2 train.py", "train.py"),
+        ("torchx run -s local_cwd dist.ddp -j 1x2 --script train.py", "train.py"),
+        ("torchx run -s local_docker dist.ddp -j 1x2 --script train.py", ""),
+    ],
+)
+def test_the_file_that_a_launcher_reads_is_known(line: str, expected: str) -> None:
+    assert script(line) == expected
 
 
 @pytest.mark.parametrize("line", ["tune run recipe --config c", "axolotl train tp.yml --launcher python"])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+
 import pytest
 from selection.launch_commands.reading import reading, told, why
 
 from distcheck.facts.launch_command import Stated
+from distcheck.selection.launch_commands import stated
 from distcheck.selection.launch_commands.stated import Untold
 
 
@@ -51,38 +55,18 @@ def test_each_option_has_a_variable_which_the_option_overrides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "variables", "ignored"),
-    [
-        ("torchrun --nnodes 2 --master-addr n --master-port 29511 x.py", "MASTER_PORT=1234", "MASTER_PORT=1234"),
-        ("torchrun --nnodes 2 --master-addr n x.py", "MASTER_ADDR=m NODE_RANK=1", "MASTER_ADDR=m NODE_RANK=1"),
-        ("torchrun --nnodes 2 --master-addr n --node-rank 1 x.py", "MASTER_ADDR=n MASTER_PORT=29500 NODE_RANK=1", ""),
-        (
-            "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint n:1 x.py",
-            "MASTER_PORT=2 NODE_RANK=1",
-            "MASTER_PORT=2",
-        ),
-        ("torchrun --standalone x.py", "MASTER_ADDR=n MASTER_PORT=1234 NODE_RANK=1 WORLD_SIZE=4", ""),
-        ("deepspeed --num_gpus 2 x.py", "MASTER_ADDR=n MASTER_PORT=1234", "MASTER_PORT=1234"),
-        (
-            "composer -n 2 --world_size 4 --node_rank 1 x.py",
-            "MASTER_ADDR=n MASTER_PORT=1234 NODE_RANK=0",
-            "NODE_RANK=0",
-        ),
-        ("env MASTER_PORT=1234 torchrun --nnodes 2 --master-addr n x.py", "MASTER_PORT=29500", "MASTER_PORT=1234"),
-        ("llamafactory-cli train x", "FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=1 MASTER_ADDR=n MASTER_PORT=1234", ""),
-    ],
-)
-def test_variables_that_the_launcher_does_not_use_are_noted(line: str, variables: str, ignored: str) -> None:
-    found = of(line, **dict(pair.split("=") for pair in variables.split()))
-    assert isinstance(found, Stated)
-    assert " ".join(f"{name}={value}" for name, value in found.ignored) == ignored
-
-
-@pytest.mark.parametrize(
     ("line", "reason"),
     [
         ("torchrun --nproc-per-node two x.py", "refused: --nproc-per-node is 'two', expected a number from 1"),
         ("torchrun --nnodes 3:2 x.py", "refused: --nnodes is 3:2, expected MIN:MAX"),
+        (
+            "torchrun --standalone --nnodes 2 x.py",
+            "refused: --standalone is for one node, and --nnodes is 2: it would wait in vain",
+        ),
+        (
+            "tune run --nnodes 2 --nproc_per_node 4 full_finetune_distributed --config c",  # without an endpoint
+            "refused: --standalone is for one node, and --nnodes is 2: it would wait in vain",
+        ),
         ("torchrun --nproc-per-node npu x.py", "it counts devices of the type npu"),
         ("torchrun --nnodes 2 --master-port 0 x.py", "its --master-port is 0: a port of its own on each node"),
         (
@@ -104,6 +88,23 @@ def test_what_cannot_be_told_has_a_reason(line: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ("--nnodes 2 --node-rank 1 --master-addr n --nproc-per-node two", (2, 0, 1, "n", 29500)),
+        ("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint n:1 --nproc-per-node two", (2, 0, None, "n", 1)),
+        ("--nproc-per-node two", (1, 0, 0, "", 0)),
+        ("--nnodes 2 --master-port x", (1, 0, 0, "", 0)),
+        ("--nnodes 2 --master-port 70000 --nproc-per-node two", (1, 0, 0, "", 0)),
+    ],
+)
+def test_a_refused_command_keeps_the_place_where_the_other_nodes_wait_for_it(words, place) -> None:
+    found = reading(f"torchrun {words} x.py")
+    assert isinstance(found, Stated)
+    assert found.refused
+    assert (found.nodes, found.fewest, found.node_rank, found.master_addr, found.master_port) == place
+
+
+@pytest.mark.parametrize(
     ("found", "words"),
     [
         (Stated("torchrun", "8", 2, 0, 0, "node1", 29500), "2 nodes, this is node 0, 8 ranks each, master node1:29500"),
@@ -120,3 +121,43 @@ def test_an_option_that_torchrun_does_not_have_hides_where_its_script_begins() -
     assert told("torchrun --nprocs 2 t.py") == (
         "not told: its option --nprocs is unknown to distcheck; give --hosts and --nproc"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "asked", "remedy"),
+    [
+        ("torchrun --nprocs 2 t.py", "torch.distributed.run", "--nproc-per-node 2"),
+        ("torchrun --nproc 2 t.py", "torch.distributed.run", "--nproc-per-node 2"),
+        ("torchrun -n 2 t.py", "torch.distributed.run", "--nproc-per-node 2"),
+        ("torchrun --nodes=2 t.py", "torch.distributed.run", "--nnodes 2"),
+        ("python -m torch.distributed.launch --num_gpus 2 t.py", "torch.distributed.launch", "--nproc-per-node 2"),
+        ("accelerate launch --nproc_per_node 2 t.py", "accelerate.commands.launch", "--num_processes 2"),
+        ("accelerate launch --main_proces_port 1 t.py", "accelerate.commands.launch", "--main_process_port 1"),
+        ("deepspeed --nproc_per_node 2 t.py", "deepspeed.launcher.runner", "--num_gpus 2"),
+        ("torchrun --colour blue t.py", "torch.distributed.run", ""),
+        ("torchrun --max-restarts two t.py", "torch.distributed.run", ""),
+        ("torchrun --nproc-per-node 2", "torch.distributed.run", ""),
+        ("accelerate launch", "accelerate.commands.launch", ""),
+        ("env A=b timeout 1h torchrun --nprocs 2 t.py", "torch.distributed.run", "--nproc-per-node 2"),
+        ("env PATH=/opt/bin torchrun --nprocs 2 t.py", "", ""),
+        ("torchrun --standalone t.py", "", ""),
+        ("torchrun --nproc_per_node=2 -r3 -m --max-restarts 1 t --nprocs 2", "", ""),
+        ("accelerate launch --fsdp_version 2 --multi_gpu -m --tee 3 t --nprocs 2", "", ""),
+        ("deepspeed -H none --num_gpus 2 --master_port 29511 t.py --nprocs 2", "", ""),
+        ("conda run -n x torchrun --nprocs 2 t.py", "", ""),
+    ],
+)
+def test_a_launcher_is_asked_about_an_option_that_it_may_refuse(line: str, asked: str, remedy: str) -> None:
+    asks: list[str] = []
+
+    def ask(_program: str, module: str, _parser: str, words: Sequence[str]) -> str:
+        asks.append(module)
+        return f"unrecognized arguments: {words}"
+
+    def read(_path: str) -> str:
+        raise FileNotFoundError
+
+    found = stated(shlex.split(line), {}, read, ask)
+    assert asks == ([asked] if asked else [])
+    refused = isinstance(found, Stated) and found.refused.startswith("unrecognized")
+    assert (refused, found.remedy if refused else "") == (bool(asked), remedy)
