@@ -109,6 +109,7 @@ FAMILIES: dict[str, Family] = {
     "host.clock": Family(("node", "collectives", "isolation")),
     "host.expected": Family(("node", "gpu"), option="policy"),
     "gpu.amd": Family(("gpu",)),
+    "gpu.amd_cards": Family(("gpu",)),
     "gpu.mapping": Family(("gpu",)),
     "gpu.allocation": Family(("gpu",)),
     "gpu.cuda": Family(("gpu",)),

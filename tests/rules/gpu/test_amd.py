@@ -190,10 +190,7 @@ CPX64 = cpx(8)
     ("each", "message"),
     [
         (lambda _: {}, "card 0000:0c:00.0 (CPX); 7 of 8 cards are unused"),
-        (
-            lambda n: {"HIP_VISIBLE_DEVICES": str(n * 4)},
-            "cards 0000:0c:00.0, 0000:15:00.0 and 2 more (CPX); 4 of 8 cards are unused",
-        ),
+        (lambda _: {"ROCR_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}, ""),  # what a scheduler has given
         (lambda n: {"HIP_VISIBLE_DEVICES": str(n * 8)}, ""),
         (lambda n: {"HIP_VISIBLE_DEVICES": str(63 - n * 8)}, ""),
     ],
